@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -31,11 +31,6 @@ class Value(Generic[T]):
     parse: Callable[[str], Any]
     default: str = ""
     repeats: bool = False
-
-    def of(self, texts: Sequence[str]) -> Any:
-        """Return the value (T) that valid texts stand for."""
-        found = tuple(map(self.parse, texts))
-        return found if self.repeats else found[0]
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,9 @@ class Group:
         return self._field(value, about, True)
 
     def _field(self, value: Value[T], about: str, reload: bool) -> T:
-        default = value.of(value.default.split() if value.repeats else [value.default])
+        texts = value.default.split() if value.repeats else [value.default]
+        parsed = tuple(map(value.parse, texts))
+        default = parsed if value.repeats else parsed[0]
         made: T = field(default=default, metadata={"row": (self._title, value, about, reload)})
         return made
 
