@@ -376,9 +376,7 @@ def test_hits_get_their_reply_without_redis_from_the_start(
 
 
 @WITHOUT_REDIS
-def test_banner_reports_a_server_at_its_client_limit(
-    own_server: RedisServer, answer: str
-) -> None:
+def test_banner_reports_a_server_at_its_client_limit(own_server: RedisServer, answer: str) -> None:
     with own_server.raw() as admin:
         assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
         for _ in range(5):  # the refusal may be lost, and be read at the next start

@@ -80,7 +80,7 @@ class Group:
     def _field(self, value: Value[T], about: str, reload: bool) -> T:
         texts = value.default.split() if value.repeats else [value.default]
         parsed = tuple(map(value.parse, texts))
-        default = parsed if value.repeats else parsed[0]
+        default: Any = parsed if value.repeats else parsed[0]
         made: T = field(default=default, metadata={"row": (self._title, value, about, reload)})
         return made
 

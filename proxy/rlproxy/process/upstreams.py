@@ -305,7 +305,6 @@ class ClusterUpstream(UpstreamWiring):
                     first.name,
                     first.version,
                     all(each.ignores_empty for each in found),
-                    all(each.has_ro for each in found),
                     all(each.has_throttle for each in found),
                 )
             )

@@ -162,7 +162,6 @@ class Wiring:
             self.probe.soon()
         server = self.context.server
         server.has_throttle = found.has_throttle
-        server.has_ro = found.has_ro
         server.name = found.name.lower().encode()
         server.version = found.version.encode()
         server.ignores_empty = found.ignores_empty

@@ -59,7 +59,6 @@ class Identification:
     name: str
     version: str
     ignores_empty: bool = True  # whether an empty request gets no reply
-    has_ro: bool = False  # whether EVAL_RO and EVALSHA_RO both exist
     has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
 
 
@@ -286,12 +285,8 @@ class Control:
             _text(greeting.get(b"version", b"?")),
             await self._ignores_empty(),
         )
-        reply = await self._connection.query(
-            b"COMMAND", b"INFO", b"EVALSHA_RO", b"EVAL_RO", b"CL.THROTTLE"
-        )
-        if isinstance(reply, list) and len(reply) == 3:
-            found.has_ro = reply[0] is not None and reply[1] is not None
-            found.has_throttle = reply[2] is not None
+        reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
+        found.has_throttle = isinstance(reply, list) and reply not in ([], [None])
         self._on_server(found)
 
     async def _ignores_empty(self) -> bool:

@@ -61,14 +61,13 @@ class Client:
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
     found = Identification("Valkey", "9.1")
-    found.has_ro = found.has_throttle = True
+    found.has_throttle = True
     found.ignores_empty = False
     wiring.upstream.on_server(found)
     server = wiring.context.server
     assert (server.name, server.version) == (b"valkey", b"9.1")
     assert server.has_throttle
-    assert server.has_ro
-    assert one_server(wiring).pool.server.has_ro
+    assert one_server(wiring).pool.server.has_throttle
     assert not server.ignores_empty
     assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
 

@@ -122,7 +122,6 @@ class Node:
 
     def _identified(self, found: Identification) -> None:
         self.found = found
-        self.facts.has_ro = found.has_ro
         self._settings.on_server()
 
     def _opened(self) -> None:
