@@ -26,11 +26,9 @@ from rlproxy.observability.logs import log
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
 TICK_S: Final = 0.001  # shortest timer of the event loop, in seconds
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
-NOBODY: Final = 0  # no client waits
-SOMEBODY: Final = 1  # one client was accepted
-GONE: Final = 2  # one client was accepted that had already disconnected
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
+_Client = tuple[socket.socket, bool]  # its socket, and whether its address is one for TLS
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
 
 
@@ -94,7 +92,7 @@ class Balancer:
         client.close()
         return True
 
-    def take(self, worker: int) -> tuple[socket.socket, bool] | None:
+    def take(self, worker: int) -> _Client | None:
         """Take the next client, as passed to give(), from a worker's inbox; None if it is empty.
 
         Raises OSError if no file descriptor is free.
@@ -196,24 +194,27 @@ class Intake:
     def _watch(self) -> None:
         if self._open:
             inbox = self._balance.inboxes[self._worker]
-            self._loop.add_reader(inbox, self._readable, self._take)
+            self._loop.add_reader(inbox, self._readable, lambda: self._balance.take(self._worker))
             for sock, tls in self._listening:
-                self._loop.add_reader(sock, self._readable, partial(self._accept, sock, tls))
+                self._loop.add_reader(sock, self._readable, partial(accepted, sock, tls))
 
     def _unwatch(self) -> None:
         for sock in (self._balance.inboxes[self._worker], *(one for one, _ in self._listening)):
             self._loop.remove_reader(sock)
 
-    def _readable(self, take: Callable[[], int]) -> None:
+    def _readable(self, take: Callable[[], _Client | None]) -> None:
+        """Take one client, and before it those that have already disconnected."""
         try:
             for _ in range(GONE_PER_TURN):
-                found = take()
-                if found == NOBODY:
+                client = take()
+                if client is None:
                     break
-                if found == SOMEBODY:
+                if not is_gone(client[0]):
+                    self._place(*client)
                     if self.rate > 0 and self._busy():
                         self._pause()
                     break
+                client[0].close()
         except OSError as error:
             if not self._full:
                 self._full = True
@@ -237,24 +238,10 @@ class Intake:
             self._unwatch()
             self._loop.call_later(pause_s, self._watch)
 
-    def _accept(self, listening: socket.socket, tls: bool) -> int:
-        sock = accepted(listening)
-        if sock is None:
-            return NOBODY
-        if is_gone(sock):
-            sock.close()
-            return GONE
+    def _place(self, sock: socket.socket, tls: bool) -> None:
         best = self._balance.least(self._worker)
         if best is None or best == self._worker or not self._balance.give(best, sock, tls):
             self._begin(sock, tls)
-        return SOMEBODY
-
-    def _take(self) -> int:
-        found = self._balance.take(self._worker)
-        if found is None:
-            return NOBODY
-        self._begin(*found)
-        return SOMEBODY
 
     def _begin(self, sock: socket.socket, tls: bool) -> None:
         self._count += 1
@@ -283,14 +270,15 @@ def is_gone(sock: socket.socket) -> bool:
         return True
 
 
-def accepted(listening: socket.socket) -> socket.socket | None:
+def accepted(listening: socket.socket, tls: bool) -> _Client | None:
     """Accept the next client of a listening socket; None if there is none.
 
+    tls: whether its address is one for TLS.
     Raises OSError if no file descriptor is free.
     """
     while True:
         try:
-            return listening.accept()[0]
+            return listening.accept()[0], tls
         except BlockingIOError:
             return None
         except ConnectionAbortedError:  # the client has already disconnected

@@ -25,7 +25,6 @@ from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.process.post import Post
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.session.call import Lane
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
@@ -37,12 +36,10 @@ from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
 from rlproxy.upstream.cluster.share import ClusterShares
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.control import Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import SharedLane
-from rlproxy.upstream.lane_pool import LanePool
-from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.server_parts import ServerParts
 
 
 class UpstreamWiring:
@@ -54,7 +51,6 @@ class UpstreamWiring:
     share_of: see WorkerContext; None if ordinary commands can't be shared.
     denial_cache: None if no refusals are remembered.
     on_server: called with the facts about the server whenever they are found.
-    answer: returns the value of --on-upstream-failure, for the log.
     """
 
     target: Target
@@ -71,7 +67,6 @@ class UpstreamWiring:
         self.denial_cache = cache
         self.share_of = None
         self.on_server: Callable[[Identification], None] = lambda _found: None
-        self.answer: Callable[[], str] = lambda: ""
 
     def lane_of(self, identity: Identity) -> Lane | None:
         """See WorkerContext."""
@@ -149,12 +144,9 @@ class OneServer(UpstreamWiring):
         self, config: Config, post: Post, contexts: Contexts, on_moved: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        loop = asyncio.get_running_loop()
         upstream, timeout_s = post.upstream, config.connect_timeout_s
         self._on_moved = on_moved
         self.failover: Failover | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.timeouts = HitTimeouts(CircuitBreaker(), clock=loop.time, later=loop.call_later)
         if upstream.address is not None:
             self.target = Target(upstream.address, timeout_s, contexts.client)
         else:
@@ -164,30 +156,17 @@ class OneServer(UpstreamWiring):
         self.facts = ServerFacts(self.target.where, upstream.db)
         if self.failover is not None:
             self.facts.read_only = self.failover.suspect
-        loading = ScriptLoading(self.timeouts, loop.call_later)
-        self.control = Control(
+        self._parts = parts = ServerParts(
             self.target,
+            self.facts,
             upstream,
             post.scripts,
-            lambda found: self.on_server(found),
-            self.timeouts,
-            loading,
-        )
-        circuit = self.timeouts.circuit
-        outages = OutageLog(circuit, self.control, self.facts, lambda: self.answer())
-        self.timeouts.on_doubt = self.control.probe
-        circuit.on_open, circuit.on_close = outages.opened, outages.closed
-        self.pool = LanePool(
-            loop,
-            self.target,
-            loading,
-            self.facts,
             self.denial_cache,
-            self.timeouts,
             config.max_lane_hits,
             self.counters,
-            time.monotonic,
+            lambda found: self.on_server(found),
         )
+        self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
         self.lane_of = self.pool.lane_of  # type: ignore[method-assign]  # without a detour
         self.share_of = self.pool.share_of if config.shares else None
 
@@ -233,7 +212,7 @@ class OneServer(UpstreamWiring):
         if self.failover is not None:
             self.failover.start()
             await at_most(most_s, self.failover.settled)
-        self._task = asyncio.create_task(self.control.run())
+        self._parts.start()
         return [self.control.settled]
 
     def close_idle(self) -> None:
@@ -244,11 +223,7 @@ class OneServer(UpstreamWiring):
         """See UpstreamWiring.stop()."""
         if self.failover is not None:
             await self.failover.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self.pool.close()
+        await self._parts.stop()
 
 
 class ClusterUpstream(UpstreamWiring):
@@ -271,7 +246,6 @@ class ClusterUpstream(UpstreamWiring):
             config.max_lane_hits,
             self.counters,
             self._circuit.counts,
-            lambda: self.answer(),
             self._identified,
             self._look,
         )

@@ -10,10 +10,7 @@ import pytest
 from rlproxy.process.balancer import (
     AWAY,
     FULL_S,
-    GONE,
     GONE_PER_TURN,
-    NOBODY,
-    SOMEBODY,
     Balancer,
     Intake,
     is_gone,
@@ -54,6 +51,7 @@ class Bench:
         self.busy = False
         self.waiting = 0  # clients that may be taken,
         self.gone = 0  # behind so many that have gone
+        self.begun: list[socket.socket] = []
         self.intake = Intake(0, balance, [], self.never, lambda: self.busy)
         self.intake.rate = 1000
         self.intake.open()
@@ -61,16 +59,24 @@ class Bench:
     def never(self, _tls: bool, _tcp: bool) -> asyncio.Protocol:
         raise AssertionError
 
-    def take(self) -> int:
-        if self.gone > 0:
-            self.gone -= 1
-            return GONE
-        if self.waiting == 0:
-            return NOBODY
+    def take(self) -> tuple[socket.socket, bool] | None:
+        if self.gone == 0 and self.waiting == 0:
+            return None
         if self.waiting < 0:
             raise OSError(24, "Too many open files")
-        self.waiting -= 1
-        return SOMEBODY
+        ours, theirs = socket.socketpair()
+        if self.gone > 0:
+            self.gone -= 1
+            theirs.close()
+        else:
+            self.waiting -= 1
+            self.begun.append(theirs)
+        return ours, False
+
+    def begin(self, sock: socket.socket, _tls: bool) -> None:
+        """Instead of a connection: the client leaves at once."""
+        sock.close()
+        self.begun.pop().close()
 
     def readable(self) -> None:
         self.intake._readable(self.take)
@@ -80,7 +86,9 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     loop, balance = Loop(), Balancer(1)
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    yield Bench(loop, balance)
+    made = Bench(loop, balance)
+    monkeypatch.setattr(made.intake, "_begin", made.begin)
+    yield made
     balance.close()
 
 

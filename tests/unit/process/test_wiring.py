@@ -115,7 +115,7 @@ async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) 
     circuit.heard(12.5)
     silent, back = caplog.messages
     assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
-    assert silent.endswith("--on-upstream-failure says (allow)")
+    assert silent.endswith("--on-upstream-failure says")
     assert back == "Redis at h:1 is back after 2.5 s; hits answered without it: 0"
 
 
