@@ -29,6 +29,7 @@ from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (
     ANYTHING,
     DEPOSED,
+    LEAST_S,
     NO_REPLY,
     REPLICA,
     UNKNOWN,
@@ -295,7 +296,6 @@ class Failover:
         self._notice = Notice(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
-        self._waking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.settled = asyncio.Event()  # set after the first look
         self.master: Master | None = None
@@ -303,14 +303,7 @@ class Failover:
 
     def suspect(self) -> None:
         """Look soon, because the present master does not act as one."""
-        pause_s = self._pace.suspect()
-        if not pause_s:
-            self._wake.set()
-        elif self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(pause_s, self._woken)
-
-    def _woken(self) -> None:
-        self._waking = None
+        self._pace.suspect()
         self._wake.set()
 
     def start(self) -> None:
@@ -322,14 +315,13 @@ class Failover:
     async def stop(self) -> None:
         """End these tasks."""
         await _end(self._tasks)
-        if self._waking is not None:
-            self._waking.cancel()
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
             well = await self._look()
             self.settled.set()
+            await asyncio.sleep(LEAST_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.pause_s(well)):
                     await self._wake.wait()
