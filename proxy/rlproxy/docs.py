@@ -29,15 +29,6 @@ def options() -> str:
         mark = " *" if option.reload else ""
         about = option.help.replace("|", "\\|")
         rows.append(f"| `{option.flag} {takes}`{mark} | {default} | {about} |")
-    rows.append("")
-    rows += [
-        "- Each option is also an environment variable (`RLPROXY_UPSTREAM`, `RLPROXY_LISTEN` ...)",
-        "  and a key of the TOML file that `--config FILE` names. The command line wins over the",
-        "  environment, the environment over the file.",
-        "- `*`: SIGHUP reloads it.",
-        "- `--check-config` reports mistakes and exits.",
-        "- Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.",
-    ]
     return "\n".join(rows)
 
 
@@ -108,12 +99,10 @@ def replaced(text: str, name: str, block: str) -> str | None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `rlproxy docs FILE ...`: write the tables into the files; without a file, print them.
+    """Run `rlproxy docs FILE ...`: write the tables into the files.
 
     Returns the exit code: 0, or 2 if a file can't be read or written.
     """
-    if not argv:
-        print("\n\n".join(table() for table in TABLES.values()))
     for name in argv:
         path = Path(name)
         try:

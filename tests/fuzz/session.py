@@ -265,7 +265,6 @@ class Walk:
             share_of=self.share_of if self.share else None,
         )
         settings.server.has_throttle = throttle
-        settings.server.has_ro = bool(config & 64)
         self.by_sha = bool(config & 128)
         self.session = Session(settings)
         self.session.flush = self.move

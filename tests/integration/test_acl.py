@@ -22,9 +22,7 @@ LINE = re.search(r"^ACL SETUSER app .*$", PAGE.read_text(), re.MULTILINE)
 assert LINE is not None
 RULES = shlex.split(LINE[0])[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
-# the page names them as optional: leave them out on Redis 6.2
-SINCE_7 = ["+eval_ro", "+evalsha_ro"]
-SPARES_BYTES = ["+evalsha", "+evalsha_ro"]  # without them the script's source is sent
+SPARES_BYTES = ["+evalsha"]  # without it the script's source is sent
 # Without these no refusal is cached.
 REMEMBERS = ["+pttl", "+client|tracking", "+client|caching"]
 
@@ -71,10 +69,9 @@ def everything(raw: Raw, admin: Raw) -> list[object]:
     return replies
 
 
-def rules(server: RedisServer, missing: str = "") -> list[str]:
-    """The page's line for this server, without the right `missing`."""
-    unknown = SINCE_7 if server.version < (7, 0) else []
-    return [rule for rule in RULES if rule != missing and rule not in unknown]
+def rules(missing: str = "") -> list[str]:
+    """The page's line without the right `missing`."""
+    return [rule for rule in RULES if rule != missing]
 
 
 def on_a_lane(raw: Raw, admin: Raw) -> bool:
@@ -88,7 +85,7 @@ def refused(replies: list[object]) -> list[object]:
 
 
 def test_documented_rights_suffice(proxy: Proxy, redis_server: RedisServer, admin: Raw) -> None:
-    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server)) == "OK"
+    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules()) == "OK"
     with proxy.raw() as raw:
         assert refused(everything(raw, admin)) == []
         # And on a lane, where a user needs no further rights.
@@ -103,9 +100,7 @@ def test_documented_rights_suffice(proxy: Proxy, redis_server: RedisServer, admi
 def test_hits_fail_without_any_one_right(
     proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
 ) -> None:
-    if missing not in rules(redis_server):
-        pytest.skip("this server has no such command")
-    made = rules(redis_server, missing)
+    made = rules(missing)
     assert admin.ask("ACL", "SETUSER", "app", "reset", *made) == "OK"
     with proxy.raw() as raw:
         found = refused(everything(raw, admin))
@@ -117,7 +112,7 @@ def test_hits_fail_without_any_one_right(
 def test_without_pttl_keys_without_hits_can_be_blocked(
     proxy: Proxy, redis_server: RedisServer, admin: Raw
 ) -> None:
-    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server, "+pttl")) == "OK"
+    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules("+pttl")) == "OK"
     with proxy.raw() as raw:
         raw.ask("AUTH", "app", "secret")
         for name in ALGORITHMS:
@@ -133,7 +128,7 @@ def test_without_pttl_keys_without_hits_can_be_blocked(
 def test_without_client_rights_hits_work_but_are_not_cached(
     proxy: Proxy, redis_server: RedisServer, admin: Raw, missing: str
 ) -> None:
-    made = rules(redis_server, missing)
+    made = rules(missing)
     assert admin.ask("ACL", "SETUSER", "app", "reset", *made) == "OK"
     admin.ask("FLUSHALL")
     with proxy.raw() as raw:
@@ -155,7 +150,7 @@ def test_without_client_rights_hits_work_but_are_not_cached(
 def test_hits_on_other_keys_are_refused(
     proxy: Proxy, redis_server: RedisServer, admin: Raw
 ) -> None:
-    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules(redis_server)) == "OK"
+    assert admin.ask("ACL", "SETUSER", "app", "reset", *rules()) == "OK"
     with proxy.raw() as raw:
         assert raw.ask("AUTH", "app", "secret") == "OK"
         reply = raw.ask("RL.HIT", "other:a", 3, 60)
@@ -172,11 +167,6 @@ with Raw(int(sys.argv[2])) as raw:
 OWN = re.search(r"^ACL SETUSER rlproxy .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
 assert OWN is not None
 LINES = [LINE[0], OWN[0]]
-
-
-def for_server(line: str, server: RedisServer) -> str:
-    unknown = SINCE_7 if server.version < (7, 0) else []
-    return " ".join(word for word in line.split(" ") if word not in unknown)
 
 
 def cli(tmp_path: Path) -> str:
@@ -205,7 +195,7 @@ def test_line_pasted_into_a_shell_creates_a_user_with_a_password(
     place = tmp_path / "place"
     place.mkdir()
     done = subprocess.run(
-        ["sh", "-c", f"{cli(tmp_path)} -p {redis_server.port} {for_server(line, redis_server)}"],
+        ["sh", "-c", f"{cli(tmp_path)} -p {redis_server.port} {line}"],
         cwd=place,
         capture_output=True,
         text=True,
@@ -225,7 +215,7 @@ def test_line_typed_at_the_prompt_creates_a_user_with_a_password(
         pytest.skip("no redis-cli")
     done = subprocess.run(
         [found, "-p", str(redis_server.port)],
-        input=f"{for_server(line, redis_server)}\n",
+        input=line + "\n",
         capture_output=True,
         text=True,
         timeout=20,

@@ -29,7 +29,7 @@ from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
 from tests.integration import examples
 from tests.integration.examples import EXAMPLES, PROGRAMS, SERVICES, Example
 from tests.integration.runtimes import CLIENTS
-from tests.integration.test_acl import RULES, SINCE_7
+from tests.integration.test_acl import RULES
 
 PAGE = ROOT / "docs" / "examples.md"
 ALL_S = 60.0  # forty processes at once
@@ -45,10 +45,9 @@ def server(one_engine: str) -> Iterator[RedisServer]:
     keys. The user of clients without a password has no rights.
     """
     with harness.server(one_engine) as made:
-        rules = [rule for rule in RULES if made.version >= (7, 0) or rule not in SINCE_7]
         with made.raw() as raw:
-            assert raw.ask("ACL", "SETUSER", "app", *rules) == "OK"
-            assert raw.ask("ACL", "SETUSER", "narrow", *rules, "resetkeys", "~other:*") == "OK"
+            assert raw.ask("ACL", "SETUSER", "app", *RULES) == "OK"
+            assert raw.ask("ACL", "SETUSER", "narrow", *RULES, "resetkeys", "~other:*") == "OK"
             assert raw.ask("ACL", "SETUSER", "default", "resetpass", ">secret") == "OK"
         yield made
 

@@ -470,7 +470,7 @@ def test_unknown_master_name_is_an_error(one_engine: str) -> None:
         at = f"127.0.0.1:{made.sentinels[0].port}"
         why = f"no master known as nobody: {at} knows no master named nobody"
         with started(*LISTEN, made.url(name="nobody")) as proxy, proxy.raw() as raw:
-            proxy.logged(f"in front of +sentinel {at}/nobody: {why}; clients get errors until")
+            proxy.logged(f"in front of +sentinel {at}/nobody: {why}; retrying")
             assert raw.ask("GET", "k") == ReplyError(f"{NEVER_SENT}sentinel {at}/nobody: {why}")
 
 

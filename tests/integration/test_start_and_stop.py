@@ -301,7 +301,7 @@ def test_scripts_run_embeds_a_server_unless_an_upstream_is_given(
 # -- an upstream that is not Redis -----------------------------------------------------------------
 
 
-ERRORS = "; clients get errors until it is there"
+ERRORS = "; retrying"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None
         assert time.monotonic() - begin < 10
         where = f"127.0.0.1:{unstarted_server.port}"
         assert f"WARNING Redis at {where} does not answer (connection refused); hits" in made.log()
-        made.logged(rf"  in front of   {re.escape(where)}: connection refused; clients get errors")
+        made.logged(rf"  in front of   {re.escape(where)}: connection refused; retrying")
         with Raw(port) as raw:
             for words in (["GET", "k"], ["RL.HIT", "k", "5", "60"], ["PING"]):
                 reply = raw.ask(*words)
@@ -358,24 +358,17 @@ def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None
         assert made.log().count("WARNING") == 2  # one for the outage, one for the recovery
 
 
-WITHOUT_REDIS = pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("error", "clients get errors until it is there"),
-        ("allow", "hits are admitted, and other commands get errors, until it is there"),
-        ("deny", "hits are refused, and other commands get errors, until it is there"),
-    ],
-)
+WITHOUT_REDIS = pytest.mark.parametrize("answer", ["error", "allow", "deny"])
 
 
 @WITHOUT_REDIS
-def test_banner_names_the_reply_to_hits_without_redis(
-    unstarted_server: RedisServer, answer: str, expected: str
+def test_hits_get_their_reply_without_redis_from_the_start(
+    unstarted_server: RedisServer, answer: str
 ) -> None:
     away = url(unstarted_server)
     with started(*ANY_PORT, "--upstream", away, "--on-upstream-failure", answer) as made:
         made.port()
-        made.logged(rf"  in front of   \S+: connection refused; {expected}\n")
+        made.logged(r"  in front of   \S+: connection refused; retrying\n")
         with made.raw() as raw:
             reply = raw.ask("RL.HIT", "user:42", 5, 60)
             assert is_error(reply, "UPSTREAMDOWN") == (answer == "error")
@@ -383,9 +376,7 @@ def test_banner_names_the_reply_to_hits_without_redis(
 
 
 @WITHOUT_REDIS
-def test_banner_reports_a_server_at_its_client_limit(
-    own_server: RedisServer, answer: str, expected: str
-) -> None:
+def test_banner_reports_a_server_at_its_client_limit(own_server: RedisServer, answer: str) -> None:
     with own_server.raw() as admin:
         assert admin.ask("CONFIG", "SET", "maxclients", 1) == "OK"
         for _ in range(5):  # the refusal may be lost, and be read at the next start
@@ -399,7 +390,7 @@ def test_banner_reports_a_server_at_its_client_limit(
                 log = made.log()
             if "max number of clients reached; retrying" in log:
                 break
-        assert f"max number of clients reached; {expected}\n" in log
+        assert re.search(r"  in front of   .*: max number of clients reached; retrying\n", log)
 
 
 # -- a node of a Redis Cluster --------------------------------------------------------------------
@@ -414,7 +405,8 @@ def test_cluster_node_is_refused(engine: str, workers: str) -> None:
     where = f"127.0.0.1:{node.port}"
     assert log == (
         f"rlproxy: Redis at {where}: it is a node of a Redis Cluster. For the whole cluster write "
-        f"--upstream redis+cluster://{where}; for this node alone redis://{where}?standalone=yes\n"
+        "redis+cluster://HOST:PORT in --upstream (rediss+cluster:// over TLS); for this node alone "
+        "append ?standalone=yes\n"
     )
 
 
@@ -436,7 +428,6 @@ def test_cluster_node_with_a_password_is_refused_after_login(one_engine: str) ->
         code, _, log = ended(*ANY_PORT, "--upstream", f"redis://bare:pw@127.0.0.1:{node.port}")
         assert code == 1
         assert "it is a node of a Redis Cluster" in log
-        assert f"redis+cluster://USER:PASSWORD@127.0.0.1:{node.port}; " in log
         # the proxy has no right to find out
         with started(*ANY_PORT, "--upstream", url(node)) as made:
             made.logged("in front of .* it wants a password")

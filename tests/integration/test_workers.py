@@ -627,6 +627,6 @@ def test_each_worker_logs_an_unreachable_server(unstarted_server: RedisServer) -
         made.port()
         for name in ("worker 1", "worker 2"):
             made.logged(rf"WARNING {name}: Redis at {where} does not answer \(connection refused\)")
-        made.logged(rf"  in front of   {where}: connection refused; clients get errors")
+        made.logged(rf"  in front of   {where}: connection refused; retrying")
         with made.raw() as raw:
             assert isinstance(raw.ask("RL.HIT", "k", 5, 60), ReplyError)

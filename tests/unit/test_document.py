@@ -70,7 +70,7 @@ def test_rights_of_the_acl_line_cover_the_scripts_calls() -> None:
     assert line is not None
     documented = set(re.findall(r"\+([\w|]+)", line[0]))
     # RL.RESET, script calls, the denial cache, commands of client libraries.
-    called = {"del", "eval", "evalsha", "eval_ro", "evalsha_ro"}
+    called = {"del", "eval", "evalsha"}
     called |= {"client|tracking", "client|caching"}
     called |= {"ping", "info", "multi", "exec", "discard"}
     for script in load().values():

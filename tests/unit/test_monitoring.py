@@ -123,7 +123,7 @@ def test_every_metric_is_shown_or_alerted_on() -> None:
         ("rates(rlproxy_hits_total[5m])", promql.NotPromqlError),
         ('rlproxy_clients{job="a" instance="b"}', promql.NotPromqlError),
         (
-            "histogram_quantile(0.9, sum(rate(rlproxy_script_seconds_bucket[5m])))",
+            "histogram_quantile(0.9, sum(rate(rlproxy_event_loop_lag_seconds_bucket[5m])))",
             promql.NotPromqlError,
         ),
         ("sum by (worker) (sum by (job) (rlproxy_process_open_fds))", promql.NotPromqlError),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -31,11 +31,6 @@ class Value(Generic[T]):
     parse: Callable[[str], Any]
     default: str = ""
     repeats: bool = False
-
-    def of(self, texts: Sequence[str]) -> Any:
-        """Return the value (T) that valid texts stand for."""
-        found = tuple(map(self.parse, texts))
-        return found if self.repeats else found[0]
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,9 @@ class Group:
         return self._field(value, about, True)
 
     def _field(self, value: Value[T], about: str, reload: bool) -> T:
-        default = value.of(value.default.split() if value.repeats else [value.default])
+        texts = value.default.split() if value.repeats else [value.default]
+        parsed = tuple(map(value.parse, texts))
+        default: Any = parsed if value.repeats else parsed[0]
         made: T = field(default=default, metadata={"row": (self._title, value, about, reload)})
         return made
 
@@ -95,14 +92,19 @@ def number(default: int, least: int, most: int, takes: str = "N") -> Value[int]:
 
 def choice(default: str, choices: str) -> Value[str]:
     """Return several words: `choices`, separated by |."""
-    words = choices.split("|")
+    return _words(default, {word: word for word in choices.split("|")})
 
-    def parse(text: str) -> str:
-        if text.lower() not in words:
+
+def _words(default: str, meanings: dict[str, T]) -> Value[T]:
+    """Return the values that words stand for."""
+    words = list(meanings)
+
+    def parse(text: str) -> T:
+        if text.lower() not in meanings:
             raise ValueError(f"expected {', '.join(words[:-1])} or {words[-1]}")
-        return text.lower()
+        return meanings[text.lower()]
 
-    return Value(choices, parse, default)
+    return Value("|".join(words), parse, default)
 
 
 def seconds(default: str, zero: bool = False) -> Value[float]:
@@ -120,19 +122,6 @@ def seconds(default: str, zero: bool = False) -> Value[float]:
     return Value("SECONDS", parse, default)
 
 
-def _switch(text: str) -> bool:
-    if text.lower() not in ("yes", "no"):
-        raise ValueError("expected yes or no")
-    return text.lower() == "yes"
-
-
-def _switch_or_auto(text: str) -> bool | None:
-    """Return None for auto: other settings decide."""
-    if text.lower() not in ("auto", "yes", "no"):
-        raise ValueError("expected auto, yes or no")
-    return None if text.lower() == "auto" else _switch(text)
-
-
 def _mode(text: str) -> int:
     if not re.fullmatch("0?[0-7]{1,3}", text):
         raise ValueError("expected permissions such as 600 or 660")
@@ -148,9 +137,10 @@ def _command(text: str) -> str:
     return "|".join(words)
 
 
-YES: Final[Value[bool]] = Value("yes|no", _switch, "yes")
-NO: Final[Value[bool]] = Value("yes|no", _switch, "no")
-AUTO: Final[Value[bool | None]] = Value("auto|yes|no", _switch_or_auto, "auto")
+YES: Final[Value[bool]] = _words("yes", {"yes": True, "no": False})
+NO: Final[Value[bool]] = _words("no", {"yes": True, "no": False})
+# None: other settings decide.
+AUTO: Final[Value[bool | None]] = _words("auto", {"auto": None, "yes": True, "no": False})
 SWITCHES: Final = (YES, NO, AUTO)  # without a value they mean yes
 FILE: Final[Value[str]] = Value("FILE", str)
 NAME: Final[Value[str]] = Value("NAME", str)

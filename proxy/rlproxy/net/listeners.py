@@ -1,6 +1,4 @@
-"""The listening sockets of `--listen`: bound before any client is served, one per process where
-TCP allows it.
-"""
+"""The listening sockets of `--listen`: bound before any client is served, shared by all workers."""
 
 from __future__ import annotations
 
@@ -25,126 +23,63 @@ class ListenError(Exception):
 
 
 class Listeners:
-    """Listening sockets at `addresses`.
+    """Listening sockets at `addresses`. All processes that are forked later accept from them.
 
-    processes: the number of processes that accept. Each gets a socket for each TCP address where
-    the system allows it. Unix sockets are shared.
     unix_mode: the permissions of unix sockets.
     option: the option that errors name.
     Raises ListenError.
     """
 
     def __init__(
-        self,
-        addresses: Sequence[Address],
-        processes: int = 1,
-        unix_mode: int = 0o600,
-        option: str = "--listen",
+        self, addresses: Sequence[Address], unix_mode: int = 0o600, option: str = "--listen"
     ) -> None:
-        self._rows: list[list[socket.socket]] = []  # for each address one socket, or one a process
-        self._tls = [address.tls for address in addresses]
-        self._paths: list[str] = []
+        self.sockets: list[Listening] = []  # one for each address
+        self._process = os.getpid()  # removes the paths of unix sockets
         for address in addresses:
             try:
-                if address.path:
-                    self._rows.append([_bind_unix(address.path, unix_mode)])
-                    self._paths.append(address.path)
-                else:
-                    self._rows.append(_bind_tcp(address, processes))
+                bound = _bind_unix(address.path, unix_mode) if address.path else _bind_tcp(address)
             except OSError as error:
                 self.close()
                 why = error.strerror or str(error)
                 raise ListenError(f"cannot listen on {address}: {why} (see {option})") from None
-
-    def of(self, process: int) -> list[Listening]:
-        """Return the sockets on which a process accepts, one for each address.
-
-        process: its number, from 0.
-        """
-        return [
-            (row[process] if len(row) > 1 else row[0], tls)
-            for row, tls in zip(self._rows, self._tls, strict=True)
-        ]
-
-    def own(self, process: int) -> list[Listening]:
-        """Return those of its sockets on which no other process accepts."""
-        rows = zip(self._rows, self._tls, strict=True)
-        return [(row[process], tls) for row, tls in rows if len(row) > 1]
+            self.sockets.append((bound, address.tls))
 
     def addresses(self) -> list[Address]:
         """Return the addresses in use, with the ports that the system chose for port 0."""
-        names = [row[0].getsockname() for row in self._rows]
+        names = [(sock.getsockname(), tls) for sock, tls in self.sockets]
         return [
             Address(path=name) if isinstance(name, str) else Address(name[0], name[1], tls=tls)
-            for name, tls in zip(names, self._tls, strict=True)
+            for name, tls in names
         ]
 
-    def keep(self, process: int) -> None:
-        """Close the sockets of other processes. To be called in a forked process.
-
-        Paths of unix sockets are then left to the parent: close() does not remove them.
-        """
-        mine = [sock for sock, _ in self.of(process)]
-        for row in self._rows:
-            for sock in row:
-                if sock not in mine:
-                    sock.close()
-        self._rows = [[sock] for sock in mine]
-        self._paths = []
-
     def close(self) -> None:
-        """Close all sockets and remove the paths of unix sockets."""
-        for row in self._rows:
-            for sock in row:
-                sock.close()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._rows = []
-        self._tls = []
-        self._paths = []
+        """Close all sockets; in the process that made them, remove the paths of unix sockets."""
+        for sock, _ in self.sockets:
+            name = sock.getsockname()
+            sock.close()
+            if isinstance(name, str) and os.getpid() == self._process:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+        self.sockets = []
 
 
-def _bind_tcp(address: Address, processes: int) -> list[socket.socket]:
+def _bind_tcp(address: Address) -> socket.socket:
     found = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     family, kind, protocol, _, name = found[0]
-    several = processes > 1 and hasattr(socket, "SO_REUSEPORT")
-    first = socket.socket(family, kind, protocol)
+    sock = socket.socket(family, kind, protocol)
     try:
-        _prepare(first)
-        # Without SO_REUSEPORT yet, so that an address in use by another proxy is an error.
-        first.bind(name)
-        if several:
-            first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        first.listen(BACKLOG)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(name)
+        sock.listen(BACKLOG)
     except OSError:
-        first.close()
+        sock.close()
         raise
-    made = [first]
-    try:
-        for _ in range(processes - 1 if several else 0):
-            made.append(socket.socket(family, kind, protocol))
-            _prepare(made[-1])
-            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            made[-1].bind(first.getsockname())
-            made[-1].listen(BACKLOG)
-    except OSError as error:
-        for sock in made[1:]:
-            sock.close()
-        if error.errno != errno.EADDRINUSE:
-            first.close()
-            raise
-        del made[1:]  # this system does not allow it: all processes share the first socket
-    return made
-
-
-def _prepare(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sock.family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    sock.setblocking(False)
+    return sock
 
 
 def _bind_unix(path: str, mode: int) -> socket.socket:

@@ -39,6 +39,9 @@ _REASONS: Final = {
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refused the handshake",
     "NO_SHARED_CIPHER": "no cipher that both sides know",
+    "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+    "KEY_TYPE_MISMATCH": "the key does not belong to the certificate",
+    "PEM lib": "damaged, or not PEM",
 }
 
 
@@ -86,8 +89,7 @@ def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
     _common(made, config)
     # A resumed session would admit a client whose certificate has expired since the first one.
     made.num_tickets = 0
-    named = (f"--tls-cert {config.tls_cert}", f"--tls-key {config.tls_key}")
-    _show(made, config.tls_cert, config.tls_key, named, mistakes)
+    _show(made, "--tls", config.tls_cert, config.tls_key, mistakes)
     if config.tls_client_ca:
         _trust(made, config.tls_client_ca, f"--tls-client-ca {config.tls_client_ca}", mistakes)
         required = config.tls_client_auth == "required"
@@ -108,9 +110,7 @@ def _client(config: Config, mistakes: list[str]) -> ClientSide:
         made.load_default_certs()
     if config.upstream_tls_cert:
         cert, key = config.upstream_tls_cert, config.upstream_tls_key
-        _show(
-            made, cert, key, (f"--upstream-tls-cert {cert}", f"--upstream-tls-key {key}"), mistakes
-        )
+        _show(made, "--upstream-tls", cert, key, mistakes)
     if config.upstream_tls_name:
         try:
             made.wrap_bio(
@@ -126,10 +126,9 @@ def _common(made: ssl.SSLContext, config: Config) -> None:
     made.options |= ssl.OP_NO_RENEGOTIATION
 
 
-def _show(
-    made: ssl.SSLContext, cert: str, key: str, named: tuple[str, str], mistakes: list[str]
-) -> None:
-    """Load a certificate and its key into `made`. `named`: their options, as mistakes name them."""
+def _show(made: ssl.SSLContext, option: str, cert: str, key: str, mistakes: list[str]) -> None:
+    """Load a certificate and its key into `made`; `option` begins the names of their options."""
+    named = f"{option}-cert {cert}", f"{option}-key {key}"
     texts = [_read(cert, _CERTIFICATE, "certificate", named[0], mistakes)]
     texts.append(_read(key, _KEY, "private key", named[1], mistakes))
     if not all(texts):
@@ -139,14 +138,8 @@ def _show(
     except _EncryptedError:
         mistakes.append(f"{named[1]}: the key is encrypted, and nobody is there to be asked")
     except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or ""
-        if why in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
-            mistakes.append(f"{named[1]}: the key does not belong to the certificate {cert}")
-        elif why and why != "PEM lib":
-            mistakes.append(f"{named[0]}: {_words(why)}")
-        else:
-            broken = _broken(texts[0])
-            mistakes.append(f"{named[0] if broken else named[1]}: damaged, or not PEM")
+        reason = getattr(error, "reason", None) or "PEM lib"
+        mistakes.append(f"{', '.join(named)}: {_REASONS.get(reason) or _words(reason)}")
 
 
 class _EncryptedError(Exception):
@@ -156,15 +149,6 @@ class _EncryptedError(Exception):
 def _refuse() -> NoReturn:
     """Raise instead of letting OpenSSL prompt for a pass phrase on the terminal."""
     raise _EncryptedError
-
-
-def _broken(certificate: bytes) -> bool:
-    try:
-        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        trial.load_verify_locations(cadata=certificate.decode("ascii", "replace"))
-    except (ssl.SSLError, ValueError):
-        return True
-    return False
 
 
 def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> None:

@@ -50,9 +50,8 @@ class Row:
     name, help: as in Prometheus' text format.
     kind: COUNTER, GAUGE or HISTOGRAM.
     labels: names of its labels.
-    across: rule that combines the values of several workers: SUM, MOST or LEAST. For histograms,
-        MOST takes the one with most observations. Counters and histograms with another rule than
-        SUM do not continue in a worker's successor; see kept().
+    across: rule that combines the values of several workers: SUM, MOST or LEAST. Histograms are
+        summed. Counters with another rule do not continue in a worker's successor; see kept().
     bounds: upper bounds of a histogram's classes.
     """
 
@@ -63,10 +62,6 @@ class Row:
     across: str = SUM
     bounds: Sequence[float] = ()
 
-
-# Classes of rlproxy_script_seconds, in seconds: the upper bounds of Redis' own classes, or slightly
-# above them.
-SCRIPT_TIMES_S: Final = tuple(round(2**power * 1.034) / 1_000_000 for power in range(21))
 
 TABLE: Final = (
     # hits
@@ -131,14 +126,6 @@ TABLE: Final = (
         HISTOGRAM,
         "Calls that went out together in one write of a lane",
         bounds=tuple(float(2**power - 1) for power in range(1, MAX_POWER)),
-    ),
-    Row(
-        "rlproxy_script_seconds",
-        HISTOGRAM,
-        "What Redis itself took for its scripts, of all its clients (its LATENCY HISTOGRAM; from "
-        "Redis 7.0 on, where the URL's user may ask)",
-        across=MOST,
-        bounds=SCRIPT_TIMES_S,
     ),
     Row(
         "rlproxy_event_loop_lag_seconds",
@@ -281,8 +268,6 @@ def merged(several: Iterable[Samples]) -> Samples:
 
 def _both(row: Row, one: Value, other: Value) -> Value:
     if isinstance(one, Distribution) and isinstance(other, Distribution):
-        if row.across == MOST:
-            return max(one, other, key=lambda value: sum(value.classes))
         classes = tuple(a + b for a, b in zip(one.classes, other.classes, strict=True))
         return Distribution(classes, one.sum + other.sum)
     assert isinstance(one, (int, float)) and isinstance(other, (int, float))

@@ -58,10 +58,10 @@ class AdminProcess:
 
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
-        self._listeners = Listeners([config.admin], 1, config.unix_mode, "--admin")
+        self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
         self._logs = ["--log-level", config.log_level, "--log-format", config.log_format]
         (self.address,) = self._listeners.addresses()
-        ((self._socket, _),) = self._listeners.of(0)
+        ((self._socket, _),) = self._listeners.sockets
         self._memory = memory
         self._access = access_of(config, listening)
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,7 +123,6 @@ class AdminProcess:
 
     def forget(self) -> None:
         """Give up the process and the socket in a forked child: they belong to the parent."""
-        self._listeners.keep(0)  # the parent's unix socket keeps its path
         self._listeners.close()
         if self._process is not None:
             self._process.returncode = 0  # not a child of this process: nothing to wait for

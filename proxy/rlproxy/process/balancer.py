@@ -4,8 +4,8 @@
                              └──another──> its inbox (the socket travels in a message) ──> serve
 
 A worker's load is the number of clients that it serves or has in its inbox. Inboxes outlive a
-worker: clients in the inbox of a worker that died are served by its successor. The balancer does
-not interpret a client's bytes.
+worker: clients in the inbox of a worker that died are served by its successor, or by other workers
+if that takes time. The balancer does not interpret a client's bytes.
 """
 
 from __future__ import annotations
@@ -26,22 +26,10 @@ from rlproxy.observability.logs import log
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
 TICK_S: Final = 0.001  # shortest timer of the event loop, in seconds
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
-NOBODY: Final = 0  # no client waits
-SOMEBODY: Final = 1  # one client was accepted
-GONE: Final = 2  # one client was accepted that had already disconnected
 _PLAIN: Final = b"\0"
 _TLS: Final = b"\1"
+_Client = tuple[socket.socket, bool]  # its socket, and whether its address is one for TLS
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
-
-
-def log_not_accepted(error: OSError) -> None:
-    """Log that new clients wait because of `error`."""
-    log.error(
-        "accept_failed",
-        "cannot accept: {reason}; new clients wait. Raise the limit of open files (ulimit -n), or "
-        "lower --max-clients",
-        reason=error.strerror or str(error),
-    )
 
 
 def least_loaded(
@@ -104,7 +92,7 @@ class Balancer:
         client.close()
         return True
 
-    def take(self, worker: int) -> tuple[socket.socket, bool] | None:
+    def take(self, worker: int) -> _Client | None:
         """Take the next client, as passed to give(), from a worker's inbox; None if it is empty.
 
         Raises OSError if no file descriptor is free.
@@ -116,6 +104,22 @@ class Balancer:
         except BlockingIOError:
             return None
         return (socket.socket(fileno=found[0]), said == _TLS) if found else None
+
+    def relay(self, worker: int) -> bool:
+        """Hand the clients in the inbox of a worker that is away to other workers.
+
+        Returns False if clients are left there: no other worker takes them.
+        Raises OSError if no file descriptor is free.
+        """
+        while self.in_flight(worker):
+            best = self.least()
+            client = self.take(worker) if best is not None else None
+            if best is None or client is None:
+                return False
+            if not self.give(best, *client):
+                self.give(worker, *client)
+                return False
+        return True
 
     def close(self) -> None:
         """Close all inboxes. Clients in an inbox are cut once every process has closed it."""
@@ -130,7 +134,7 @@ class Intake:
     loop and readable socket. While `busy()`, at most `rate` are taken in a second.
 
     worker: the worker's number, from 0.
-    listening: list of (listening socket, whether it is one for TLS).
+    listening: the sockets that all workers accept from: list of (socket, whether it is for TLS).
     client: makes a client's protocol from two flags: address with TLS, address of TCP.
     busy: returns whether the worker serves clients that new ones might delay.
     """
@@ -163,11 +167,20 @@ class Intake:
         self._watch()
 
     def close(self) -> None:
-        """Take no more clients: those still queued or in the inbox are for other workers."""
+        """Take no more clients: those that wait, or still come to the inbox, are for others."""
         if self._open:
             self._open = False
             self._balance.clients[self._worker] = AWAY
             self._unwatch()
+            self._loop.add_reader(self._balance.inboxes[self._worker], self._relay)
+
+    def _relay(self) -> None:
+        try:
+            done = self._balance.relay(self._worker)
+        except OSError:
+            done = False
+        if not done:  # the successor serves them
+            self._loop.remove_reader(self._balance.inboxes[self._worker])
 
     def left(self) -> None:
         """Count one client less: it has disconnected."""
@@ -181,28 +194,36 @@ class Intake:
     def _watch(self) -> None:
         if self._open:
             inbox = self._balance.inboxes[self._worker]
-            self._loop.add_reader(inbox, self._readable, self._take)
+            self._loop.add_reader(inbox, self._readable, lambda: self._balance.take(self._worker))
             for sock, tls in self._listening:
-                self._loop.add_reader(sock, self._readable, partial(self._accept, sock, tls))
+                self._loop.add_reader(sock, self._readable, partial(accepted, sock, tls))
 
     def _unwatch(self) -> None:
         for sock in (self._balance.inboxes[self._worker], *(one for one, _ in self._listening)):
             self._loop.remove_reader(sock)
 
-    def _readable(self, take: Callable[[], int]) -> None:
+    def _readable(self, take: Callable[[], _Client | None]) -> None:
+        """Take one client, and before it those that have already disconnected."""
         try:
             for _ in range(GONE_PER_TURN):
-                found = take()
-                if found == NOBODY:
+                client = take()
+                if client is None:
                     break
-                if found == SOMEBODY:
+                if not is_gone(client[0]):
+                    self._place(*client)
                     if self.rate > 0 and self._busy():
                         self._pause()
                     break
+                client[0].close()
         except OSError as error:
             if not self._full:
                 self._full = True
-                log_not_accepted(error)
+                log.error(
+                    "accept_failed",
+                    "cannot accept: {reason}; new clients wait. Raise the limit of open files "
+                    "(ulimit -n), or lower --max-clients",
+                    reason=error.strerror or str(error),
+                )
             self._unwatch()
             self._loop.call_later(FULL_S, self._watch)
         else:
@@ -217,24 +238,10 @@ class Intake:
             self._unwatch()
             self._loop.call_later(pause_s, self._watch)
 
-    def _accept(self, listening: socket.socket, tls: bool) -> int:
-        sock = accepted(listening)
-        if sock is None:
-            return NOBODY
-        if is_gone(sock):
-            sock.close()
-            return GONE
+    def _place(self, sock: socket.socket, tls: bool) -> None:
         best = self._balance.least(self._worker)
         if best is None or best == self._worker or not self._balance.give(best, sock, tls):
             self._begin(sock, tls)
-        return SOMEBODY
-
-    def _take(self) -> int:
-        found = self._balance.take(self._worker)
-        if found is None:
-            return NOBODY
-        self._begin(*found)
-        return SOMEBODY
 
     def _begin(self, sock: socket.socket, tls: bool) -> None:
         self._count += 1
@@ -263,14 +270,15 @@ def is_gone(sock: socket.socket) -> bool:
         return True
 
 
-def accepted(listening: socket.socket) -> socket.socket | None:
+def accepted(listening: socket.socket, tls: bool) -> _Client | None:
     """Accept the next client of a listening socket; None if there is none.
 
+    tls: whether its address is one for TLS.
     Raises OSError if no file descriptor is free.
     """
     while True:
         try:
-            return listening.accept()[0]
+            return listening.accept()[0], tls
         except BlockingIOError:
             return None
         except ConnectionAbortedError:  # the client has already disconnected

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from rlproxy.admin.probes import WITHOUT
 from rlproxy.build import describe
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.logs import log
@@ -78,7 +77,7 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
     if upstream.db:
         where += f", database {upstream.db}"
     if state.kind in (FULL, UNREACHABLE):
-        return f"{where}: {state.problem}; {_until_it_is_there(wiring)}"
+        return f"{where}: {state.problem}; retrying"
     if state.settled:
         found = f"{server or 'a server'} at {where}"
         return f"{found}: {state.problem}" if state.problem else found
@@ -86,12 +85,3 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
         silent = "it accepts connections, but does not answer as Redis does"
         return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
     return f"{where}: no connection within {FIRST_CONTACT_S:g} s; retrying"
-
-
-def _until_it_is_there(wiring: Wiring) -> str:
-    context = wiring.context
-    without = context.circuit.open or wiring.upstream.state().kind == FULL
-    hits = WITHOUT.get(context.failure.mode) if without else None
-    if hits is None:
-        return "clients get errors until it is there"
-    return f"hits are {hits}, and other commands get errors, until it is there"

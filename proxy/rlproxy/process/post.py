@@ -74,7 +74,7 @@ async def alone(config: Config, read: Callable[[], Config]) -> AsyncIterator[Pos
     Raises one of CANNOT_RUN.
     """
     with contextlib.ExitStack() as closing:
-        listeners = Listeners(config.listen, 1, config.unix_mode)
+        listeners = Listeners(config.listen, config.unix_mode)
         closing.callback(listeners.close)
         memory = SharedMemory(1)
         admin = None

@@ -4,8 +4,7 @@ on SIGTERM. It never reads a client's bytes.
     forked ──ready──> serving ──SIGTERM──> leaving ──┐
        ^                 └──────────died─────────────┴──> forked anew, at once or after a pause
 
-The sockets and inboxes belong to the supervisor and outlive every worker. While a worker is leaving
-or paused, the supervisor hands the clients that come to its socket or inbox to serving workers.
+The sockets and inboxes belong to the supervisor and outlive every worker.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import os
 import pickle
 import select
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
@@ -31,7 +29,7 @@ from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import AWAY, FULL_S, Balancer, accepted, log_not_accepted
+from rlproxy.process.balancer import AWAY, Balancer
 from rlproxy.process.banner import log_end, print_banner
 from rlproxy.process.post import (
     CANNOT_RUN,
@@ -49,19 +47,10 @@ from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import Embedded, embedded_of, end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
-HELD_S: Final = 0.05  # seconds until a client that no inbox had room for is offered again
 WAIT_MOST_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
 MAX_BEHIND: Final = 1000  # characters of a report: up to 4 bytes each, a pipe takes it in one write
 
 _OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
-
-
-_Client = tuple[socket.socket, bool]  # its socket, and whether its address is one for TLS
-
-
-def _accepted(listening: socket.socket, tls: bool) -> _Client | None:
-    sock = accepted(listening)
-    return None if sock is None else (sock, tls)
 
 
 class _Worker:
@@ -99,9 +88,6 @@ class Supervisor:
         self._signals = 0  # number of signals to stop
         self._failed = ""  # reason to end without a signal
         self._up_at: float | None = None  # time.monotonic() when all workers were first ready
-        self._held: _Client | None = None  # a client accepted here and not handed over yet
-        self._full = False  # the latest attempt to accept found no free descriptor
-        self._full_until = 0.0  # time.monotonic() of the next attempt
         self._admin: AdminProcess | None = None
 
     def run(self) -> None:
@@ -116,14 +102,14 @@ class Supervisor:
         self._scripts = scripts.load()
         self._embedded: Embedded | None = None
         config = self._config
-        self._listeners = Listeners(config.listen, config.workers, config.unix_mode)
+        self._listeners = Listeners(config.listen, config.unix_mode)
         try:
             upstream = config.upstream
             self._upstream = self._embed(upstream) if upstream.embedded else upstream
             self._open_ways()
             while not self._signals and not self._failed:
                 self._start_due()
-                self._wait(self._timeout_s(), [sock for sock, _ in self._unserved()])
+                self._wait(self._timeout_s())
                 if self._signals:
                     break
                 if self._hung_up:
@@ -132,7 +118,6 @@ class Supervisor:
                 self._read_reports()  # a worker that has ended sent its last report before
                 for worker, code in ended:
                     self._retry(worker, ending(code))
-                self._relay()
                 if self._admin is not None and self._up_at is not None:
                     self._admin.look()
                 if self._embedded is not None and self._embedded.ended():
@@ -228,11 +213,8 @@ class Supervisor:
             end_with_parent()
             for end in (self._report_in, self._wake_in, self._wake_out):
                 os.close(end)
-            if self._held is not None:
-                self._held[0].close()
             if self._admin is not None:
                 self._admin.forget()
-            self._listeners.keep(worker.number)
             if os.getppid() == self._pid:
                 self._serve(self._config, self._post(worker))
             code = 0
@@ -277,18 +259,14 @@ class Supervisor:
         """Return the seconds until the next scheduled action; None if there is none."""
         now = time.monotonic()
         times = [worker.due for worker in self._workers if not worker.pid]
-        if self._held is not None:
-            times.append(now + HELD_S)
-        if self._full_until > now:
-            times.append(self._full_until)
         if self._admin is not None:
             times.append(self._admin.due)
         return max(0.0, min(times) - now) if times else None
 
-    def _wait(self, timeout_s: float | None, clients: Sequence[socket.socket] = ()) -> None:
-        """Wait for a signal, a report, input on a socket of `clients`, or the timeout."""
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for a signal, a report, or the timeout."""
         poll = select.poll()
-        for descriptor in (self._report_in, self._wake_in, *(sock.fileno() for sock in clients)):
+        for descriptor in (self._report_in, self._wake_in):
             poll.register(descriptor, select.POLLIN)
         poll.poll(None if timeout_s is None else min(timeout_s, WAIT_MOST_S) * 1000)
         with contextlib.suppress(BlockingIOError):
@@ -346,6 +324,9 @@ class Supervisor:
         # A worker that starts at once counts as empty, so that new clients wait in its inbox.
         # Otherwise the remaining workers would take and keep its share.
         self._balance.clients[worker.number] = AWAY if pause_s else 0
+        if pause_s:
+            with contextlib.suppress(OSError):  # without a free descriptor they wait
+                self._balance.relay(worker.number)
         worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
         if pid:
@@ -354,51 +335,6 @@ class Supervisor:
         else:
             text = "worker {worker} {reason}; it is started again {when}"
             log.warning("worker_died", text, worker=number, reason=how, when=when)
-
-    # -- clients of workers that are away ---------------------------------------------------------
-
-    def _unserved(self) -> list[tuple[socket.socket, Callable[[], _Client | None]]]:
-        """Return where clients of workers that are away wait, and how to take the next of each.
-
-        The list is of (socket, function that takes a client). It is empty while all workers are
-        away, a client is held here, or no file descriptor is free.
-        """
-        if self._held is not None or self._full_until > time.monotonic():
-            return []
-        balance = self._balance
-        away = [worker for worker in self._workers if balance.clients[worker.number] == AWAY]
-        if not away or len(away) == len(self._workers):
-            return []
-        found: list[tuple[socket.socket, Callable[[], _Client | None]]] = []
-        for number in (worker.number for worker in away):
-            found.append((balance.inboxes[number], partial(balance.take, number)))
-            for sock, tls in self._listeners.own(number):
-                found.append((sock, partial(_accepted, sock, tls)))
-        return found
-
-    def _relay(self) -> None:
-        if not self._hand_over() or self._full_until > time.monotonic():
-            return
-        try:
-            for _, take in self._unserved():
-                self._held = take()
-                if self._held is not None and not self._hand_over():
-                    return
-        except OSError as error:
-            if not self._full:
-                self._full = True
-                log_not_accepted(error)
-            self._full_until = time.monotonic() + FULL_S
-        else:
-            self._full = False
-
-    def _hand_over(self) -> bool:
-        """Hand the held client to a worker. Returns whether no client is held any more."""
-        if self._held is not None:
-            best = self._balance.least()
-            if best is not None and self._balance.give(best, *self._held):
-                self._held = None
-        return self._held is None
 
     # -- the end ----------------------------------------------------------------------------------
 

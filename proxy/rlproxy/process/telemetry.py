@@ -99,8 +99,6 @@ class Telemetry:
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
         if upstream.denial_cache is not None:
             self._stats.harvest = upstream.denial_cache.harvest
-        if config.admin is not None:
-            upstream.measure()
         self._due = 0.0
         self._publish_due = 0.0
         self._others: dict[int, tuple[bytes, Published]] = {}  # each worker's last text, and parsed
@@ -328,8 +326,6 @@ class Telemetry:
             found["rlproxy_upstream_node_up"] = {
                 (node.where,): float(node.up) for node in state.nodes
             }
-        if state.script_times is not None:
-            found["rlproxy_script_seconds"] = {(): state.script_times}
         return found
 
 

@@ -21,11 +21,10 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT
 from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import UNREACHABLE, Distribution
+from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.process.post import Post
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.session.call import Lane
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
@@ -37,12 +36,10 @@ from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
 from rlproxy.upstream.cluster.share import ClusterShares
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.control import Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import SharedLane
-from rlproxy.upstream.lane_pool import LanePool
-from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.server_parts import ServerParts
 
 
 class UpstreamWiring:
@@ -54,7 +51,6 @@ class UpstreamWiring:
     share_of: see WorkerContext; None if ordinary commands can't be shared.
     denial_cache: None if no refusals are remembered.
     on_server: called with the facts about the server whenever they are found.
-    answer: returns the value of --on-upstream-failure, for the log.
     """
 
     target: Target
@@ -71,7 +67,6 @@ class UpstreamWiring:
         self.denial_cache = cache
         self.share_of = None
         self.on_server: Callable[[Identification], None] = lambda _found: None
-        self.answer: Callable[[], str] = lambda: ""
 
     def lane_of(self, identity: Identity) -> Lane | None:
         """See WorkerContext."""
@@ -87,10 +82,6 @@ class UpstreamWiring:
 
     def state(self) -> State:
         """Return what the proxy's own connections have found."""
-        raise NotImplementedError
-
-    def measure(self) -> None:
-        """Query the run times of scripts from now on."""
         raise NotImplementedError
 
     def now(self) -> str:
@@ -125,34 +116,22 @@ class NodeState(NamedTuple):
     why: str
 
 
-class State:
+class State(NamedTuple):
     """What the proxy's own connections have found.
 
     loaded: the scripts are on all servers.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
-    script_times: the run times of scripts; None if they are not known.
     nodes: the masters of a cluster; empty for one server.
     """
 
-    def __init__(
-        self,
-        loaded: bool,
-        kind: str,
-        problem: str,
-        reached: bool,
-        settled: bool,
-        script_times: Distribution | None,
-        nodes: Sequence[NodeState] = (),
-    ) -> None:
-        self.loaded = loaded
-        self.kind = kind
-        self.problem = problem
-        self.reached = reached
-        self.settled = settled
-        self.script_times = script_times
-        self.nodes = nodes
+    loaded: bool
+    kind: str
+    problem: str
+    reached: bool
+    settled: bool
+    nodes: Sequence[NodeState] = ()
 
 
 class OneServer(UpstreamWiring):
@@ -165,12 +144,9 @@ class OneServer(UpstreamWiring):
         self, config: Config, post: Post, contexts: Contexts, on_moved: Callable[[], None]
     ) -> None:
         super().__init__(config)
-        loop = asyncio.get_running_loop()
         upstream, timeout_s = post.upstream, config.connect_timeout_s
         self._on_moved = on_moved
         self.failover: Failover | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.timeouts = HitTimeouts(CircuitBreaker(), clock=loop.time, later=loop.call_later)
         if upstream.address is not None:
             self.target = Target(upstream.address, timeout_s, contexts.client)
         else:
@@ -180,30 +156,17 @@ class OneServer(UpstreamWiring):
         self.facts = ServerFacts(self.target.where, upstream.db)
         if self.failover is not None:
             self.facts.read_only = self.failover.suspect
-        loading = ScriptLoading(self.timeouts, loop.call_later)
-        self.control = Control(
+        self._parts = parts = ServerParts(
             self.target,
+            self.facts,
             upstream,
             post.scripts,
-            lambda found: self.on_server(found),
-            self.timeouts,
-            loading,
-        )
-        circuit = self.timeouts.circuit
-        outages = OutageLog(circuit, self.control, self.facts, lambda: self.answer())
-        self.timeouts.on_doubt = self.control.probe
-        circuit.on_open, circuit.on_close = outages.opened, outages.closed
-        self.pool = LanePool(
-            loop,
-            self.target,
-            loading,
-            self.facts,
             self.denial_cache,
-            self.timeouts,
             config.max_lane_hits,
             self.counters,
-            time.monotonic,
+            lambda found: self.on_server(found),
         )
+        self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
         self.lane_of = self.pool.lane_of  # type: ignore[method-assign]  # without a detour
         self.share_of = self.pool.share_of if config.shares else None
 
@@ -224,12 +187,7 @@ class OneServer(UpstreamWiring):
             control.problem,
             control.reached,
             control.settled.is_set(),
-            control.script_times,
         )
-
-    def measure(self) -> None:
-        """See UpstreamWiring.measure()."""
-        self.control.measures = True
 
     def now(self) -> str:
         """See UpstreamWiring.now()."""
@@ -254,7 +212,7 @@ class OneServer(UpstreamWiring):
         if self.failover is not None:
             self.failover.start()
             await at_most(most_s, self.failover.settled)
-        self._task = asyncio.create_task(self.control.run())
+        self._parts.start()
         return [self.control.settled]
 
     def close_idle(self) -> None:
@@ -265,11 +223,7 @@ class OneServer(UpstreamWiring):
         """See UpstreamWiring.stop()."""
         if self.failover is not None:
             await self.failover.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self.pool.close()
+        await self._parts.stop()
 
 
 class ClusterUpstream(UpstreamWiring):
@@ -292,7 +246,6 @@ class ClusterUpstream(UpstreamWiring):
             config.max_lane_hits,
             self.counters,
             self._circuit.counts,
-            lambda: self.answer(),
             self._identified,
             self._look,
         )
@@ -326,7 +279,6 @@ class ClusterUpstream(UpstreamWiring):
                     first.name,
                     first.version,
                     all(each.ignores_empty for each in found),
-                    all(each.has_ro for each in found),
                     all(each.has_throttle for each in found),
                 )
             )
@@ -349,25 +301,16 @@ class ClusterUpstream(UpstreamWiring):
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            settled = cluster.settled.is_set()
-            return State(False, cluster.kind, cluster.problem, False, settled, None)
+            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
-        times = [each.control.script_times for each in masters]
         return State(
             all(node.control.loaded for node in masters),
             kind,
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
-            _sum([each for each in times if each is not None]),
             [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
         )
-
-    def measure(self) -> None:
-        """See UpstreamWiring.measure()."""
-        self.nodes.settings.measures = True
-        for node in self.nodes.all():
-            node.control.measures = True
 
     def now(self) -> str:
         """See UpstreamWiring.now()."""
@@ -422,14 +365,6 @@ def _problem(node: Node) -> tuple[str, str] | None:
     if node.circuit.open:
         return UNREACHABLE, f"{node.where}: {node.circuit.why}"
     return None
-
-
-def _sum(found: list[Distribution]) -> Distribution | None:
-    """Add the run times of scripts on all nodes."""
-    if not found:
-        return None
-    classes = [sum(counts) for counts in zip(*(each.classes for each in found), strict=True)]
-    return Distribution(tuple(classes), sum(each.sum for each in found))
 
 
 async def at_most(most_s: float, *events: asyncio.Event) -> None:

@@ -62,7 +62,7 @@ class Wiring:
 
     def _wire_context(self, config: Config) -> None:
         upstream = self.upstream
-        self.context = context = WorkerContext(
+        self.context = WorkerContext(
             grammar=Grammar(self._post.scripts),
             server=upstream.facts,
             lane_of=upstream.lane_of,
@@ -72,7 +72,6 @@ class Wiring:
             budget=Budget(config.max_client_hits),
             stats=upstream.counters,
         )
-        upstream.answer = lambda: context.failure.mode
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:
         loop, post, context = asyncio.get_running_loop(), self._post, self.context
@@ -92,7 +91,7 @@ class Wiring:
         self.intake = Intake(
             post.worker,
             post.balance,
-            post.listeners.of(post.worker),
+            post.listeners.sockets,
             self.handshakes.protocol,
             lambda: loop.time() - upstream.heard_at() <= SERVING_S,
         )
@@ -165,7 +164,6 @@ class Wiring:
             self.probe.soon()
         server = self.context.server
         server.has_throttle = found.has_throttle
-        server.has_ro = found.has_ro
         server.name = found.name.lower().encode()
         server.version = found.version.encode()
         server.ignores_empty = found.ignores_empty

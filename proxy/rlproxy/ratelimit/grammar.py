@@ -168,7 +168,6 @@ class Rule:
         "_final",
         "_label",
         "_look",
-        "by_ro",
         "denies",
         "error",
         "frees",
@@ -190,7 +189,6 @@ class Rule:
         self.script: Script | None = None
         self.limiter: Limiter | None = None
         self.head = b""  # number of words; without a script, everything before the key
-        self.by_ro = False  # sent by EVAL_RO where the server has it
         self.tail = b""  # everything after the key
         self.reads = False  # writes nothing
         self.row: int = outcomes.NO_ROW  # row in the counters
@@ -207,21 +205,19 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
-    def words(self, way: int, has_ro: bool = False, lane: int = 1) -> bytes:
+    def words(self, way: int, lane: int = 1) -> bytes:
         """Return the request up to the key.
 
         way: how the call names its script: scripts.LOADED, BROUGHT, BRING or SOURCE.
-        has_ro: True if the server has EVAL_RO and EVALSHA_RO.
         lane: see Script.words().
         """
         script = self.script
         if script is None:
             return self.head
-        ro = has_ro & self.by_ro
-        if way != LOADED or ro:
-            return self.head + script.words(way, ro, lane)
+        if way != LOADED:
+            return self.head + script.words(way, lane)
         if not self._by_sha:
-            self._by_sha = self.head + script.words(LOADED, False)
+            self._by_sha = self.head + script.words(LOADED)
         return self._by_sha
 
     def label(self) -> bytes:
@@ -234,7 +230,6 @@ class Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
         if self._look is None:
             self._look = self._variant(Limiter.look, False)
-            self._look.by_ro = False  # requires the same ACL rights as the hit
         return self._look
 
     def attempt(self) -> Rule:
@@ -557,7 +552,6 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    rule.by_ro = rule.reads
     _address(rule, limiter.argv(shape))
     return rule
 

@@ -86,20 +86,19 @@ class Script:
             self.source = _blocking(block.source, self.header, self.source)
             self.header = block.header
         self.sha = _sha(self.source)
-        self._words: dict[tuple[int, bool, int], bytes] = {}
+        self._words: dict[tuple[int, int], bytes] = {}
 
-    def words(self, way: int, ro: bool, lane: int = 1) -> bytes:
+    def words(self, way: int, lane: int = 1) -> bytes:
         """Return the words of a call between the array header and the key.
 
         way: LOADED, BROUGHT, BRING, SOURCE or SHADOW.
-        ro: use EVAL_RO or EVALSHA_RO.
         lane: number of the lane that calls, from 1. BROUGHT and BRING have a text for each, so that
             no lane brings the text that another one has just missed.
         """
-        key = (way, ro, lane)
+        key = (way, lane)
         found = self._words.get(key)
         if found is None:
-            found = _words(self._text(way, lane), way, b"_RO" if ro else b"")
+            found = _words(self._text(way, lane), way)
             if way != BRING:  # it is long, and sent once
                 self._words[key] = found
         return found
@@ -127,10 +126,10 @@ def _sha(text: bytes) -> bytes:
     return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
-def _words(text: bytes, way: int, suffix: bytes) -> bytes:
+def _words(text: bytes, way: int) -> bytes:
     """Encode the command, the script or its digest, and the number of keys (1)."""
     by_sha = way in (LOADED, BROUGHT)
-    verb = (b"EVALSHA" if by_sha else b"EVAL") + suffix
+    verb = b"EVALSHA" if by_sha else b"EVAL"
     body = _sha(text) if by_sha else text
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)
 

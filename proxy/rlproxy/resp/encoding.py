@@ -13,9 +13,9 @@ _PREFIX: Final = re.compile(
 )
 _NO_EVAL: Final = re.compile(rb"^(-ERR unknown command ['`]EVAL(?:SHA)?(?:_RO)?['`]), with args.*")
 _NO_RIGHT: Final = re.compile(
-    rb"-NOPERM .* run the '(eval(?:sha)?)(_ro)?' command", re.DOTALL | re.IGNORECASE
+    rb"-NOPERM .* run the '(eval(?:sha)?)' command", re.DOTALL | re.IGNORECASE
 )
-_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)(_ro)?['`]", re.IGNORECASE)
+_UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)['`]", re.IGNORECASE)
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
 _INTEGERS: Final = re.compile(rb"\*[56]\r\n:[01]\r\n(?::-?[0-9]{1,19}\r\n){4,5}")
 
@@ -98,17 +98,13 @@ def clean_error(line: bytes) -> bytes:
     return line
 
 
-def refused_eval(error: bytes) -> tuple[bool, bool, bool] | None:
-    """Return the command that Redis refuses in `error`, if it is one that calls scripts.
+def refused_eval(error: bytes) -> bool | None:
+    """Return whether Redis refuses EVALSHA in `error`: False if it refuses EVAL, None if neither.
 
-    The result says whether it is EVALSHA or EVALSHA_RO, whether it is one of the two _RO commands,
-    and whether Redis does not know it. Else this user has no right to it. None: another error.
+    It does not know the command, or this user has no right to it.
     """
-    unknown = _UNKNOWN.match(error)
-    found = unknown or _NO_RIGHT.match(error)
-    if found is None:
-        return None
-    return len(found[1]) > len(b"EVAL"), found[2] is not None, unknown is not None
+    found = _UNKNOWN.match(error) or _NO_RIGHT.match(error)
+    return None if found is None else len(found[1]) > len(b"EVAL")
 
 
 def unreachable(where: str, why: str) -> bytes:

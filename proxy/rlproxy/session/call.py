@@ -128,7 +128,7 @@ class Caller:
 class Lane:
     """The interface of a lane for callers."""
 
-    __slots__ = ("mixes", "mixes_ro", "ready", "retired", "room")
+    __slots__ = ("mixes", "ready", "retired", "room")
 
     def __init__(self) -> None:
         self.room: int = MAX_LANE_HITS  # further calls that it accepts
@@ -137,15 +137,10 @@ class Lane:
         # Calls of different scripts may be outstanding for one caller. False where Redis may
         # evict one of the scripts: the call of the other one would run first.
         self.mixes: bool = True
-        # Calls by EVALSHA and by EVALSHA_RO may be outstanding for one caller. False until both
-        # have run: Redis may refuse one by ACL and run the calls by the other one first.
-        self.mixes_ro: bool = True
 
     def may_follow(self, before: Rule, rule: Rule) -> bool:
         """Return whether a call of `rule` may be sent while its caller has one of `before`."""
-        if before.script is not rule.script and not self.mixes:
-            return False
-        return self.mixes_ro or before.by_ro == rule.by_ro
+        return self.mixes or before.script is rule.script
 
     def by_sha(self, rule: Rule) -> bool:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""

@@ -35,7 +35,6 @@ class ServerFacts:
 
     __slots__ = (
         "base_db",
-        "has_ro",
         "has_throttle",
         "ignores_empty",
         "name",
@@ -54,7 +53,6 @@ class ServerFacts:
         self.name: bytes = b"redis"
         self.version: bytes = b"0.0.0"
         self.has_throttle = False  # CL.THROTTLE is a command of the server
-        self.has_ro = False  # the server has EVAL_RO and EVALSHA_RO
         self.ignores_empty = True  # the server sends no reply to an empty request
         self.read_only: Callable[[], None] = nothing  # called if the server is a replica
 

@@ -372,7 +372,7 @@ class PrivateStream:
 
     def put(self, call: Call, way: int) -> None:
         """Send `call`; for `way` see Rule.words()."""
-        head = call.rule.words(way, self._context.server.has_ro)
+        head = call.rule.words(way)
         self.out += [head, call.key, call.rule.tail]
         self.expanded += len(head)
         self._caller.fenced = True

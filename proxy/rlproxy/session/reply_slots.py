@@ -420,8 +420,7 @@ def _not_run(error: bytes) -> bool:
     """Whether Redis has not run a hit by EVALSHA that gets `error`. EVAL might run it."""
     if error.startswith(b"-NOSCRIPT "):
         return True
-    refused = r.refused_eval(error)
-    return refused is not None and refused[0]
+    return r.refused_eval(error) is True
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:

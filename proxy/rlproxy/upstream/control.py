@@ -20,7 +20,6 @@ from rlproxy.observability.metrics import (
     LOGIN,
     SCRIPTS,
     UNREACHABLE,
-    Distribution,
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
@@ -29,12 +28,11 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
-from rlproxy.upstream.script_times import QUERIES, script_times
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
-# Limit for a reply on the control connection, interval of latency measurements, and pause before a
-# refused step is tried again, in seconds.
+# Limit for a reply on the control connection, and pause before a refused step is tried again, in
+# seconds.
 _PING_S: Final = 5.0
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 _EMPTY: Final = b"*0\r\n"  # a request without a command
@@ -47,6 +45,10 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
+_IN_CLUSTER: Final = (
+    "it is a node of a Redis Cluster. For the whole cluster write redis+cluster://HOST:PORT in "
+    "--upstream (rediss+cluster:// over TLS); for this node alone append ?standalone=yes"
+)
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
@@ -57,7 +59,6 @@ class Identification:
     name: str
     version: str
     ignores_empty: bool = True  # whether an empty request gets no reply
-    has_ro: bool = False  # whether EVAL_RO and EVALSHA_RO both exist
     has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
 
 
@@ -102,13 +103,10 @@ class Control:
         self._logged = ""  # the problem that was logged last
         self._unexplained = False  # whether the connection was lost without a log line
         self.warned = False  # whether this object logged the present outage
-        self._measured_at = 0.0  # loop time of the latest latency measurement
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
         self.problem = ""  # reason why the server cannot be used fully; empty if it can
-        self.measures = False  # whether to query the run times of scripts
-        self.script_times: Distribution | None = None  # the latest result of that query
 
     @property
     def loaded(self) -> bool:
@@ -116,7 +114,7 @@ class Control:
         return self._loading.loaded
 
     def move(self) -> None:
-        """Drop the connection and open a new one at once, because the target has moved."""
+        """Drop the connection and open a new one at once: the target or the login may differ."""
         self._moved.set()
         self._loading.lost()
         self._connection.abort()
@@ -277,7 +275,7 @@ class Control:
         if self._upstream.cluster:
             return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
         if clustered and not self._upstream.standalone:
-            return CLUSTER, _in_cluster(self._upstream)
+            return CLUSTER, _IN_CLUSTER
         return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
@@ -287,12 +285,8 @@ class Control:
             _text(greeting.get(b"version", b"?")),
             await self._ignores_empty(),
         )
-        reply = await self._connection.query(
-            b"COMMAND", b"INFO", b"EVALSHA_RO", b"EVAL_RO", b"CL.THROTTLE"
-        )
-        if isinstance(reply, list) and len(reply) == 3:
-            found.has_ro = reply[0] is not None and reply[1] is not None
-            found.has_throttle = reply[2] is not None
+        reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
+        found.has_throttle = isinstance(reply, list) and reply not in ([], [None])
         self._on_server(found)
 
     async def _ignores_empty(self) -> bool:
@@ -359,12 +353,14 @@ class Control:
             await self._in_time(self._load_again())
         elif self._is_worth_another_try() and not self._probe.is_set():
             self._retry_at = self._loop.time() + _PING_S
-            await self._prepare()
-            if self.problem.startswith(_WANTS_PASSWORD):
-                await self._in_time(self._reopen_without_password())
+            if self.kind == LOGIN:
+                # Redis keeps refusing HELLO on a connection that it accepted with a password set.
+                self.move()
+            else:
+                await self._prepare()
         else:
             self._probe.clear()
-            await self._in_time(self._ping())
+            await self._in_time(self._connection.query(b"PING"))
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
@@ -372,28 +368,12 @@ class Control:
             return False
         return self.kind != SCRIPTS or not self._loading.refused
 
-    async def _reopen_without_password(self) -> None:
-        """Open a new connection if Redis no longer needs a password.
-
-        A connection that Redis accepted while it needed one still gets errors for HELLO, though
-        for no other command.
-        """
-        if not isinstance(await self._connection.query(b"PING"), hiredis.ReplyError):
-            self.move()
-
     async def _load_again(self) -> None:
         """Load the scripts on the request of `loading`, and update the problem."""
         await self._load()
         if self.kind in ("", SCRIPTS):
             self.kind, self.problem = SCRIPTS if self._refused else "", self._refused
         self._report()
-
-    async def _ping(self) -> None:
-        await self._connection.query(b"PING")
-        now = self._loop.time()
-        if self.measures and now - self._measured_at >= _PING_S:
-            self._measured_at = now
-            self.script_times = script_times(*await self._connection.query_all(QUERIES))
 
 
 def refusal(text: str, password: str | None) -> str:
@@ -405,22 +385,6 @@ def refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
-
-
-def _in_cluster(upstream: Upstream) -> str:
-    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
-    scheme = "rediss" if upstream.tls else "redis"
-    login = "USER:PASSWORD@" if upstream.password is not None else ""
-    address = upstream.address
-    where = "HOST:PORT" if address is None or address.path else str(address)
-    text = (
-        "it is a node of a Redis Cluster. For the whole cluster write "
-        f"--upstream {scheme}+cluster://{login}{where}"
-    )
-    if address is None:
-        return text
-    alone = f"unix://{login}{address.path}" if address.path else f"{scheme}://{login}{where}"
-    return f"{text}; for this node alone {alone}?standalone=yes"
 
 
 def _text(found: Any) -> str:

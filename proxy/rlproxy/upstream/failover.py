@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -29,6 +29,7 @@ from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (
     ANYTHING,
     DEPOSED,
+    LEAST_S,
     NO_REPLY,
     REPLICA,
     UNKNOWN,
@@ -159,8 +160,9 @@ class Login:
         self._option = option
         self._tls = tls
 
-    async def open(self, address: Address) -> QueryConnection:
-        """Open a connection. Raises OSError; failure() describes it."""
+    @contextlib.asynccontextmanager
+    async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
+        """Open a connection for the block. Raises OSError; failure() describes it."""
         connection = QueryConnection()
         try:
             async with asyncio.timeout(REPLY_S):
@@ -168,10 +170,9 @@ class Login:
                 if self._words is not None:
                     words = map(str.encode, self._words)
                     self.checked(await connection.query(b"AUTH", *words))
-        except BaseException:
+            yield connection
+        finally:
             connection.abort()
-            raise
-        return connection
 
     def checked(self, reply: Any) -> Any:
         """Return `reply`. Raises Refused if it is an error."""
@@ -190,13 +191,12 @@ def failure(error: OSError) -> str:
 
 
 class _Sentinel:
-    """One Sentinel, with one connection for queries and another one for its subscription."""
+    """One Sentinel, with a connection for each query and one for its subscription."""
 
     def __init__(self, address: Address, of: Sentinels, tls: Tls) -> None:
         self.address = address
         self._name = of.name
         self._login = Login(of.user, of.password, "sentinel_password", tls)
-        self._connection: QueryConnection | None = None
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
         self._retry_at = 0.0
         self._why = ""
@@ -204,35 +204,24 @@ class _Sentinel:
     async def query(self) -> Answer:
         """Query which server is the master. Never raises OSError.
 
-        The connection stays open between queries. After a failure, the same failure is returned
-        until the backoff allows another attempt.
+        After a failure, the same failure is returned until the backoff allows another attempt.
         """
-        if self._connection is None and time.monotonic() < self._retry_at:
+        if time.monotonic() < self._retry_at:
             return Answer(why=self._why)
-        while True:
-            fresh = self._connection is None
-            try:
-                async with asyncio.timeout(REPLY_S):
-                    found = await self._queried()
-            except OSError as error:
-                self.close()
-                if not fresh:  # the Sentinel may have restarted: try once on a new connection
-                    continue
-                self._why = failure(error)
-                self._retry_at = time.monotonic() + self._backoff.pause_s()
-                return Answer(why=self._why)
-            except BaseException:
-                self.close()
-                raise
-            self._backoff.reset()
-            return found
+        try:
+            async with asyncio.timeout(REPLY_S), self._login.opened(self.address) as connection:
+                found = await self._queried(connection)
+        except OSError as error:
+            self._why = failure(error)
+            self._retry_at = time.monotonic() + self._backoff.pause_s()
+            return Answer(why=self._why)
+        self._backoff.reset()
+        return found
 
-    async def _queried(self) -> Answer:
-        if self._connection is None:
-            self._connection = await self._login.open(self.address)
+    async def _queried(self, connection: QueryConnection) -> Answer:
         name = self._name.encode()
         # In one write, so that this Sentinel's state does not change between the two commands.
-        where, facts = await self._connection.query_all(
+        where, facts = await connection.query_all(
             [(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name), (b"SENTINEL", b"MASTER", name)]
         )
         if str(where).startswith("NOAUTH"):
@@ -243,26 +232,21 @@ class _Sentinel:
         """Call `changed` whenever the master may have changed. Runs until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
         while True:
-            connection: QueryConnection | None = None
             began = time.monotonic()
             try:
-                connection = await self._login.open(self.address)
-                async with asyncio.timeout(REPLY_S):
-                    self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
-                changed()  # the master may have changed before the subscription began
-                await self._follow(connection, changed)
+                async with self._login.opened(self.address) as connection:
+                    async with asyncio.timeout(REPLY_S):
+                        self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                    changed()  # the master may have changed before the subscription began
+                    await self._follow(connection, changed)
             except OSError as error:
                 text = "subscription at Sentinel {address}: {reason}"
                 log.debug(
                     "sentinel_subscription_lost", text, address=self.address, reason=str(error)
                 )
-            finally:
-                if connection is not None:
-                    connection.abort()
             if time.monotonic() - began >= LASTS_S:
                 backoff.reset()
-            if connection is not None:
-                changed()  # the failure that ended this connection may concern the master, too
+            changed()  # the failure that ended this connection may concern the master, too
             await asyncio.sleep(backoff.pause_s())
 
     async def _follow(self, connection: QueryConnection, changed: Callable[[], None]) -> None:
@@ -277,12 +261,6 @@ class _Sentinel:
             switched = isinstance(message, list) and message[0] == b"message"
             if switched and message[2].startswith(self._name.encode() + b" "):
                 changed()
-
-    def close(self) -> None:
-        """Close the connection for queries."""
-        if self._connection is not None:
-            self._connection.abort()
-        self._connection = None
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -318,7 +296,6 @@ class Failover:
         self._notice = Notice(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
-        self._waking: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.settled = asyncio.Event()  # set after the first look
         self.master: Master | None = None
@@ -326,14 +303,7 @@ class Failover:
 
     def suspect(self) -> None:
         """Look soon, because the present master does not act as one."""
-        pause_s = self._pace.suspect()
-        if not pause_s:
-            self._wake.set()
-        elif self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(pause_s, self._woken)
-
-    def _woken(self) -> None:
-        self._waking = None
+        self._pace.suspect()
         self._wake.set()
 
     def start(self) -> None:
@@ -343,18 +313,15 @@ class Failover:
         self._tasks.append(loop.create_task(self._run()))
 
     async def stop(self) -> None:
-        """End these tasks and close the connections to the Sentinels."""
+        """End these tasks."""
         await _end(self._tasks)
-        if self._waking is not None:
-            self._waking.cancel()
-        for each in self._sentinels:
-            each.close()
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
             well = await self._look()
             self.settled.set()
+            await asyncio.sleep(LEAST_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.pause_s(well)):
                     await self._wake.wait()
@@ -427,17 +394,12 @@ class Failover:
 
         Returns one of MASTER, REPLICA, UNKNOWN and NO_REPLY, and the reason of the last two.
         """
-        connection: QueryConnection | None = None
         try:
-            async with asyncio.timeout(REPLY_S):
-                connection = await self._login.open(address)
+            async with asyncio.timeout(REPLY_S), self._login.opened(address) as connection:
                 return role(await connection.query(b"ROLE")), ""
         except OSError as error:
             there = isinstance(error, (Refused, NoRoom))
             return UNKNOWN if there else NO_REPLY, failure(error)
-        finally:
-            if connection is not None:
-                connection.abort()
 
     def _switch(self, claim: Claim) -> None:
         """Make the server of `claim` the master."""

@@ -114,17 +114,13 @@ class SharedLane(Lane):
         self._script_calls = ScriptCalls(number)
         cache = pool.denial_cache if self._kind == HITS else None
         self._denials = LaneDenials(cache) if cache is not None else None
-        self.mixes_ro = False
         self.room = pool.max_lane_hits
 
     # -- calls ------------------------------------------------------------------------------------
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return (
-            self._script_calls.by_sha(rule, self._pool.server.has_ro)
-            and not self._pool.loading.held
-        )
+        return self._script_calls.by_sha(rule) and not self._pool.loading.held
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -166,7 +162,7 @@ class SharedLane(Lane):
         else:
             if not self._script_calls.loaded and not self._inflight:
                 self._choose()
-            out = self._script_calls.requests(unsent, self._pool.server.has_ro)
+            out = self._script_calls.requests(unsent)
         data = b"".join(out)
         transport.write(data)
         self._inflight.extend(unsent)
@@ -274,8 +270,6 @@ class SharedLane(Lane):
                 return b""
             frame = encoding.clean_error(frame)
             self._refused(frame)
-        elif not self.mixes_ro:
-            self.mixes_ro = self._script_calls.ran(call.rule)
         call.caller.fenced = False
         return denials.judge(call, frame) if denials is not None else frame
 
@@ -440,7 +434,7 @@ class SharedLane(Lane):
         """
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self.ready = self._early = self._declining = self._missing = self.mixes_ro = False
+        self.ready = self._early = self._declining = self._missing = False
         self.room = self._pool.max_lane_hits
         self._transport = None
         self._replies = ReplyFramer()

@@ -40,11 +40,7 @@ class ScriptCalls:
         self.loaded = True
         self._misled_until: float = 0.0  # time until which loaded scripts are taken for missing
         self._brought: set[Script] = set()  # scripts that were sent by BRING
-        self._rw_by_source = False  # whether EVALSHA cannot be used
-        self._ro_by_source = False  # whether EVALSHA_RO cannot be used
-        self._no_ro = False  # whether EVALSHA_RO or EVAL_RO is unknown to the server
-        self._ran = False  # whether a call by EVALSHA ran
-        self._ran_ro = False  # whether a call by EVALSHA_RO ran
+        self._by_source = False  # whether EVALSHA cannot be used
 
     def choose(self, loaded: bool, now: float) -> None:
         """Choose the text that EVALSHA names from now on.
@@ -56,23 +52,14 @@ class ScriptCalls:
         """
         self.loaded = loaded and now >= self._misled_until
 
-    def by_sha(self, rule: Rule, has_ro: bool) -> bool:
-        """Return whether `rule` may go by EVALSHA of the loaded text, as far as is known.
+    def by_sha(self, rule: Rule) -> bool:
+        """Return whether `rule` may go by EVALSHA of the loaded text, as far as is known."""
+        return self.loaded and rule.script is not None and not self._by_source
 
-        has_ro: see words().
-        """
-        ro = has_ro and rule.by_ro
-        by_source = (self._ro_by_source or self._no_ro) if ro else self._rw_by_source
-        return self.loaded and rule.script is not None and not by_source
-
-    def words(self, rule: Rule, has_ro: bool) -> bytes:
-        """Return the words before the key of the next call; see Rule.words().
-
-        has_ro: whether the server has EVALSHA_RO and EVAL_RO.
-        """
-        has_ro = has_ro and not self._no_ro
+    def words(self, rule: Rule) -> bytes:
+        """Return the words before the key of the next call; see Rule.words()."""
         script = rule.script
-        if self._ro_by_source if has_ro and rule.by_ro else self._rw_by_source:
+        if self._by_source:
             way = SOURCE
         elif self.loaded or script is None:
             way = LOADED
@@ -81,9 +68,9 @@ class ScriptCalls:
         else:
             self._brought.add(script)
             way = BRING
-        return rule.words(way, has_ro, self._number)
+        return rule.words(way, self._number)
 
-    def requests(self, calls: list[Call], has_ro: bool) -> list[bytes]:
+    def requests(self, calls: list[Call]) -> list[bytes]:
         """Return the words of `calls` as Redis commands; see words()."""
         out: list[bytes] = []
         for call in calls:
@@ -94,21 +81,10 @@ class ScriptCalls:
                     out.append(_CACHING)
                 else:
                     out.append(_ASKING)
-            out.append(self.words(rule, has_ro))
+            out.append(self.words(rule))
             out.append(call.key)
             out.append(rule.tail)
         return out
-
-    def ran(self, rule: Rule) -> bool:
-        """Record that Redis ran a script call of `rule` instead of refusing its command.
-
-        Returns whether a call by EVALSHA and one by EVALSHA_RO have run.
-        """
-        if rule.by_ro:
-            self._ran_ro = True
-        elif rule.script is not None:
-            self._ran = True
-        return self._ran and self._ran_ro
 
     def missing(self, again: bool, now: float) -> None:
         """Record a NOSCRIPT.
@@ -128,13 +104,5 @@ class ScriptCalls:
         refused = encoding.refused_eval(error)
         if refused is None:
             return False
-        by_sha, ro, unknown = refused
-        if unknown and ro:
-            self._no_ro = True
-            return True
-        # (an error for EVAL: EVALSHA may be allowed by now)
-        if ro:
-            self._ro_by_source = by_sha
-        else:
-            self._rw_by_source = by_sha
-        return by_sha
+        self._by_source = refused  # (an error for EVAL: EVALSHA may be allowed by now)
+        return refused

@@ -40,7 +40,7 @@ CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest
 TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
 TROUBLE_MOST_S: Final = 1.0  # longest pause between looks in trouble, in seconds
 SUSPECT_S: Final = 5.0  # seconds that trouble lasts after the latest suspicion
-LEAST_S: Final = 0.2  # shortest time between looks caused by suspicion, in seconds
+LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
 NOTICE_S: Final = 10.0  # shortest time between log lines about the Sentinels, in seconds
 
 
@@ -191,8 +191,7 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
 class Pace:
     """The times at which the Sentinels are queried.
 
-    While all is well, that is every 5 to 10 s (CALM_S). In trouble it is every 0.05 to 1 s. A
-    suspicion causes a query at once, but at most every 0.2 s (LEAST_S).
+    While all is well, that is every 5 to 10 s (CALM_S). In trouble it is every 0.1 to 1 s.
 
     clock: returns seconds.
     chance: returns a random number from 0 to 1.
@@ -203,24 +202,20 @@ class Pace:
         self._chance = chance
         self._trouble = Backoff(TROUBLE_FIRST_S, TROUBLE_MOST_S, chance)
         self._suspect_until = float("-inf")
-        self._asked_at = float("-inf")
 
-    def suspect(self) -> float:
-        """Record a suspicion. Returns the seconds until the Sentinels should be queried."""
+    def suspect(self) -> None:
+        """Record a suspicion."""
         now = self._clock()
         if now >= self._suspect_until:
             self._trouble.reset()
         self._suspect_until = now + SUSPECT_S
-        return max(0.0, self._asked_at + LEAST_S - now)
 
     def pause_s(self, well: bool) -> float:
         """Return the seconds until the next look, after one that has just ended.
 
         well: whether it found all well.
         """
-        now = self._clock()
-        self._asked_at = now
-        if well and now >= self._suspect_until:
+        if well and self._clock() >= self._suspect_until:
             self._trouble.reset()
             return CALM_S * (1 - self._chance() / 2)
         return self._trouble.pause_s()

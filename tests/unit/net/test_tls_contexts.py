@@ -115,10 +115,14 @@ def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -
         f"--tls-cert {made.key}: no certificate in it (PEM)",
         f"--tls-key {made.cert}: no private key in it (PEM)",
     )
-    assert server(torn, made.key) == (f"--tls-cert {torn}: damaged, or not PEM",)
-    assert server(made.cert, torn_key) == (f"--tls-key {torn_key}: damaged, or not PEM",)
+    assert server(torn, made.key) == (
+        f"--tls-cert {torn}, --tls-key {made.key}: damaged, or not PEM",
+    )
+    assert server(made.cert, torn_key) == (
+        f"--tls-cert {made.cert}, --tls-key {torn_key}: damaged, or not PEM",
+    )
     assert server(made.cert, other) == (
-        f"--tls-key {other}: the key does not belong to the certificate {made.cert}",
+        f"--tls-cert {made.cert}, --tls-key {other}: the key does not belong to the certificate",
     )
     assert server(made.cert, locked) == (
         f"--tls-key {locked}: the key is encrypted, and nobody is there to be asked",

@@ -32,7 +32,6 @@ ONE: Samples = {
     "rlproxy_draining": {(): 0.0},
     "rlproxy_clients": {(): 5.0},
     "rlproxy_event_loop_lag_seconds": {(): Distribution((1,) * 14, 0.5)},
-    "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (9,), 1.0)},
 }
 OTHER: Samples = {
     "rlproxy_hits_total": {("log", "admitted"): 4, ("gcra", "admitted"): 7},
@@ -40,7 +39,6 @@ OTHER: Samples = {
     "rlproxy_draining": {(): 1.0},
     "rlproxy_clients": {(): 6.0},
     "rlproxy_event_loop_lag_seconds": {(): Distribution((2,) * 14, 0.25)},
-    "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (8,), 0.9)},
 }
 
 
@@ -55,7 +53,6 @@ def test_samples_are_merged() -> None:
         "rlproxy_draining": {(): 1.0},
         "rlproxy_clients": {(): 11.0},
         "rlproxy_event_loop_lag_seconds": {(): Distribution((3,) * 14, 0.75)},
-        "rlproxy_script_seconds": {(): Distribution((0,) * 21 + (9,), 1.0)},
     }
     assert ONE["rlproxy_clients"] == {(): 5.0}  # the inputs are unchanged
 

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from rlproxy.process.balancer import (
+    AWAY,
     FULL_S,
-    GONE,
     GONE_PER_TURN,
-    NOBODY,
-    SOMEBODY,
     Balancer,
     Intake,
     is_gone,
@@ -53,6 +51,7 @@ class Bench:
         self.busy = False
         self.waiting = 0  # clients that may be taken,
         self.gone = 0  # behind so many that have gone
+        self.begun: list[socket.socket] = []
         self.intake = Intake(0, balance, [], self.never, lambda: self.busy)
         self.intake.rate = 1000
         self.intake.open()
@@ -60,16 +59,24 @@ class Bench:
     def never(self, _tls: bool, _tcp: bool) -> asyncio.Protocol:
         raise AssertionError
 
-    def take(self) -> int:
-        if self.gone > 0:
-            self.gone -= 1
-            return GONE
-        if self.waiting == 0:
-            return NOBODY
+    def take(self) -> tuple[socket.socket, bool] | None:
+        if self.gone == 0 and self.waiting == 0:
+            return None
         if self.waiting < 0:
             raise OSError(24, "Too many open files")
-        self.waiting -= 1
-        return SOMEBODY
+        ours, theirs = socket.socketpair()
+        if self.gone > 0:
+            self.gone -= 1
+            theirs.close()
+        else:
+            self.waiting -= 1
+            self.begun.append(theirs)
+        return ours, False
+
+    def begin(self, sock: socket.socket, _tls: bool) -> None:
+        """Instead of a connection: the client leaves at once."""
+        sock.close()
+        self.begun.pop().close()
 
     def readable(self) -> None:
         self.intake._readable(self.take)
@@ -79,7 +86,9 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     loop, balance = Loop(), Balancer(1)
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    yield Bench(loop, balance)
+    made = Bench(loop, balance)
+    monkeypatch.setattr(made.intake, "_begin", made.begin)
+    yield made
     balance.close()
 
 
@@ -151,7 +160,53 @@ def test_nobody_is_taken_after_a_pause_in_which_it_was_closed(bench: Bench) -> N
     bench.readable()
     bench.intake.close()
     bench.loop.tick()
-    assert not bench.loop.watched
+    (relay,) = bench.loop.watched.values()  # of the inbox: what still comes is for others
+    relay()
+    assert bench.waiting == 0
+
+
+@pytest.fixture
+def two() -> Iterator[Balancer]:
+    balance = Balancer(2)
+    yield balance
+    balance.close()
+
+
+def arrive(balance: Balancer, worker: int, *tls: bool) -> None:
+    """Put clients into a worker's inbox."""
+    for each in tls:
+        client, other = socket.socketpair()
+        other.close()
+        assert balance.give(worker, client, each)
+
+
+def taken(balance: Balancer, worker: int) -> list[bool]:
+    """Empty a worker's inbox."""
+    found = []
+    while (client := balance.take(worker)) is not None:
+        client[0].close()
+        found.append(client[1])
+    return found
+
+
+def test_clients_of_a_worker_that_is_away_go_to_others(two: Balancer) -> None:
+    arrive(two, 0, True, False)
+    two.clients[0] = AWAY
+    assert two.relay(0)
+    assert (taken(two, 0), taken(two, 1)) == ([], [True, False])
+
+
+def test_clients_stay_where_no_worker_takes_them(two: Balancer) -> None:
+    arrive(two, 0, True)
+    two.clients[0] = two.clients[1] = AWAY
+    assert not two.relay(0)
+    two.clients[1] = 0
+    arrive(two, 1, False)
+    while two.give(1, full := socket.socket()):  # until its inbox has no room
+        pass
+    full.close()
+    assert not two.relay(0)
+    assert taken(two, 0) == [True]
 
 
 def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

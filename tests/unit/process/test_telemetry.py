@@ -34,7 +34,6 @@ class Nobody:
     denial_cache = None
     problem = kind = "login"
     loaded = True
-    script_times = None
 
     def __init__(self, settings: WorkerContext) -> None:
         self.context = settings
@@ -42,9 +41,6 @@ class Nobody:
 
     def lanes(self) -> list[object]:
         return []
-
-    def measure(self) -> None:
-        pass
 
     def state(self) -> Nobody:
         return self

@@ -30,7 +30,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     """The wiring of a worker. `listening` is the address that it seems to listen at."""
     config = Config(**{"upstream": REDIS, **settings})
     listeners = SimpleNamespace(
-        of=lambda _: [], addresses=lambda: [listening or Address("127.0.0.1", 1)]
+        sockets=[], addresses=lambda: [listening or Address("127.0.0.1", 1)]
     )
     post = Post(
         worker,
@@ -64,14 +64,13 @@ class Client:
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
     found = Identification("Valkey", "9.1")
-    found.has_ro = found.has_throttle = True
+    found.has_throttle = True
     found.ignores_empty = False
     wiring.upstream.on_server(found)
     server = wiring.context.server
     assert (server.name, server.version) == (b"valkey", b"9.1")
     assert server.has_throttle
-    assert server.has_ro
-    assert one_server(wiring).pool.server.has_ro
+    assert one_server(wiring).pool.server.has_throttle
     assert not server.ignores_empty
     assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
 
@@ -119,7 +118,7 @@ async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) 
     circuit.heard(12.5)
     silent, back = caplog.messages
     assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
-    assert silent.endswith("--on-upstream-failure says (allow)")
+    assert silent.endswith("--on-upstream-failure says")
     assert back == "Redis at h:1 is back after 2.5 s; hits answered without it: 0"
 
 

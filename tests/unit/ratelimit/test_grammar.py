@@ -130,10 +130,8 @@ def argv(rule: Rule) -> list[bytes]:
     """The words of a rule's ARGV, which must be equal for every way of sending it."""
     script = rule.script
     assert rule.error == b"" and script is not None
-    assert rule.reads or not rule.by_ro  # a peek that stands for a hit is sent as the hit is
     ways = [
-        (rule.words(way, ro), verb + (b"_RO" if ro and rule.by_ro else b""), body)
-        for ro in (False, True)
+        (rule.words(way), verb, body)
         for way, verb, body in (
             (LOADED, b"EVALSHA", script.sha),
             (BROUGHT, b"EVALSHA", sha_of(script.source + b"\n")),
@@ -995,7 +993,7 @@ def test_variants_of_a_waiting_hit(text: str, look: str, attempt: str, final: st
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
     look_rule = rule.look()
-    assert look_rule.reads and not look_rule.by_ro
+    assert look_rule.reads
     assert not rule.attempt().reads and not rule.final().reads
 
 

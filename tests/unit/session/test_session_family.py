@@ -84,24 +84,11 @@ def test_rl_throttle_stays_ours() -> None:
 # -- looks -----------------------------------------------------------------------------------------
 
 
-def test_a_look_goes_by_eval_where_the_server_knows_no_other() -> None:
+def test_a_look_goes_by_eval_in_multi_too() -> None:
     bench = opened()
-    assert bench.send(PEEK).startswith(b"*9\r\n$4\r\nEVAL\r\n")
-
-
-def test_a_look_goes_by_eval_ro_where_the_server_knows_it() -> None:
-    bench = opened()
-    bench.session.context.server.has_ro = True
     sent = bench.send(PEEK)
-    assert sent.startswith(b"*9\r\n$7\r\nEVAL_RO\r\n")
+    assert sent.startswith(b"*9\r\n$4\r\nEVAL\r\n")
     assert b"\r\npeek\r\n" in sent
-    assert bench.send(HIT).startswith(b"*6\r\n$4\r\nEVAL\r\n")
-    assert bench.send(REFUND).startswith(b"*9\r\n$4\r\nEVAL\r\n")
-
-
-def test_in_multi_too() -> None:
     bench = probed()
-    bench.session.context.server.has_ro = True
     multi = bulks(b"MULTI")
-    sent = bench.send(multi + PEEK)
-    assert sent.startswith(multi + b"*9\r\n$7\r\nEVAL_RO\r\n")
+    assert bench.send(multi + PEEK).startswith(multi + b"*9\r\n$4\r\nEVAL\r\n")

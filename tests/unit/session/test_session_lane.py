@@ -292,21 +292,6 @@ def test_calls_of_different_scripts_go_to_such_a_lane_one_after_the_other() -> N
     assert bench.up() == b""
 
 
-def test_hits_and_peeks_go_one_after_the_other_until_both_commands_have_run() -> None:
-    bench = probed()
-    bench.lane.mixes_ro = False
-    peek = bulks(b"RL.PEEK", b"2", b"10", b"60")
-    assert bench.send(numbered(b"1") + peek * 2, numbered(b"3")) == b""
-    assert [call.key for call in bench.lane.calls] == [r.bulk(b"1")]
-    assert bench.settle() == FIVE
-    assert [call.key for call in bench.lane.calls] == [r.bulk(b"2")] * 2
-    bench.lane.mixes_ro = True
-    assert bench.settle() == FIVE * 2
-    bench.send(peek + numbered(b"4"))
-    assert len(bench.lane.calls) == 3
-    assert bench.up() == b""
-
-
 def test_and_together_to_any_other() -> None:
     bench = probed()
     bench.send(numbered(b"1") + fixed(b"2"), numbered(b"3"))

@@ -80,8 +80,8 @@ def by_source(of: Rule, key: bytes = b"k") -> bytes:
     return written(of, SOURCE, key)
 
 
-def written(of: Rule, way: int, key: bytes = b"k", ro: bool = False, lane: int = 1) -> bytes:
-    return of.words(way, ro, lane) + r.bulk(key) + of.tail
+def written(of: Rule, way: int, key: bytes = b"k", lane: int = 1) -> bytes:
+    return of.words(way, lane) + r.bulk(key) + of.tail
 
 
 def opener(of: Rule, key: bytes = b"k") -> bytes:
@@ -397,14 +397,6 @@ def test_a_lost_lane_tells_what_was_sent_and_returns_what_was_not(bench: Bench) 
     bench.loop.turns()
     assert sent.reply == r.LOST
     assert not bench.lane.ready
-
-
-def test_who_does_not_know_the_ro_commands(bench: Bench) -> None:
-    bench.hit(PEEK)
-    assert bench.sent() == PEEK.words(LOADED) + r.bulk(b"k") + PEEK.tail
-    bench.pool.server.has_ro = True
-    bench.hit(PEEK)
-    assert bench.sent() == PEEK.words(LOADED, True) + r.bulk(b"k") + PEEK.tail
 
 
 # -- opening an entry ------------------------------------------------------------------------------
@@ -945,10 +937,9 @@ def test_a_new_lane_brings_the_scripts_where_none_can_be_loaded(bench: Bench) ->
     bench.lane.wake()
     bench.sent()
     bench.answer(WELCOME + OK)
-    bench.pool.server.has_ro = True
     for of, way in ((HIT, BRING), (HIT, BROUGHT), (ZHIT, BRING), (PEEK, BROUGHT)):
         bench.hit(of)
-        assert bench.sent() == written(of, way, ro=True)
+        assert bench.sent() == written(of, way)
         bench.answer(ADMITTED)
 
 
@@ -1126,17 +1117,14 @@ def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> No
     assert late.reply == ADMITTED
 
 
-NO_EVALSHA_RO = NO_EVALSHA.replace(b"evalsha", b"evalsha_ro")
 UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"
 UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `k`, \r\n"
-UNKNOWN_RO = UNKNOWN.replace(b"EVALSHA", b"EVALSHA_RO")
 
 
 @pytest.mark.parametrize("error", [NO_EVALSHA, UNKNOWN, UNKNOWN_6])
 def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     bench: Bench, error: bytes
 ) -> None:
-    bench.pool.server.has_ro = True
     context = [bench.hit(key=b"1"), bench.hit(key=b"2")]
     bench.sent()
     bench.answer(error)
@@ -1151,7 +1139,7 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     assert bench.sent() == by_source(HIT)
     bench.answer(ADMITTED)
     bench.hit(PEEK)
-    assert bench.sent() == written(PEEK, LOADED, ro=True)
+    assert bench.sent() == by_source(PEEK)
     assert bench.reloads == bench.counters.noscript == 0
 
 
@@ -1164,21 +1152,6 @@ def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(benc
         denied = b"-NOPERM " + user + b" has no permissions to run the 'eval' command\r\n"
         bench.answer(denied)
         assert call.reply == denied
-
-
-def test_looks_that_can_not_go_by_the_commands_that_only_read(bench: Bench) -> None:
-    bench.pool.server.has_ro = True
-    call = bench.hit(PEEK)
-    assert bench.sent() == written(PEEK, LOADED, ro=True)
-    bench.answer(NO_EVALSHA_RO)
-    assert bench.sent() == written(PEEK, SOURCE, ro=True)
-    bench.answer(UNKNOWN_RO.replace(b"EVALSHA_RO", b"EVAL_RO"))
-    assert bench.sent() == by_sha(PEEK)
-    bench.answer(ADMITTED)
-    assert call.reply == ADMITTED
-    bench.hit()
-    bench.hit(PEEK)
-    assert bench.sent() == by_sha(HIT) + by_sha(PEEK)
 
 
 # -- any traffic -----------------------------------------------------------------------------------

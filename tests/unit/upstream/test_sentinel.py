@@ -12,7 +12,6 @@ from rlproxy.upstream.sentinel import (
     CALM_S,
     DEPOSED,
     GONE,
-    LEAST_S,
     MASTER,
     NO_REPLY,
     NOTICE_S,
@@ -242,18 +241,6 @@ def test_calm_and_trouble() -> None:
     assert max(pace.pause_s(False) for _ in range(9)) == TROUBLE_MOST_S
     assert pace.pause_s(True) == CALM_S
     assert pace.pause_s(False) == TROUBLE_FIRST_S
-
-
-def test_suspicion_asks_at_once_but_not_each_time() -> None:
-    clock = Clock()
-    pace = Pace(clock, lambda: 0.0)
-    assert pace.suspect() == 0
-    pace.pause_s(True)
-    assert pace.suspect() == pytest.approx(LEAST_S)
-    clock.now += LEAST_S / 2
-    assert pace.suspect() == pytest.approx(LEAST_S / 2)
-    clock.now += LEAST_S
-    assert pace.suspect() == 0
 
 
 def test_suspicion_lasts_for_a_while() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -14,18 +12,16 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.call import nothing
-from rlproxy.session.circuit_breaker import CircuitBreaker, Counts
+from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeLane, ShareLane
 from rlproxy.upstream.cluster.slot_map import Shard
-from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.control import Identification
 from rlproxy.upstream.lane import HITS, LaneKey
 from rlproxy.upstream.lane_pool import LanePool
-from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.server_parts import ServerParts
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
 
@@ -35,7 +31,6 @@ class NodeSettings:
     """What the parts of all nodes have in common.
 
     counts: of the circuits of all nodes together.
-    answer: returns the value of --on-upstream-failure, for the log.
     on_server: called with the facts about the server of any node.
     on_state: called when the circuit of any node opens or closes.
     """
@@ -46,52 +41,36 @@ class NodeSettings:
     max_lane_hits: int
     counters: Counters
     counts: Counts
-    answer: Callable[[], str]
     on_server: Callable[[], None] = nothing
     on_state: Callable[[], None] = nothing
     timeout_s: float = 0.0
-    measures: bool = False
 
 
-class Node:
+class Node(ServerParts):
     """One master and the parts that serve it."""
 
     def __init__(self, address: Address, cluster: Cluster, settings: NodeSettings) -> None:
-        loop = asyncio.get_running_loop()
         self.address = address
         self.where = str(address)
-        self.used_at: float = loop.time()  # latest time at which it had slots or got a call
+        self.used_at: float = asyncio.get_running_loop().time()  # when it had slots or got a call
         self.found: Identification | None = None
         self._cluster = cluster
         self._settings = settings
-        self.facts = ServerFacts(self.where)
-        self.facts.read_only = cluster.refresh
-        self.circuit = CircuitBreaker()
-        self.circuit.counts = settings.counts
-        self.timeouts = HitTimeouts(self.circuit, settings.timeout_s, loop.time, loop.call_later)
-        loading = ScriptLoading(self.timeouts, loop.call_later)
-        target = cluster.target(address)
-        self.control = Control(
-            target, settings.upstream, settings.scripts, self._identified, self.timeouts, loading
-        )
-        self.control.measures = settings.measures
-        self.timeouts.on_doubt = self.control.probe
-        self._log = OutageLog(self.circuit, self.control, self.facts, settings.answer)
-        self.circuit.on_open = self._opened
-        self.circuit.on_close = self._closed
-        self.pool = LanePool(
-            loop,
-            target,
-            loading,
-            self.facts,
+        super().__init__(
+            cluster.target(address),
+            ServerFacts(self.where),
+            settings.upstream,
+            settings.scripts,
             settings.denial_cache,
-            self.timeouts,
             settings.max_lane_hits,
             settings.counters,
-            time.monotonic,
+            self._identified,
         )
+        self.facts.read_only = cluster.refresh
+        self.circuit.counts = settings.counts
+        self.timeouts.timeout_s = settings.timeout_s
         self.pool.make = self._make
-        self._task = loop.create_task(self.control.run())
+        self.start()
 
     def lane_of(self, identity: Identity) -> NodeLane | None:
         """Return the lane of `identity` to this node; None at a limit of lanes."""
@@ -119,30 +98,20 @@ class Node:
 
     def _identified(self, found: Identification) -> None:
         self.found = found
-        self.facts.has_ro = found.has_ro
         self._settings.on_server()
 
-    def _opened(self) -> None:
-        self._log.opened()
+    def opened(self) -> None:
+        """See ServerParts.opened()."""
+        super().opened()
         self._cluster.refresh()
         self._settings.on_state()
 
-    def _closed(self, out_s: float, without: int) -> None:
-        self._log.closed(out_s, without)
+    def closed(self, out_s: float, without: int) -> None:
+        """See ServerParts.closed()."""
+        super().closed(out_s, without)
         for lane in self.lanes():
             lane.retry()
         self._settings.on_state()
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._task.cancel()
-        self.pool.close()
-
-    async def stop(self) -> None:
-        """Close its connections, and wait until its task has ended."""
-        self.close()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
 
 
 class Nodes:
