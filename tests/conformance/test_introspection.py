@@ -11,6 +11,7 @@ from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.resp.replies import ReplyFramer
 
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
+from tests.unit.session.entries import split
 
 OURS = {b"$%d\r\n%b\r\n" % (len(entry.name), entry.name) for entry in ENTRIES}
 PING = command("PING")
@@ -68,19 +69,6 @@ def replies(raw: Raw, count: int) -> list[bytes]:
 def ask(raw: Raw, *words: bytes | str | int) -> bytes:
     raw.send(command(*words))
     return replies(raw, 1)[0]
-
-
-def split(reply: bytes) -> tuple[bytes, list[bytes]]:
-    """The first line of an aggregate, and its values."""
-    framer = ReplyFramer()
-    framer.feed(reply)
-    line = framer.line()
-    framer.open()
-    values = []
-    while framer.pos < len(reply):
-        values.append(framer.frame())
-        assert values[-1]
-    return line, values
 
 
 def name_of(entry: bytes) -> bytes:

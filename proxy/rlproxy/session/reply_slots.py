@@ -10,7 +10,7 @@ Most slots are runs of replies that are passed on without a look. The others are
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
-- edited: short ones whole (Catch), large ones value by value as they stream past (Unfold).
+- edited: awaited whole (Catch).
 
 The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
 are passed on as they come.
@@ -27,7 +27,7 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue, Unfold
+from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
@@ -168,9 +168,8 @@ class ReplySlots(SlotQueue):
                 self._unrequested(len(data))
                 break
             kind = slot.kind
-            if kind in (s.S_PASS, s.S_VALUES):
-                # A push behind the last value would come before the proxy's part of that reply.
-                slot.count -= replies.skip(slot.count, kind == s.S_PASS)
+            if kind == s.S_PASS:
+                slot.count -= replies.skip(slot.count)
                 if replies.broken:
                     self._go_raw()
                     break
@@ -192,10 +191,6 @@ class ReplySlots(SlotQueue):
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
         replies = self._replies
-        if kind == s.S_INSIDE:
-            self._put(slot.data)
-            self.pop()
-            return True
         if kind == s.S_MISSING:
             return False
         if replies.mid or replies.at_push():
@@ -212,9 +207,6 @@ class ReplySlots(SlotQueue):
         line = replies.line()
         if not line:
             return False
-        if isinstance(slot, Unfold):
-            self._unfold(slot, line)
-            return True
         missing = kind == s.S_HIT and line[0] == _ERROR and _not_run(line)
         if missing and isinstance(slot, BySha):
             self._leave_out(slot)
@@ -226,16 +218,6 @@ class ReplySlots(SlotQueue):
             slot.count = 1
             return True
         return self._take_frame(slot, line, instead)
-
-    def _unfold(self, slot: Unfold, line: bytes) -> None:
-        inside = slot.unfold(line)
-        if not inside:
-            slot.kind = s.S_PASS
-            return
-        self._put(b"")
-        self._replies.open()
-        self._start = self._replies.pos
-        self.replace_head(inside)
 
     def _leave_out(self, slot: BySha) -> None:
         """Drop the error for a hit that Redis has not run, and hold all further replies."""
@@ -333,7 +315,7 @@ class ReplySlots(SlotQueue):
             broken_off = mid
             if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
-                edited = isinstance(slot, (Catch, Unfold))  # half of such a reply is of no use
+                edited = isinstance(slot, Catch)  # half of such a reply is of no use
                 hit = slot is not None and slot.kind == s.S_HIT
                 if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
                     broken_off = True

@@ -31,11 +31,8 @@ S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a succ
 S_MULTI: Final = 17
 S_CAUGHT: Final = 18  # a Catch
 S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
-S_UNFOLDED: Final = 20  # an Unfold; the next two kinds may replace it
-S_INSIDE: Final = 21  # `data` of the proxy within a reply
-S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
-S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 24  # shows whether Redis lets the client run any command
+S_PROTOCOL: Final = 20  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 21  # shows whether Redis lets the client run any command
 
 # Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
 MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
@@ -62,7 +59,7 @@ class Slot:
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
-        self.count = 1  # of a PASS or VALUES: consecutive replies
+        self.count = 1  # of a PASS: consecutive replies
         self.data = data
         self.number = 0  # of the last request before the reply's own that changed the state
         self.protocol = 0  # requested by a HELLO
@@ -85,7 +82,7 @@ class BySha(Slot):
 
 
 class Catch(Slot):
-    """A short reply that is awaited whole.
+    """A reply that is awaited whole.
 
     The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
     empty.
@@ -96,21 +93,6 @@ class Catch(Slot):
     def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
         super().__init__(kind)
         self.edit = edit
-
-
-class Unfold(Slot):
-    """A reply that may be large, and is treated value by value.
-
-    `unfold` is called with its first line, and returns the slots that replace it: INSIDE, VALUES
-    and Catch. The first line itself is dropped. If `unfold` returns no slots, the reply is passed
-    on unchanged.
-    """
-
-    __slots__ = ("unfold",)
-
-    def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
-        super().__init__(S_UNFOLDED)
-        self.unfold = unfold
 
 
 def to_repeat(slot: Slot) -> Call | None:
@@ -179,20 +161,6 @@ class SlotQueue:
         slot.kind = S_DROP
         slot.row = NO_ROW
         slot.limit = NOT_LATE
-
-    def replace_head(self, slots: list[Slot]) -> None:
-        """Put `slots` in the place of the first one."""
-        head = self.head
-        assert head is not None
-        self.head = slots[0]
-        last = slots[0]
-        for slot in slots[1:]:
-            last.next = slot
-            last = slot
-        last.next = head.next
-        if last.next is None:
-            self.tail = last
-        self.count += len(slots) - 1
 
     def clear(self) -> None:
         """Remove all slots."""

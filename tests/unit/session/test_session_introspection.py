@@ -1,4 +1,4 @@
-"""session and answers: COMMAND's replies are edited at their place, as they stream past."""
+"""session and answers: COMMAND's replies are edited at their place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlproxy.session import slots as s
 from rlproxy.session.command_replies import FORM_CALL, MAX_EDITED, UNKNOWN
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import Catch, Slot, Unfold
+from rlproxy.session.slots import Catch, Slot
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 
@@ -226,13 +226,14 @@ def test_what_would_have_to_be_remembered_at_length_passes_untouched(words: list
     assert bench.answer(b"-ERR theirs\r\n" + PONG) == b"-ERR theirs\r\n" + PONG
 
 
-def test_nothing_is_held_back() -> None:
+def test_an_edited_reply_leaves_once_it_is_whole() -> None:
     bench = opened()
     bench.send(ALL)
-    assert bench.answer(b"*1000\r\n" + GET + GET[:9]) == b"*%d\r\n" % (1000 + OURS) + GET + GET[:9]
-    assert bench.answer(GET[9:] + GET * 997 + GET[:-2]) == GET[9:] + GET * 997 + GET[:-2]
+    assert bench.answer(b"*1000\r\n" + GET + GET[:9]) == b""
+    assert bench.answer(GET[9:] + GET * 997 + GET[:-2]) == b""
     assert bench.session.outstanding()
-    assert bench.answer(GET[-2:]) == GET[-2:] + b"".join(told(GET))
+    ours = b"".join(told(GET))
+    assert bench.answer(GET[-2:] + PONG) == b"*%d\r\n" % (1000 + OURS) + GET * 1000 + ours + PONG
     assert not bench.session.outstanding()
 
 
@@ -302,7 +303,7 @@ def test_upstream_unreachable() -> None:
     assert bench.down().startswith(b"-UPSTREAMDOWN")
 
 
-# -- Catch and Unfold by themselves ---------------------------------------------------------------
+# -- Catch by itself ---------------------------------------------------------------
 
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
@@ -327,24 +328,4 @@ def test_a_caught_reply_is_given_whole() -> None:
         made.answer()
     assert seen == [nested, b"$-1\r\n"]
     assert b"".join(out) == PONG + b"+1\r\n+2\r\n" + PONG
-    assert made.quiescent()
-
-
-def test_an_unfolded_reply_may_hold_any_slots() -> None:
-    def unfold(line: bytes) -> list[Slot]:
-        if line != b"*3\r\n":
-            return []
-        values = Slot(s.S_VALUES)
-        values.count = 2
-        return [
-            Slot(s.S_INSIDE, b"*4\r\n"),
-            Catch(lambda _: b""),
-            values,
-            Slot(s.S_INSIDE, b"+x\r\n+y\r\n"),
-        ]
-
-    made, out = owed(Unfold(unfold), Unfold(unfold), Slot(s.S_PASS))
-    made.feed(b"*3\r\n+drop\r\n*1\r\n+a\r\n+b\r\n*2\r\n+c\r\n+d\r\n" + PONG)
-    made.answer()
-    assert b"".join(out) == b"*4\r\n*1\r\n+a\r\n+b\r\n+x\r\n+y\r\n*2\r\n+c\r\n+d\r\n" + PONG
     assert made.quiescent()
