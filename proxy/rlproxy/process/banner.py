@@ -75,8 +75,6 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
         where += " (TLS)"
     if now:
         where += f" ({now})"
-    if upstream.db:
-        where += f", database {upstream.db}"
     if state.kind in (FULL, UNREACHABLE):
         return f"{where}: {state.problem}; {_until_it_is_there(wiring)}"
     if state.settled:

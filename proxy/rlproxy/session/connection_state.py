@@ -24,7 +24,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
 from rlproxy.session import identity as ids
 from rlproxy.session import slots as s
-from rlproxy.session.identity import Identity, anonymous
+from rlproxy.session.identity import ANONYMOUS, Identity
 from rlproxy.session.slots import Slot
 
 RAW: Final = 0
@@ -74,9 +74,8 @@ _NO_MULTI: Final = 16
 _NO_WATCH: Final = 32
 _QUIT: Final = 64
 _LOWER: Final = 128  # replies are less certain from here on
-_BASE: Final = 256  # the proxy's SELECT succeeded
-_PROBED: Final = 512
-_LOST: Final = 1024  # the slot's identity and protocol are not certain
+_PROBED: Final = 256
+_LOST: Final = 512  # the slot's identity and protocol are not certain
 
 _OK: Final = b"+OK\r\n"
 _ERROR: Final = b"-"
@@ -101,7 +100,6 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     s.S_UNWATCH: ((_OK, _NO_WATCH),),
     s.S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
     s.S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
-    s.S_BASE: ((_OK, _BASE),),
     s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
@@ -110,7 +108,6 @@ _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 class ConnectionState:
     """The state of one private connection. See the module's docstring.
 
-    base_db: the database of --upstream.
     one_node: READONLY and READWRITE leave no state; see ServerFacts.
     """
 
@@ -121,9 +118,6 @@ class ConnectionState:
         "_one_node",
         "_watched_at",
         "asking",
-        "base_db",
-        "base_owed",
-        "chosen_db",
         "identity",
         "known",
         "level",
@@ -136,11 +130,10 @@ class ConnectionState:
         "watching",
     )
 
-    def __init__(self, base_db: int, one_node: bool = False) -> None:
-        self.base_db = base_db
+    def __init__(self, one_node: bool = False) -> None:
         self._one_node = one_node
         self.level: int = PLAIN
-        self.identity = anonymous(base_db)
+        self.identity = ANONYMOUS
         self.known = True
         self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self.probed = False
@@ -150,8 +143,6 @@ class ConnectionState:
         self.watching = False  # keys may be watched
         self.asking = False  # the next command follows ASKING
         self.quitting = False  # QUIT was answered +OK
-        self.chosen_db = False  # the client itself selected its database
-        self.base_owed = base_db != 0  # SELECT of base_db has not succeeded yet
         self._number: int = 0  # of the last request that lowered the level or set a flag, and
         self._lowered_at: int = 0  # of the last that lowered the level,
         self._multi_at: int = 0  # that set `multi`,
@@ -167,18 +158,11 @@ class ConnectionState:
             and not self.watching
             and not self.asking
             and not self.quitting
-            and (self.chosen_db or not self.base_owed)
         )
 
     def countable(self) -> bool:
         """Return whether a reply of the proxy can be put at its place among the server's."""
         return self.level == PLAIN and not self.multi
-
-    def leaves_base(self, command: Command) -> bool:
-        """Return whether the proxy's SELECT must follow `command` to stay in its database."""
-        return command.kind == c.RESET or (
-            self.base_owed and command.kind in (c.AUTH, c.HELLO) and self.level < COUNTED
-        )
 
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
@@ -293,8 +277,6 @@ class ConnectionState:
             self.lower(RAW if slot.kind == s.S_RESET else COUNTED)
         if change & _QUIT:
             self.quitting = True
-        if change & _BASE:
-            self.base_owed = False
         if change & _PROBED:
             self.probed = True
 
@@ -305,7 +287,6 @@ class ConnectionState:
             self.identity = Identity(found.user, found.password, self.identity.db)
 
     def _selected(self, found: Identity | None) -> None:
-        self.chosen_db = True
         if found is None:
             self.lower(COUNTED)
         else:
@@ -316,12 +297,10 @@ class ConnectionState:
             self.level = PLAIN
         if slot.number >= max(self._multi_at, self._watched_at):
             self.multi = self.watching = False
-        self.identity = anonymous(self.base_db)
+        self.identity = ANONYMOUS
         self.known = True
         self.probed = False
         self.protocol = 2
-        self.chosen_db = False
-        self.base_owed = self.base_db != 0
 
 
 def _expect_identity(slot: Slot, args: list[bytes]) -> None:

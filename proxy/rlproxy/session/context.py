@@ -29,12 +29,10 @@ class ServerFacts:
     """What the sessions need to know of the server behind the proxy.
 
     where: its name in errors.
-    base_db: the database of --upstream.
     one_node: clients see a whole cluster as one master, whatever their READONLY or READWRITE.
     """
 
     __slots__ = (
-        "base_db",
         "has_ro",
         "has_throttle",
         "ignores_empty",
@@ -45,9 +43,8 @@ class ServerFacts:
         "where",
     )
 
-    def __init__(self, where: str, base_db: int = 0, one_node: bool = False) -> None:
+    def __init__(self, where: str, one_node: bool = False) -> None:
         self.where = where
-        self.base_db = base_db
         self.one_node = one_node
         # Name and version in the server's HELLO reply. Before the first one: a name and version
         # from which clients expect few features.

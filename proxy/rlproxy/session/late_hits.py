@@ -59,7 +59,7 @@ def answer(
             slots.remove_behind(ahead)
             slot = slot.next
             continue
-        elif kind != s.S_DROP and kind != s.S_BASE:
+        elif kind != s.S_DROP:
             break
         ahead = slot
         slot = slot.next

@@ -34,7 +34,7 @@ LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
 _ERROR: Final = 45  # the first byte of an error
 # Replies to commands of the proxy's own.
-_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
+_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_ASKED)
 
 
 class ReplySlots(SlotQueue):
@@ -47,9 +47,6 @@ class ReplySlots(SlotQueue):
         "_start",
         "_state",
         "_stats",
-        "decided",
-        "decided_kind",
-        "decided_line",
         "hushed",
         "identity_moved",
         "missing",
@@ -73,9 +70,6 @@ class ReplySlots(SlotQueue):
         self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.read_only = False  # a hit's error shows that the server is a replica
-        self.decided = False  # the last slot was looked at; its kind and first line are:
-        self.decided_kind: int = s.S_PASS
-        self.decided_line: bytes = b""
 
     # -- what is owed -----------------------------------------------------------------------------
 
@@ -87,7 +81,7 @@ class ReplySlots(SlotQueue):
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
         slot = self.head
-        while slot is not None and (slot.kind == s.S_DROP or slot.kind == s.S_BASE):
+        while slot is not None and slot.kind == s.S_DROP:
             slot = slot.next
         return slot
 
@@ -364,10 +358,6 @@ class ReplySlots(SlotQueue):
             self.read_only = True
         if slot.kind in s.MOVES:
             self.identity_moved = True
-        if slot.next is None:
-            self.decided = True
-            self.decided_kind = slot.kind
-            self.decided_line = line
 
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._replies.pos
@@ -409,7 +399,7 @@ def _not_run(error: bytes) -> bool:
 def _instead(slot: Slot, line: bytes) -> bytes | None:
     """Return the client's reply in place of the one that begins with `line`; None: that itself."""
     kind = slot.kind
-    if kind in (s.S_DROP, s.S_BASE):
+    if kind == s.S_DROP:
         return b""
     if kind == s.S_WRONG and line.startswith(b"-ERR unknown command"):
         return slot.data

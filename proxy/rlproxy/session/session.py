@@ -34,7 +34,6 @@ from rlproxy.session.waits import (
     ENDED_BY_PRIVATE,
     ENDED_BY_TICK,
     TIMED,
-    WAIT_BASE,
     WAIT_HANDSHAKE,
     WAIT_HELD,
     WAIT_LANE,
@@ -377,10 +376,8 @@ class Session(SessionParts):
 
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
-        if self.private.opened(self.requests) == WAIT_BASE:
-            self.wait = WAIT_BASE
-        else:
-            self._route_in_turn()
+        self.private.opened(self.requests)
+        self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
@@ -415,13 +412,7 @@ class Session(SessionParts):
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self, self._private_answered)
-        if self.wait == WAIT_BASE:
-            wait = private.base_decided()
-            if wait == WAIT_NOTHING:
-                self._route()
-            elif wait == CLOSE:
-                self._close()
-        elif self.wait == WAIT_HANDSHAKE and private.handshake is None:
+        if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
         elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()

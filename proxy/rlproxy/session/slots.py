@@ -26,13 +26,12 @@ S_DISCARD: Final = 11
 S_UNWATCH: Final = 12
 S_QUIT: Final = 13
 S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
-S_BASE: Final = 15  # the proxy's SELECT of the database of --upstream, dropped
-S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a success
-S_MULTI: Final = 17
-S_CAUGHT: Final = 18  # a Catch
-S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
-S_PROTOCOL: Final = 20  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 21  # shows whether Redis lets the client run any command
+S_HELLO: Final = 15  # with AUTH: unlike AUTH's error, its error may hide a success
+S_MULTI: Final = 16
+S_CAUGHT: Final = 17  # a Catch
+S_ASKED: Final = 18  # a Catch for a command of the proxy's own; the client gets nothing of it
+S_PROTOCOL: Final = 19  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 20  # shows whether Redis lets the client run any command
 
 # Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
 MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)

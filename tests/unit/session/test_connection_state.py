@@ -29,8 +29,8 @@ class Sent:
 class Wire:
     """A connection on which requests are sent and replies read in order."""
 
-    def __init__(self, base_db: int = 0, one_node: bool = False) -> None:
-        self.state = ConnectionState(base_db, one_node)
+    def __init__(self, one_node: bool = False) -> None:
+        self.state = ConnectionState(one_node)
         self.owed: list[Sent] = []
 
     def send(self, line: str, complete: bool = True) -> Slot | None:
@@ -64,10 +64,8 @@ class Wire:
         return self
 
 
-def probed(base_db: int = 0) -> Wire:
-    wire = Wire(base_db)
-    if base_db:
-        wire.state.answered(Slot(s.S_BASE), OK)
+def probed() -> Wire:
+    wire = Wire()
     wire.run((HIT, b"*5\r\n"))
     assert wire.state.plain()
     return wire
@@ -204,16 +202,13 @@ def facts(state: ConnectionState) -> Facts:
         "multi": state.multi,
         "watching": state.watching,
         "quitting": state.quitting,
-        "chosen_db": state.chosen_db,
-        "base_owed": state.base_owed,
     }
 
 
 BOB = (b"bob", b"pw", 3)
 UNPROBED: Facts = {"probed": False}
 LOST: Facts = {"known": False, "probed": False}
-FRESH: Facts = {"identity": (None, None, 2), "probed": False, "protocol": 2, "chosen_db": False}
-FRESH |= {"base_owed": True}
+FRESH: Facts = {"identity": (None, None, 0), "probed": False, "protocol": 2}
 DONE: Facts = {"multi": False, "watching": False}
 HELLO_BOB = "HELLO 2 AUTH bob pw"
 
@@ -260,7 +255,7 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
 
 @pytest.mark.parametrize(("before", "line", "reply", "changes"), REPLIES)
 def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
-    wire = probed(2).run(("HELLO 3 AUTH ann x", b"%7\r\n"), ("SELECT 3", OK), (HIT, b"*5\r\n"))
+    wire = probed().run(("HELLO 3 AUTH ann x", b"%7\r\n"), ("SELECT 3", OK), (HIT, b"*5\r\n"))
     for each in before.split(";") if before else []:
         wire.send(each)
     slot = wire.send(line)
@@ -275,8 +270,6 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply", "changes"),
     [
-        (s.S_BASE, OK, {"base_owed": False}),
-        (s.S_BASE, ERR, {}),
         (s.S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
         (s.S_PROBE, ERR, {"probing": False}),
         (s.S_HIT, b"*5\r\n", {"probed": True}),
@@ -285,7 +278,7 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     ],
 )
 def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
-    state = ConnectionState(2)
+    state = ConnectionState()
     state.probing = True
     old = facts(state)
     state.answered(Slot(kind), reply)
@@ -451,44 +444,6 @@ def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
 def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
     wire = probed().run((line, b"-ERR syntax\r\n"), (HIT, b"*5\r\n"))
     assert not wire.state.plain()
-
-
-# -- the database of --upstream --------------------------------------------------------------------
-
-
-def base(answer: bytes) -> Wire:
-    wire = Wire(2)
-    wire.state.answered(Slot(s.S_BASE), answer)
-    return wire
-
-
-def test_the_base_database_must_have_been_selected() -> None:
-    hit = (HIT, b"*5\r\n")
-    assert Wire(0).run(hit).state.plain()
-    assert not Wire(2).run(hit).state.plain()
-    assert base(OK).run(hit).state.plain()
-    assert not base(b"-NOAUTH x\r\n").run(hit).state.plain()
-    assert base(NOPERM).run(("SELECT 3", OK), hit).state.plain()
-    assert not base(NOPERM).run(("SELECT 3", ERR), hit).state.plain()
-
-
-def test_the_base_database_is_where_identities_begin() -> None:
-    assert base(OK).state.identity.key() == (None, None, 2)
-    assert base(OK).run(("AUTH a b", OK)).state.identity.key() == (b"a", b"b", 2)
-
-
-def test_reset_owes_the_base_database_again() -> None:
-    wire = base(OK).run(("SELECT 3", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n"))
-    assert wire.state.identity.db == 2
-    assert wire.state.base_owed
-    assert not wire.state.plain()
-    wire.state.answered(Slot(s.S_BASE), OK)
-    assert wire.state.plain()
-
-
-def test_reset_without_a_base_database_owes_nothing() -> None:
-    wire = probed().run(("RESET", b"+RESET\r\n"))
-    assert not wire.state.base_owed
 
 
 def test_countable() -> None:

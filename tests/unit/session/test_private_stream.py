@@ -22,14 +22,12 @@ from rlproxy.session.private_stream import (
     OPENING,
     REFRESH_S,
 )
-from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
+from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 from tests.unit.session.bench import (
-    BASE,
     DENIED,
     FIVE,
     GRAMMAR,
-    NOAUTH,
     PING,
     PONG,
     UNKNOWN,
@@ -59,7 +57,7 @@ def test_a_connection_is_opened_and_then_open() -> None:
     assert parts.private.status == NONE
     parts.private.open()
     assert parts.private.status == OPENING
-    assert parts.private.opened(parts.requests) == WAIT_NOTHING
+    parts.private.opened(parts.requests)
     assert parts.private.status == OPEN_NOW
     assert parts.up() == b""
 
@@ -164,62 +162,6 @@ def test_what_the_replies_show_is_reported_once() -> None:
     parts.private.identity_moved()
     parts.private.identity_moved()
     assert replicas == [True]
-
-
-# -- the database of --upstream --------------------------------------------------------------------
-
-
-def test_the_base_database_is_selected_when_the_connection_opens() -> None:
-    parts = Parts(base_db=2)
-    assert parts.private.opened(parts.requests) == WAIT_BASE
-    assert parts.up() == BASE
-    assert parts.private.base_decided() == WAIT_BASE
-    assert parts.answer(OK) == b""
-    assert parts.private.base_decided() == WAIT_NOTHING
-
-
-@pytest.mark.parametrize(
-    ("reply", "wait", "down"),
-    [
-        (NOAUTH, WAIT_NOTHING, b""),  # the client will authenticate
-        (b"-NOPERM no\r\n", CLOSE, b"-NOPERM no\r\n"),
-        (b"-ERR DB index is out of range\r\n", CLOSE, b"-ERR DB index is out of range\r\n"),
-    ],
-)
-def test_the_base_database_refused(reply: bytes, wait: int, down: bytes) -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    assert parts.answer(reply) == b""
-    assert parts.private.base_decided() == wait
-    assert parts.down() == down
-
-
-@pytest.mark.parametrize(("reply", "again"), [(OK, True), (b"-WRONGPASS no\r\n", False)])
-def test_the_base_database_is_selected_after_auth(reply: bytes, again: bool) -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.answer(NOAUTH)
-    parts.private.base_decided()
-    parts.up()
-    assert followed(parts, AUTH) == WAIT_BASE
-    assert parts.up() == AUTH
-    assert parts.answer(reply) == reply
-    assert parts.private.base_decided() == (WAIT_BASE if again else WAIT_NOTHING)
-    assert parts.up() == (BASE if again else b"")
-
-
-def test_a_client_whose_database_is_not_certain_is_closed() -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.private.state.lower(RAW)
-    assert followed(parts, bulks(b"RESET")) == CLOSE
-
-
-def test_replies_that_cannot_be_read_decide_to_close() -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.private.slots.raw = True
-    assert parts.private.base_decided() == CLOSE
 
 
 # -- the deferred handshake ------------------------------------------------------------------------

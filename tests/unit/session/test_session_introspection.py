@@ -148,13 +148,6 @@ def test_it_waits_for_the_lane(row: tuple[bytes, bytes, bytes, bytes]) -> None:
     assert bench.answer(reply) == expected
 
 
-def test_a_database_in_the_url_is_no_matter(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, up, reply, expected = row
-    bench = opened(2)
-    assert bench.send(request) == up
-    assert bench.answer(reply) == expected
-
-
 NOT_PLAIN = [
     (bulks(b"MULTI"), b"+OK\r\n"),
     (bulks(b"FOO"), b"-ERR unknown command 'FOO'\r\n"),
@@ -308,7 +301,7 @@ def test_upstream_unreachable() -> None:
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
     out: list[bytes] = []
-    made = ReplySlots(ConnectionState(0), out, Counters())
+    made = ReplySlots(ConnectionState(), out, Counters())
     for slot in slots:
         made.expect(slot)
     return made, out

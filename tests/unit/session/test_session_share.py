@@ -65,14 +65,14 @@ class FakeLane(Lane):
 class Bench(Sides):
     """A session, its lanes, and what moved."""
 
-    def __init__(self, base_db: int = 0) -> None:
+    def __init__(self) -> None:
         self.lanes: list[FakeLane] = []
         self.allowed = True
         self.ready = True
         self.session = Session(
             worker_context(
                 grammar=GRAMMAR,
-                server=ServerFacts("redis:1", base_db),
+                server=ServerFacts("redis:1"),
                 lane_of=self.lane_of,
                 share_of=self.share_of,
             )
@@ -130,14 +130,11 @@ class Bench(Sides):
         return False
 
 
-def opened(base_db: int = 0) -> Bench:
+def opened() -> Bench:
     """A client whose private connection has answered a GET: the next one may leave."""
-    bench = Bench(base_db)
+    bench = Bench()
     bench.session.receive(GET)
     bench.session.upstream_opened()
-    if base_db:
-        assert bench.up() == bulks(b"SELECT", b"%d" % base_db)
-        bench.answer(OK)
     assert bench.up() == GET
     assert bench.answer(NIL) == NIL
     return bench
@@ -408,12 +405,6 @@ def test_without_a_lane_all_goes_its_own_way() -> None:
     bench.lanes.clear()
     bench.allowed = False
     assert not bench.shares(GET)
-
-
-def test_the_database_of_the_upstream_is_the_lanes() -> None:
-    bench = opened(2)
-    assert bench.send(GET) == b""
-    assert bench.where() == ((None, None, 2), 2)
 
 
 # -- what follows a command on the lane ------------------------------------------------------------
