@@ -275,7 +275,7 @@ def test_no_password_in_a_message(argv: list[str]) -> None:
 
 def test_no_password_in_what_is_shown() -> None:
     for url, shown in (
-        ("redis://bob:secret@h:7000/5", "h:7000"),
+        ("redis://bob:secret@h:7000", "h:7000"),
         ("redis+sentinel://bob:secret@h/m?sentinel_password=secret", "sentinel h:26379/m"),
         ("redis+cluster://bob:secret@h,[::1]:7", "cluster h:6379,[::1]:7"),
     ):

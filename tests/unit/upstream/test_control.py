@@ -18,7 +18,6 @@ from rlproxy.upstream.control import Control
 from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
-IN_CLUSTER = HELLO.replace(b"$10\r\nstandalone", b"$7\r\ncluster")
 NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
 
 
@@ -124,7 +123,7 @@ async def test_a_refused_load_beside_another_problem_is_not_tried_with_it(
     monkeypatch.setattr(module, "_PING_S", 0.02)
     monkeypatch.setattr(module, "_KEEP_S", 0.01)
     world = World()
-    world.target.replies = {b"HELLO": IN_CLUSTER, b"LOAD": NO_RIGHT}
+    world.target.replies = {b"HELLO": NODE, b"LOAD": NO_RIGHT}
     await world.control.settled.wait()
     assert world.control.kind == "cluster"
     loads = world.count(b"LOAD")
@@ -174,7 +173,7 @@ FOR_ALL = "it is a node of a Redis Cluster. For the whole cluster write --upstre
     ("url", "problem"),
     [
         (
-            "redis://h/2",
+            "redis://h",
             f"{FOR_ALL}redis+cluster://h:6379; for this node alone redis://h:6379?standalone=yes",
         ),
         (
