@@ -84,7 +84,7 @@ class Model:
     @property
     def quiet(self) -> bool:
         """Whether its connection has no state that another connection would lack."""
-        hidden = self._queued is not None or self._watching or self._off or self._channels
+        hidden = self._queued is not None or self._off or self._channels
         return not hidden and not self._data
 
     def feed(self, data: bytes) -> None:

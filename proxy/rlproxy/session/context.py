@@ -29,7 +29,7 @@ class ServerFacts:
     """What the sessions need to know of the server behind the proxy.
 
     where: its name in errors.
-    one_node: clients see a whole cluster as one master, whatever their READONLY or READWRITE.
+    one_node: clients see a whole cluster as one master, whatever their READONLY or ASKING.
     """
 
     __slots__ = (

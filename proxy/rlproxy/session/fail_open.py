@@ -156,7 +156,7 @@ class FailOpen(SessionPart):
         slots, state, requests = self._private.slots, self._private.state, self._requests
         if self._lanes.count > 0 or not slots.settled() or not slots.can_count():
             return False
-        return not (state.asking or state.quitting or requests.discarding or requests.in_command())
+        return not (state.quitting or requests.discarding or requests.in_command())
 
     def _reply_to(self, call: Call, error: bytes, kind: str, limit: int) -> bytes:
         """The reply to the RL command `call`: its own error, or what the failure policy returns."""

@@ -193,7 +193,6 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        self.state.asking = False
         sharing = command.shared != c.PRIVATE and self._context.share_of is not None
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting()
@@ -252,7 +251,6 @@ class PrivateStream:
 
         RL commands are added to the reply if its place is certain.
         """
-        self.state.asking = False
         slots = self.slots
         short = requests.size() <= command_replies.MAX_EDITED
         plan: command_replies.Plan | None = None
@@ -272,7 +270,6 @@ class PrivateStream:
         if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
             self.deny(not_covered(requests.command.name), requests, code)
             return
-        self.state.asking = False
         self._caller.fenced = True
         self._context.stats.commands += 1
         self.out += cover.rewrite()
@@ -374,7 +371,7 @@ class PrivateStream:
         """Answer a command with `error` in its place.
 
         written: what Redis gets to reject, where the place of the reply is not certain.
-        by_redis: Redis gets it: the client leaves its replies unread, or ASKING applies.
+        by_redis: Redis gets it in any case, because the client leaves its replies unread.
         """
         if self.slots.can_count() and not by_redis:
             self.slots.local(error)
@@ -386,10 +383,7 @@ class PrivateStream:
         """Answer a command that must not reach Redis with `error`."""
         if code == OPEN:
             requests.discarding = True
-        asking = self.state.asking  # it applies to this command, which Redis must get then
-        self.state.asking = False
-        instead = command_policy.instead_of(requests.command)
-        self._answer(error, instead, requests.slow or asking)
+        self._answer(error, command_policy.instead_of(requests.command), requests.slow)
 
 
 def _authenticates(requests: ClientRequests) -> bool:

@@ -352,8 +352,6 @@ class Router(SessionPart):
             self._work += WORK_OF_STATUS
         self.use_lanes()
         state = private.state
-        asking = state.asking  # it applies to this command only, which then cannot be delayed
-        state.asking = False
         if code == OPEN:
             requests.discarding = True
             private.reject(r.TOO_LONG, _NOTHING_OURS, requests.slow)
@@ -366,15 +364,15 @@ class Router(SessionPart):
             private.reject(call.reply, requests.written(), requests.slow)
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
-        if crowded and not asking and self._must_be_quiescent(call):
+        if crowded and self._must_be_quiescent(call):
             return self._wait_until_quiescent()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
-        may_hold = quiescent and slots.can_count() and not state.quitting and not asking
+        may_hold = quiescent and slots.can_count() and not state.quitting
         if call.rule.waits and may_hold:
             self._held = call
             return WAIT_HELD
-        by_sha = not asking and self._may_send_again(call)
+        by_sha = self._may_send_again(call)
         if not by_sha and slots.by_sha > 0 and requests.may_wait():
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
@@ -402,7 +400,7 @@ class Router(SessionPart):
             budget.slow_hits -= 1
             return WAIT_NOTHING
         slots = self._private.slots
-        if self._private.state.asking or slots.ours < self.most() or not slots.can_count():
+        if slots.ours < self.most() or not slots.can_count():
             return WAIT_NOTHING
         self.set_backlogged(True)
         return WAIT_IN_PLACE

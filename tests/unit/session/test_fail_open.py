@@ -91,10 +91,6 @@ def uncounted(failing: Failing) -> None:
     failing.private.state.lower(RAW)
 
 
-def asking(failing: Failing) -> None:
-    failing.private.state.asking = True
-
-
 def quitting(failing: Failing) -> None:
     failing.private.state.quitting = True
 
@@ -103,7 +99,7 @@ def discarding(failing: Failing) -> None:
     failing.requests.discarding = True
 
 
-@pytest.mark.parametrize("state", [owing, calling, uncounted, asking, quitting, discarding])
+@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, discarding])
 def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
     failing = Failing("allow")
     assert callable(state)

@@ -260,15 +260,6 @@ def test_the_held_hit_is_left_for_the_session() -> None:
         parts.router.take_held()
 
 
-def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.private.state.asking = True
-    assert parts.route(WAITS) == waits.WAIT_NOTHING
-    assert b"EVAL" in parts.up()
-    assert not parts.private.state.asking
-
-
 def test_the_refusal_of_a_client_that_is_closed() -> None:
     parts = Routed()
     denies_in_handshake(parts)

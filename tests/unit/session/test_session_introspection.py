@@ -179,13 +179,6 @@ def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
     assert bench.answer(b":240\r\n") == b":%d\r\n" % (240 + OURS)
 
 
-def test_asking_is_spent() -> None:
-    bench = probed()
-    bench.send(bulks(b"ASKING") + COUNT)
-    bench.answer(b"+OK\r\n:1\r\n")
-    assert bench.send(HIT) == b""
-
-
 @pytest.mark.parametrize("reply", [UNKNOWN, b"*1\r\n$1\r\nk\r\n"])
 def test_arguments_too_long_to_be_looked_at(reply: bytes) -> None:
     bench = opened()
