@@ -18,13 +18,14 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.resp.requests import RequestFramer
-from rlproxy.session.identity import database
+from rlproxy.session.identity import database, of_hello
 
 MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command
 MAX_BYTES: Final = 4096  # total size of these commands
 MOST_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
 
 _OK: Final = b"+OK\r\n"
+_NAMES: Final = (b"SETNAME", b"SETINFO")  # subcommands of CLIENT
 _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
@@ -66,7 +67,7 @@ class DeferredHandshake:
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
             return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == c.CLIENT:
-            reply = _OK if _names_itself(words) else b""
+            reply = _OK if words and words[0].upper() in _NAMES else b""
         else:
             reply = b""
         if reply:
@@ -112,33 +113,8 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
     """
     if not words:
         return protocol
-    if words[0] not in (b"2", b"3"):
-        return 0
-    at = 1
-    while at < len(words):
-        word = words[at].upper()
-        if word == b"AUTH" and at + 2 < len(words):
-            at += 3
-        elif word == b"SETNAME" and at + 1 < len(words) and _is_name(words[at + 1]):
-            at += 2
-        else:
-            return 0
-    return int(words[0])
-
-
-def _names_itself(words: list[bytes]) -> bool:
-    """Return whether CLIENT with these arguments only sets a name or library information."""
-    word = words[0].upper() if words else b""
-    if word == b"SETNAME":
-        return len(words) == 2 and _is_name(words[1])
-    if word != b"SETINFO" or len(words) != 3:
-        return False
-    return words[1].upper() in (b"LIB-NAME", b"LIB-VER") and _is_name(words[2])
-
-
-def _is_name(word: bytes) -> bool:
-    """Return whether Redis accepts the word as a name."""
-    return all(33 <= byte <= 126 for byte in word)
+    _, certain = of_hello(words)
+    return int(words[0]) if certain and words[0] in (b"2", b"3") else 0
 
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:

@@ -36,9 +36,13 @@ class Failing(Parts):
         self.fail_open = FailOpen(self.parts)
 
     def hits(self, data: bytes, most: int = 0) -> int:
-        """Answer the hits of `data` that come first. Returns the result of answer_hits()."""
+        """Answer the hits of `data` that come first. Returns their number; -1: not all of them."""
         self.requests.feed(data)
-        return self.fail_open.answer_hits(ERROR, "unreachable", most)
+        counts = self.context.circuit.counts
+        before = counts.without()
+        if not self.fail_open.answer_hits(ERROR, "unreachable", most):
+            return -1
+        return counts.without() - before
 
     def overdue(self, now: float, unsent_at: float = NEVER) -> float:
         return self.fail_open.overdue(now, 1.0, unsent_at, None)
