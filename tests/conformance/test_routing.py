@@ -494,6 +494,12 @@ def test_hit_on_a_watched_key_fails_the_transaction(client: Raw, proxy: Proxy, l
             "OK", admitted(3), "OK", "QUEUED", [admitted(4)],
         ]  # fmt: skip
         join_lane(client, look)
+        # WATCH keeps no hit from the lane.
+        assert client.ask("WATCH", "k") == "OK"
+        assert goes_by_lane(client, look)
+        assert client.ask("RL.HIT", "k", MANY, 60) == admitted(5)
+        client.send(command("MULTI") + command("EXEC"))
+        assert [client.reply() for _ in range(2)] == ["OK", None]
 
 
 def test_error_of_the_clients_own_script_keeps_its_name(client: Raw) -> None:
