@@ -22,7 +22,6 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import NONE, OPENING
-from rlproxy.session.slots import Slot
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
 
@@ -82,27 +81,14 @@ class FailOpen(SessionPart):
             circuit.timed_out(number, since, now, limit_s)
         return oldest
 
-    def _late(self, slot: Slot) -> bytes:
-        """The client's reply to a late hit on the private connection."""
-        failure = self._context.failure
-        return failure.reply(slot.limit, slot.row, failure.too_late(), "late")
-
     def waited_in_vain(self) -> bytes:
         """Return the client's reply to its held hit, if Redis does not answer."""
-        call = self._lanes.head
-        if call is None:
-            return b""
-        return self.instead(call, self._context.failure.too_late(), "late")
+        return self._late(self._lanes.head) if self._lanes.head is not None else b""
 
-    def instead(self, call: Call, error: bytes, kind: str) -> bytes:
-        """Return the client's reply to a call that Redis does not answer, and count it.
-
-        error, kind: see FailurePolicy.reply().
-        """
-        rule = call.rule if call.behind is None else call.behind
-        reply = self._context.failure.reply(rule.limit, call.row, error, kind)
-        call.counted()
-        return reply
+    def _late(self, call: Call) -> bytes:
+        """The client's reply to a late call."""
+        failure = self._context.failure
+        return failure.reply(call, failure.too_late(), "late")
 
     # -- the hits that come first -----------------------------------------------------------------
 
@@ -168,7 +154,7 @@ class FailOpen(SessionPart):
         if call.reply:
             self._lanes.count_outcome(call)
             return call.reply
-        return context.failure.reply(0 if self._multi else call.rule.limit, call.row, error, kind)
+        return context.failure.reply(call, error, kind, self._multi)
 
     def _taken_on_trust(self) -> bytes:
         """The reply to the framer's command if it is part of a handshake; Redis gets it later.

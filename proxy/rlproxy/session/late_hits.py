@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlproxy.session import slots as s
+from rlproxy.session.call import Call
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import NOT_LATE, Catch, Slot
+from rlproxy.session.slots import Catch, Slot
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 
@@ -28,26 +29,27 @@ class LateHits:
 
 
 def answer(
-    slots: ReplySlots, before: float, heard_at: float, instead: Callable[[Slot], bytes]
+    slots: ReplySlots, before: float, heard_at: float, instead: Callable[[Call], bytes]
 ) -> LateHits:
     """Answer the hits that are unanswered since `before` or longer.
 
     before: time in seconds.
     heard_at: time of the latest reply. A hit is unanswered since that time, or since it was sent,
         whichever is later.
-    instead: returns the client's reply for a slot. The reply of Redis is dropped when it comes.
+    instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
     """
     found = LateHits()
     slot = slots.head
     ahead: Slot | None = None
     while slot is not None and not slots.mid():
         kind = slot.kind
-        if kind == s.S_HIT and slot.limit != NOT_LATE:
+        call = slot.call
+        if kind == s.S_HIT and call is not None:
             since = max(heard_at, slot.sent_at)
             if since > before:
                 found.oldest = since
                 return found
-            slots.out.append(instead(slot))
+            slots.out.append(instead(call))
             slots.drop(slot)
             if isinstance(slot, Catch):
                 slot.edit = _silent(slot.edit)
@@ -64,7 +66,7 @@ def answer(
         ahead = slot
         slot = slot.next
     while slot is not None:
-        if slot.kind == s.S_HIT and slot.limit != NOT_LATE:
+        if slot.kind == s.S_HIT and slot.call is not None:
             found.oldest = NEVER
             break
         slot = slot.next

@@ -29,7 +29,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import BySha, Catch, Slot
+from rlproxy.session.slots import Catch, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
@@ -295,23 +295,19 @@ class PrivateStream:
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
-        if by_sha:
-            slot: Slot = BySha(call)
-        elif caught:
+        slot = Slot(s.S_HIT)
+        if caught:
             db = self.state.identity.db
             slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
-        else:
-            slot = Slot(s.S_HIT)
+        elif not by_sha:
+            call.key = brief(call.key)  # its reply may be owed for long
         if counted:
-            slot.limit = call.rule.limit if call.behind is None else call.behind.limit
+            slot.call = call
+            slot.by_sha = by_sha
             slot.sent_at = self._caller.now
-            slot.row = call.row
-            slot.data = brief(call.key)
-            slot.rule = call.rule
             self._caller.watch()
         else:
-            self._context.stats.unanswered(call.row, UNSEEN)
-        call.counted()  # by the slot
+            self._context.stats.unanswered(call.counted(), UNSEEN)
         slots.expect(slot)
 
     def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:

@@ -21,13 +21,13 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
+from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue
+from rlproxy.session.slots import Catch, Slot, SlotQueue
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
@@ -201,19 +201,18 @@ class ReplySlots(SlotQueue):
         line = replies.line()
         if not line:
             return False
-        missing = kind == s.S_HIT and line[0] == _ERROR and _not_run(line)
-        if missing and isinstance(slot, BySha):
+        if slot.by_sha and line[0] == _ERROR and _not_run(line):
             self._leave_out(slot)
             return False
         instead = _instead(slot, line)
-        if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
+        if instead is None and slot.call is None and not isinstance(slot, Catch):
             self._look(slot, line)
             slot.kind = s.S_PASS
             slot.count = 1
             return True
         return self._take_frame(slot, line, instead)
 
-    def _leave_out(self, slot: BySha) -> None:
+    def _leave_out(self, slot: Slot) -> None:
         """Drop the error for a hit that Redis has not run, and hold all further replies."""
         self._put(b"")
         self._replies.frame()
@@ -226,8 +225,8 @@ class ReplySlots(SlotQueue):
         """Return whether a command may touch the key of a hit that may have to be sent again."""
         slot = self.head
         while slot is not None:
-            call = s.to_repeat(slot)
-            if call is not None and buf.find(call.key, start, end) >= 0:
+            call = slot.call
+            if slot.by_sha and call is not None and buf.find(call.key, start, end) >= 0:
                 return True
             slot = slot.next
         return False
@@ -236,17 +235,13 @@ class ReplySlots(SlotQueue):
         """Return whether further replies wait for that to a hit which is sent again."""
         return self.head is not None and self.head.kind == s.S_MISSING
 
-    def lane_replied(self, reply: bytes, counted: bool) -> None:
-        """Pass on `reply` to the hit that Redis had not run, and the replies that wait behind it.
-
-        counted: its outcome is counted already.
-        """
+    def lane_replied(self, reply: bytes) -> None:
+        """Pass on `reply` to a hit that Redis had not run, and the replies that wait behind it."""
         slot = self.head
         if slot is None or slot.kind != s.S_MISSING:
             return
-        if slot.row != NO_ROW and not counted:
-            reply = self._stats.answered(slot.row, reply, slot.data, slot.rule)
-        slot.row = NO_ROW
+        if slot.call is not None:
+            reply = slot.call.answered(self._stats, reply)
         slot.kind = s.S_HIT
         self.out.append(reply)
         self._look(slot, reply)
@@ -270,10 +265,9 @@ class ReplySlots(SlotQueue):
             reply = slot.edit(frame)
         else:
             reply = frame if instead is None else instead
-        if slot.row != NO_ROW:
-            passed = self._stats.answered(slot.row, reply or frame, slot.data, slot.rule)
+        if slot.call is not None:
+            passed = slot.call.answered(self._stats, reply or frame)
             reply = passed if reply else reply
-            slot.row = NO_ROW
         if reply is not frame:
             if before > self._start:
                 self.out.append(replies.buf[self._start : before])
@@ -301,7 +295,7 @@ class ReplySlots(SlotQueue):
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
         while self.awaits_lane():
-            self.lane_replied(r.LOST, False)
+            self.lane_replied(r.LOST)
         replies = self._replies
         slot = self.head
         mid = replies.mid
@@ -311,7 +305,7 @@ class ReplySlots(SlotQueue):
                 left = replies.rest()
                 edited = isinstance(slot, Catch)  # half of such a reply is of no use
                 hit = slot is not None and slot.kind == s.S_HIT
-                if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
+                if left and not (hit and slot is not None and (edited or slot.call is not None)):
                     broken_off = True
                     if not edited:
                         self.out.append(left)
@@ -323,8 +317,8 @@ class ReplySlots(SlotQueue):
                 broken_off = True  # Redis closed on purpose, after its last reply
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
-                    self._stats.answered(slot.row, r.LOST, slot.data)
-                    slot.row = NO_ROW
+                    if slot.call is not None:
+                        slot.call.answered(self._stats, r.LOST)
                     self.out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
                     self.out.append(slot.data)
@@ -340,8 +334,8 @@ class ReplySlots(SlotQueue):
         """Count the owed hits as unseen: their outcome will not be observed."""
         slot = self.head
         while slot is not None:
-            self._stats.unanswered(slot.row, UNSEEN)
-            slot.row = NO_ROW
+            if slot.call is not None:
+                self._stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
     def forget_asked(self) -> None:

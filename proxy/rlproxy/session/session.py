@@ -342,7 +342,7 @@ class Session(SessionParts):
 
     def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
         """Answer a call that Redis does not answer; see FailurePolicy.reply()."""
-        call.reply = self._without_redis().instead(call, error, kind)
+        call.reply = self.context.failure.reply(call, error, kind)
         self._emit()
 
     def watch(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
@@ -35,23 +33,20 @@ S_PROBE: Final = 19  # shows whether Redis lets the client run any command
 # Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
 MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
 
-NOT_LATE: Final = -1  # limit of a reply that has no timeout
-
 
 class Slot:
     """One reply that the private connection owes, in the order of the requests."""
 
     __slots__ = (
+        "by_sha",
+        "call",
         "count",
         "data",
         "identity",
         "kind",
-        "limit",
         "next",
         "number",
         "protocol",
-        "row",
-        "rule",
         "sent_at",
     )
 
@@ -62,21 +57,10 @@ class Slot:
         self.number = 0  # of the last request before the reply's own that changed the state
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
-        self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
-        self.row: int = NO_ROW  # row of the counters; the key is `data`
-        self.rule: Rule | None = None  # of a hit that is counted
-        self.sent_at: float = 0.0  # time of sending, in seconds
+        self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
+        self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
+        self.sent_at: float = 0.0  # time of sending `call`, in seconds
         self.next: Slot | None = None
-
-
-class BySha(Slot):
-    """The reply to a hit that went by EVALSHA: `call`, which a lane can send again."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(S_HIT)
-        self.call = call
 
 
 class Catch(Slot):
@@ -91,11 +75,6 @@ class Catch(Slot):
     def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
         super().__init__(kind)
         self.edit = edit
-
-
-def to_repeat(slot: Slot) -> Call | None:
-    """Return the call that a lane may have to send again; None if there is none, or it is late."""
-    return slot.call if isinstance(slot, BySha) and slot.kind != S_DROP else None
 
 
 class SlotQueue:
@@ -123,10 +102,9 @@ class SlotQueue:
             self.tail.next = slot
         self.tail = slot
         self.count += 1
-        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+        if slot.kind == S_LOCAL or slot.call is not None:
             self.ours += 1
-        if to_repeat(slot) is not None:
-            self.by_sha += 1
+        self.by_sha += slot.by_sha
 
     def pop(self) -> None:
         """Remove the first slot."""
@@ -144,21 +122,19 @@ class SlotQueue:
 
     def _removed(self, slot: Slot, before: Slot | None) -> None:
         self.count -= 1
-        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+        if slot.kind == S_LOCAL or slot.call is not None:
             self.ours -= 1
-        if to_repeat(slot) is not None:
-            self.by_sha -= 1
+        self.by_sha -= slot.by_sha
         if slot.next is None:
             self.tail = before
 
     def drop(self, slot: Slot) -> None:
         """Drop the reply to the late hit `slot` when it comes. The hit is not sent again."""
         self.ours -= 1
-        if to_repeat(slot) is not None:
-            self.by_sha -= 1
+        self.by_sha -= slot.by_sha
         slot.kind = S_DROP
-        slot.row = NO_ROW
-        slot.limit = NOT_LATE
+        slot.by_sha = False
+        slot.call = None
 
     def clear(self) -> None:
         """Remove all slots."""

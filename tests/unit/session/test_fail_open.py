@@ -278,7 +278,7 @@ def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
     row = call.row
     call.behind = call.rule
     call.rule = call.rule.look()
-    call.reply = failing.fail_open.instead(call, ERROR, "lost")
+    call.reply = failing.context.failure.reply(call, ERROR, "lost")
     assert call.reply == ADMITS
     assert call.row == NO_ROW
     assert failing.context.stats.hits[row + FAILED_OPEN] == 1
