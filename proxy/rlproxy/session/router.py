@@ -69,23 +69,22 @@ class Router(SessionPart):
         "_held",
         "_judged",
         "_lane_hits",
-        "_parts",
         "_run",
         "_work",
         "backlogged",
         "piped",
         "refusal",
         "sharing",
+        "uses_lanes",
     )
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
-        self._parts: SessionParts | None = parts
         self.sharing: Sharing | None = None
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
-        # None until the client sends an RL command: without one, no lane is opened.
-        self._lane_hits: LaneHits | None = None
+        self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
+        self._lane_hits = LaneHits(parts)
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
@@ -98,8 +97,7 @@ class Router(SessionPart):
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
-        self._parts = None
-        self._lane_hits = None
+        self._lane_hits.let_go(nobody)
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -117,8 +115,7 @@ class Router(SessionPart):
         if head is not None and head.shared != c.PRIVATE:
             return WAIT_LANE_EMPTY
         begun = budget.work
-        lane_hits = self._lane_hits
-        while lane_hits is not None and (lanes.count > 0 or self._may_use_lane()):
+        while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):
             lane = lanes.hit_lane()
             room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
             if lane is None or room <= 0:
@@ -127,7 +124,7 @@ class Router(SessionPart):
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = OTHER if self._requests.slow else lane_hits.send(lane, room)
+            found = OTHER if self._requests.slow else self._lane_hits.send(lane, room)
             if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()
@@ -137,11 +134,6 @@ class Router(SessionPart):
                     return WAIT_LANE_EMPTY
                 break
         return self._to_private()
-
-    def use_lanes(self) -> None:
-        """Let hits take lanes from now on."""
-        if self._lane_hits is None and self._parts is not None:
-            self._lane_hits = LaneHits(self._parts)
 
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
@@ -350,7 +342,7 @@ class Router(SessionPart):
         self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
         if name != c.RL_HIT and name in c.REPORTS:
             self._work += WORK_OF_STATUS
-        self.use_lanes()
+        self.uses_lanes = True
         state = private.state
         if code == OPEN:
             requests.discarding = True

@@ -57,7 +57,7 @@ def new(parts: Routed) -> None:
 def plain(parts: Routed) -> None:
     """Hits may take the lane."""
     parts.opened()
-    parts.router.use_lanes()
+    parts.router.uses_lanes = True
 
 
 def no_lane(parts: Routed) -> None:
@@ -426,7 +426,7 @@ def test_a_client_without_hits_opens_no_lane() -> None:
     assert parts.lane.woken == 0
     parts.answer(PONG)
     parts.route(HIT)
-    assert parts.router._lane_hits is not None
+    assert parts.router.uses_lanes
 
 
 # -- the pipe --------------------------------------------------------------------------------------
