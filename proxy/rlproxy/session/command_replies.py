@@ -13,8 +13,6 @@ Errors are not changed. The form (number of fields, sets or arrays) is that of R
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from typing import Final, NamedTuple
 
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
@@ -59,28 +57,24 @@ def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
     word = args[0].upper() if args else b"INFO"
     rest = args[1:]
     names = [name.lower() for name in rest]
-    form = Form()
     if word == b"INFO" and not rest:
         return Plan(Catch(lambda frame: _all(frame, list(entries.values()))))
     if word == b"COUNT":
         return Plan(Catch(lambda frame: _extended(frame, b":", len(entries), b"")))
-    if word == b"LIST":
-        listed = _listed(rest, entries)
-        ours = b"".join([r.bulk(name) for name in listed])
-        edit = Catch(lambda frame: _extended(frame, b"*~", len(listed), ours))
-        return Plan(edit) if listed else None
+    if word == b"LIST" and not rest:
+        ours = b"".join([r.bulk(name) for name in entries])
+        return Plan(Catch(lambda frame: _extended(frame, b"*~", len(entries), ours)))
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
         found = [entries[name] for name in dict.fromkeys(names or entries) if name in entries]
         return Plan(Catch(lambda frame: _docs(frame, found))) if found else None
     if word == b"INFO" and any(name in entries for name in names):
+        form = Form()
         named = [entries.get(name) for name in names]
         return Plan(Catch(lambda frame: _info(frame, named, form)), _form_slot(form))
-    if word in (b"GETKEYS", b"GETKEYSANDFLAGS") and names and names[0] in entries:
+    if word == b"GETKEYS" and names and names[0] in entries:
         entry = entries[names[0]]
-        if word == b"GETKEYS":
-            return Plan(Catch(lambda frame: _keys(frame, entry, rest, None)))
-        return Plan(Catch(lambda frame: _keys(frame, entry, rest, form)), _form_slot(form))
+        return Plan(Catch(lambda frame: _keys(frame, entry, rest)))
     return None
 
 
@@ -126,8 +120,8 @@ def _extended(frame: bytes, kinds: bytes, added: int, ours: bytes) -> bytes:
     return b"%b%d\r\n%b%b" % (frame[:1], count + added, frame.partition(b"\r\n")[2], ours)
 
 
-def _keys(frame: bytes, entry: Entry, words: list[bytes], form: Form | None) -> bytes:
-    """The reply to COMMAND GETKEYS, or GETKEYSANDFLAGS (with a `form`), for the command `words`."""
+def _keys(frame: bytes, entry: Entry, words: list[bytes]) -> bytes:
+    """The reply to COMMAND GETKEYS for the command `words`."""
     if frame != UNKNOWN:
         return frame
     if not entry.keys:
@@ -135,11 +129,7 @@ def _keys(frame: bytes, entry: Entry, words: list[bytes], form: Form | None) -> 
     size = len(words)
     if size < -entry.arity or (entry.arity > 0 and size != entry.arity):
         return WRONG_ARITY
-    keys = [r.bulk(key) for key in (words[1:] if entry.many else words[1:2])]
-    if form is not None:
-        flags = form.words(entry.keys)
-        keys = [b"*2\r\n" + key + flags for key in keys]
-    return b"*%d\r\n" % len(keys) + b"".join(keys)
+    return r.bulks(*(words[1:] if entry.many else words[1:2]))
 
 
 def _form_slot(form: Form) -> Catch:
@@ -153,24 +143,6 @@ def _form_slot(form: Form) -> Catch:
         return b""
 
     return Catch(learn, s.S_ASKED)
-
-
-def _listed(rest: list[bytes], entries: dict[bytes, Entry]) -> list[bytes]:
-    """The RL commands in the reply to COMMAND LIST with the arguments `rest`."""
-    if not rest:
-        return list(entries)
-    if len(rest) != 3 or rest[0].upper() != b"FILTERBY":
-        return []
-    kind = rest[1].upper()
-    word = rest[2].lower()
-    if kind == b"ACLCAT":
-        category = b"@" + word.partition(b"\0")[0]
-        return [entry.name for entry in entries.values() if category in entry.categories]
-    if kind == b"PATTERN" and b"[" not in word and b"\\" not in word:
-        # The brackets of fnmatch are not those of Redis, and it has no escapes.
-        glob = re.compile(fnmatch.translate(word.decode("latin1")))
-        return [name for name in entries if glob.match(name.decode())]
-    return []  # no module of Redis contains the RL commands
 
 
 def _count(frame: bytes, kinds: bytes) -> int:

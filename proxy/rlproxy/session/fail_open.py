@@ -54,8 +54,9 @@ class FailOpen(SessionPart):
         """
         before = now - limit_s
         private, circuit = self._private, self._context.circuit
-        late = late_hits.answer(private.slots, before, private.received_at, self._late)
-        number, since, oldest = late.number, late.since, late.oldest
+        number, since, oldest = late_hits.answer(
+            private.slots, before, private.received_at, self._late
+        )
         if held is not None and held.question is not None:
             oldest = max(held.question_at, private.received_at)
             if oldest <= before:

@@ -261,10 +261,9 @@ class ReplySlots(SlotQueue):
             if replies.broken:
                 self._go_raw()
             return False
-        if isinstance(slot, Catch):
-            reply = slot.edit(frame)
-        else:
-            reply = frame if instead is None else instead
+        reply = slot.edit(frame) if isinstance(slot, Catch) else frame
+        if instead is not None:
+            reply = instead
         if slot.call is not None:
             passed = slot.call.answered(self._stats, reply or frame)
             reply = passed if reply else reply

@@ -24,7 +24,6 @@ LIST = bulks(b"COMMAND", b"LIST")
 DOCS = bulks(b"COMMAND", b"DOCS", b"GET", b"RL.HELP")
 INFO = bulks(b"COMMAND", b"INFO", b"get", b"RL.HIT")
 KEYS = bulks(b"COMMAND", b"GETKEYS", b"RL.HIT", b"k", b"1", b"2")
-FLAGS = bulks(b"COMMAND", b"GETKEYSANDFLAGS", b"RL.HIT", b"k", b"1", b"2")
 OURS = len(ENTRIES)
 GET = b"*7\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*1\r\n+@read\r\n"
 GET_SETS = GET.replace(b"*2", b"~2").replace(b"*1", b"~1")
@@ -74,16 +73,10 @@ ROWS: dict[str, tuple[bytes, bytes, bytes, bytes]] = {
     ),
     "LIST of ours alone": (LIST, LIST, b"*0\r\n", b"*%d\r\n" % OURS + NAMES),
     "GETKEYS": (KEYS, KEYS, UNKNOWN, bulks(b"k")),
-    "GETKEYSANDFLAGS": (
-        FLAGS,
-        FORM_CALL + FLAGS,
-        b"*1\r\n" + GET_SETS + UNKNOWN,
-        b"*1\r\n*2\r\n$1\r\nk\r\n~3\r\n+RW\r\n+access\r\n+update\r\n",
-    ),
     "NOPERM": (COUNT, COUNT, NOPERM, NOPERM),
     "NOPERM twice": (INFO, FORM_CALL + INFO, NOPERM * 2, NOPERM),
     "NOPERM for all": (ALL, ALL, NOPERM, NOPERM),
-    "NOPERM for keys": (FLAGS, FORM_CALL + FLAGS, NOPERM * 2, NOPERM),
+    "NOPERM for keys": (KEYS, KEYS, NOPERM, NOPERM),
     "none": (ALL, ALL, b"*0\r\n", b"*0\r\n"),
     "HELP": (bulks(b"COMMAND", b"HELP"),) * 2 + (b"*1\r\n+no\r\n",) * 2,
     "INFO of Redis' own": (bulks(b"COMMAND", b"INFO", b"get"),) * 2 + (b"*1\r\n" + GET,) * 2,
