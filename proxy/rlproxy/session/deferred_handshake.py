@@ -3,7 +3,7 @@ Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │
-    Redis is back:                  begin() ──> Redis ──replies──> heard() ──> go on, or the refusal
+    Redis is back:                  begin() ──> Redis ──replies──> go on, or the refusal
 
 Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that connects
 during an outage must still be able to send hits. The client gets no data from Redis before Redis
@@ -16,7 +16,6 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.replies import ReplyFramer
 from rlproxy.resp.requests import RequestFramer
 from rlproxy.session.identity import database, of_hello
 
@@ -32,17 +31,13 @@ _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 class DeferredHandshake:
     """The commands of one client that were answered here and must still be sent to Redis."""
 
-    __slots__ = ("_protocol", "_replies", "_said", "_size", "_unheard", "replies", "unsent")
+    __slots__ = ("_protocol", "_said", "_size", "unsent")
 
     def __init__(self) -> None:
-        # Commands as the client wrote them, and whether Redis must accept each.
-        self._said: list[tuple[bytes, bool]] = []
+        self._said: list[bytes] = []  # commands as the client wrote them
         self._size = 0
         self._protocol = 2
-        self._unheard = 0
-        self._replies = ReplyFramer()
         self.unsent = 0  # commands returned by begin() that are not forwarded yet
-        self.replies: list[bytes] = []  # replies of Redis, input of heard()
 
     def take(self, requests: RequestFramer, server: bytes, version: bytes) -> bytes:
         """Record the framer's command and return its reply; b"" if it is no part of a handshake.
@@ -71,7 +66,7 @@ class DeferredHandshake:
         else:
             reply = b""
         if reply:
-            self._said.append((written, kind != c.CLIENT))
+            self._said.append(written)
             self._size += len(written)
         return reply
 
@@ -80,30 +75,9 @@ class DeferredHandshake:
         return not self._said
 
     def begin(self) -> bytes:
-        """Return the commands to send first; the caller appends their replies to `replies`."""
-        self._unheard = self.unsent = len(self._said)
-        self._replies = ReplyFramer()
-        self.replies.clear()
-        return b"".join([written for written, _ in self._said])
-
-    def heard(self) -> bytes:
-        """Read `replies`. Return the error to a command that Redis must accept, if any, or b""."""
-        framer = self._replies
-        framer.feed(b"".join(self.replies))
-        self.replies.clear()
-        while self._unheard > 0:
-            frame = framer.frame()
-            if not frame:
-                break
-            _, must = self._said[-self._unheard]
-            self._unheard -= 1
-            if must and frame.startswith(b"-"):
-                return frame
-        return b""
-
-    def over(self) -> bool:
-        """Return whether Redis has answered all of these commands."""
-        return self._unheard == 0
+        """Return the commands to send first."""
+        self.unsent = len(self._said)
+        return b"".join(self._said)
 
 
 def _asked_for(words: list[bytes], protocol: int) -> int:

@@ -112,7 +112,6 @@ class PrivateStream:
         self.received_at = self._caller.now
         if self.handshake is not None:
             requests.again(self.handshake.begin())
-            self.slots.out = self.handshake.replies
 
     def begin_anew(self, requests: ClientRequests) -> None:
         """Discard the state of a lost connection, on which no command took effect."""
@@ -151,21 +150,20 @@ class PrivateStream:
         return moved
 
     def handshake_refused(self) -> bytes | None:
-        """Read the replies to the deferred handshake.
+        """Act on the replies to the deferred handshake.
 
         Returns the error that the client gets as the reply to its next request; b"" if the replies
         cannot be read. None: no error so far.
         """
-        handshake = self.handshake
+        handshake, slots = self.handshake, self.slots
         if handshake is None:
             return None
-        refusal = handshake.heard()
-        if refusal or self.slots.raw:
+        if slots.refused or slots.raw:
             self.handshake = None
-            return refusal
-        if handshake.over():
+            self.replies.clear()  # of bytes that are no replies
+            return slots.refused
+        if handshake.unsent == 0 and slots.quiescent():
             self.handshake = None
-            self.slots.out = self.replies
         return None
 
     def keep_alive(self, silent_s: float) -> None:
@@ -217,6 +215,8 @@ class PrivateStream:
             self.handshake.unsent -= 1
             if self.handshake.unsent == 0:
                 wait = WAIT_HANDSHAKE
+            slot = slot or Slot(s.S_DROP)
+            slot.trusted = command.kind != c.CLIENT
         if command.kind == c.HTTP:
             slots.hushed = True
         if slot is None:

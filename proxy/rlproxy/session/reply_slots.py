@@ -53,13 +53,14 @@ class ReplySlots(SlotQueue):
         "out",
         "raw",
         "read_only",
+        "refused",
     )
 
     def __init__(self, state: ConnectionState, out: list[bytes], stats: Counters) -> None:
         super().__init__()
         self._state = state
         self._stats = stats
-        self.out = out  # replaced while the replies of a deferred handshake are awaited
+        self.out = out
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
         self._counting = True  # requests still get slots
@@ -70,6 +71,7 @@ class ReplySlots(SlotQueue):
         self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.read_only = False  # a hit's error shows that the server is a replica
+        self.refused: bytes = b""  # the first error in reply to a trusted command
 
     # -- what is owed -----------------------------------------------------------------------------
 
@@ -347,6 +349,8 @@ class ReplySlots(SlotQueue):
 
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
+        if slot.trusted and line[0] == _ERROR and not self.refused:
+            self.refused = line
         if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
             self.read_only = True
         if slot.kind in s.MOVES:
@@ -392,7 +396,7 @@ def _not_run(error: bytes) -> bool:
 def _instead(slot: Slot, line: bytes) -> bytes | None:
     """Return the client's reply in place of the one that begins with `line`; None: that itself."""
     kind = slot.kind
-    if kind == s.S_DROP:
+    if kind == s.S_DROP or slot.trusted:
         return b""
     if kind == s.S_WRONG and line.startswith(b"-ERR unknown command"):
         return slot.data

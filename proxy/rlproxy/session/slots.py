@@ -48,6 +48,7 @@ class Slot:
         "number",
         "protocol",
         "sent_at",
+        "trusted",
     )
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
@@ -60,6 +61,7 @@ class Slot:
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
         self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
         self.sent_at: float = 0.0  # time of sending `call`, in seconds
+        self.trusted = False  # its client has a reply already, as if Redis agreed
         self.next: Slot | None = None
 
 
