@@ -127,9 +127,11 @@ def _run(options: Options, plan: Plan) -> report.Report:
         for row in options.rows:
             plan.progress.row()
             figures += _measure(row, plan, running)
-    told = _told(options, plan)
+    sentences = _sentences(options, plan)
     verdicts = bounds.judge(figures, [row.name for row in options.rows])
-    return report.Report(date, facts, versions, told, _method(options, plan), figures, verdicts)
+    return report.Report(
+        date, facts, versions, sentences, _method(options, plan), figures, verdicts
+    )
 
 
 def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
@@ -160,7 +162,7 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     return cost.space(row, plan, server)
 
 
-def _told(options: Options, plan: Plan) -> list[str]:
+def _sentences(options: Options, plan: Plan) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
     generator = (

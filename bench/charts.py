@@ -25,12 +25,12 @@ class Image:
     """A picture: its file name, its text alternative, its SVG."""
 
     name: str
-    told: str
+    alt: str
     text: str
 
     def link(self) -> str:
         """Return the picture as a Markdown image."""
-        return f"![{self.told}]({IMAGES}/{self.name})"
+        return f"![{self.alt}]({IMAGES}/{self.name})"
 
 
 def ratios(result: Result, name: str, title: str, rows: Sequence[Row]) -> list[Image]:
@@ -49,9 +49,9 @@ def ratios(result: Result, name: str, title: str, rows: Sequence[Row]) -> list[I
     ]
     if not groups:
         return []
-    says = "One rate by another, each the median of its turns: right of 1 the first one is faster."
-    told = f"{title}: the ratios of rates, row by row, as in the table below"
-    return [Image(f"{PREFIX}{name}.svg", told, plots.bars(title, says, groups))]
+    sentence = "One rate by another, each the median of its turns: right of 1 the first is faster."
+    alt = f"{title}: the ratios of rates, row by row, as in the table below"
+    return [Image(f"{PREFIX}{name}.svg", alt, plots.bars(title, sentence, groups))]
 
 
 def latencies(result: Result) -> list[Image]:
@@ -66,9 +66,9 @@ def latencies(result: Result) -> list[Image]:
             ]
             lines.append(_line(NAMES[party], place, points))
         panels.append(_panel(f"{name}, µs", "hits per second offered", lines, log_y=True))
-    says = "RL.HIT at fixed rates, from when it was due until it was answered."
-    told = "Latency of a hit by the rate offered, as in the table below"
-    return _image("latency", "Latency by load", says, told, panels)
+    sentence = "RL.HIT at fixed rates, from when it was due until it was answered."
+    alt = "Latency of a hit by the rate offered, as in the table below"
+    return _image("latency", "Latency by load", sentence, alt, panels)
 
 
 def grown(result: Result, row: str, foot: str) -> list[Image]:
@@ -88,8 +88,8 @@ def grown(result: Result, row: str, foot: str) -> list[Image]:
         _panel("hits per second", foot, rates, log_x=True),
         _panel("CPU time of a hit, µs", foot, spent, log_x=True),
     ]
-    told = f"Throughput and CPU time by {foot}, as in the table below"
-    return _image(row, f"Growth with {foot}", f"RL.HIT admitted, by {foot}.", told, panels)
+    alt = f"Throughput and CPU time by {foot}, as in the table below"
+    return _image(row, f"Growth with {foot}", f"RL.HIT admitted, by {foot}.", alt, panels)
 
 
 def offers(result: Result) -> list[tuple[int, float]]:
@@ -119,8 +119,8 @@ def _panel(
     return Panel(title, foot, [line for line in lines if line.points], log_x, log_y)
 
 
-def _image(name: str, title: str, says: str, told: str, panels: Sequence[Panel]) -> list[Image]:
+def _image(name: str, title: str, sentence: str, alt: str, panels: Sequence[Panel]) -> list[Image]:
     drawn = [panel for panel in panels if panel.lines]
     if not drawn:
         return []
-    return [Image(f"{PREFIX}{name}.svg", told, plots.lines(title, says, drawn))]
+    return [Image(f"{PREFIX}{name}.svg", alt, plots.lines(title, sentence, drawn))]

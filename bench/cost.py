@@ -108,4 +108,4 @@ def microseconds(info: str, command: str) -> float:
     for name, count, usec in _SPENT.findall(info.replace("\r", "")):
         if name == command and int(count):
             return int(usec) / int(count)
-    raise BenchError(f"INFO commandstats tells nothing of {command}")
+    raise BenchError(f"INFO commandstats has no {command}")

@@ -180,14 +180,14 @@ def _measured(engine: str, repeats: int, requests: int) -> str:
         server = machine.versions(running)["server"]
     day = datetime.now(UTC).date().isoformat()
     times = "one run" if repeats == 1 else f"{repeats} runs"
-    told = (
+    note = (
         f"Measured {day} with {server} on {facts['processor']}, {facts['cores']} cores (load "
         f"before: {facts['load_before']}). Times: Redis' own account, the median of {times} of "
         f"{requests:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
         f"{FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
         "sorted set by some percent."
     )
-    return f"{table(found)}\n\n{told}"
+    return f"{table(found)}\n\n{note}"
 
 
 def _row(kind: str) -> Row:

@@ -47,26 +47,26 @@ class Picture:
 
     name: the file name without its suffix.
     options: the options of the rule.
-    says: the sentence below the title.
+    sentence: the sentence below the title.
     line: the value that the line shows.
     """
 
     name: str
     title: str
     options: str
-    says: str
+    sentence: str
     line: str = REMAINING
 
 
 def draw(picture: Picture, run: Run) -> str:
     """Return the SVG of `run`."""
     rule = f"RL.HIT k {MAX} {WINDOW_S} {picture.options}".strip()
-    told = describe(picture, run)
+    alt = describe(picture, run)
     parts = [
-        *svg.opening(WIDTH, HEIGHT, f"{picture.title}: {rule}", told, STYLE),
+        *svg.opening(WIDTH, HEIGHT, f"{picture.title}: {rule}", alt, STYLE),
         text(LEFT - 40, 28, picture.title, "name"),
         text(WIDTH - 20, 28, rule, "rule", "end"),
-        text(LEFT - 40, 50, picture.says, "soft"),
+        text(LEFT - 40, 50, picture.sentence, "soft"),
         *_hits(run),
         *_worst(run),
         *_state(picture, run),
@@ -81,8 +81,8 @@ def describe(picture: Picture, run: Run) -> str:
     """Return the text alternative of the picture."""
     begin_us, count = run.worst()
     begin = number(begin_us / MICROSECONDS)
-    told = [
-        picture.says,
+    words = [
+        picture.sentence,
         f"{len(run.hits)} hits in {SECONDS} s under the rule {MAX} hits per {WINDOW_S} s.",
         f"{run.admitted()} are admitted.",
         f"The fullest {WINDOW_S} s, from {begin} s on, admit {count}.",
@@ -93,8 +93,8 @@ def describe(picture: Picture, run: Run) -> str:
         at += len(hits)
         if part:
             admitted = sum(hit.admitted for hit in part)
-            told.append(f"{name.capitalize()}: {admitted} of {len(part)} admitted.")
-    return " ".join(told)
+            words.append(f"{name.capitalize()}: {admitted} of {len(part)} admitted.")
+    return " ".join(words)
 
 
 # -- the parts -------------------------------------------------------------------------------------
@@ -132,10 +132,10 @@ def _worst(run: Run) -> list[str]:
     left, right = _x(begin_us), _x(begin_us + WINDOW_S * MICROSECONDS)
     middle = begin_us + WINDOW_S * MICROSECONDS // 2
     over = " over" if count > MAX else ""
-    told = f"{count} in {WINDOW_S} s" + (f": {count - MAX} above the rule" if over else "")
+    words = f"{count} in {WINDOW_S} s" + (f": {count - MAX} above the rule" if over else "")
     return [
         f'<path class="worst{over}" d="M{left} {BRACKET + 7}V{BRACKET}H{right}V{BRACKET + 7}"/>',
-        text(_at(middle), BRACKET - 6, told, f"count{over}", "middle"),
+        text(_at(middle), BRACKET - 6, words, f"count{over}", "middle"),
     ]
 
 
@@ -211,15 +211,15 @@ def _legend(picture: Picture, run: Run) -> list[str]:
     worst = f"the fullest {WINDOW_S} s"
     found: list[str] = []
     x = float(LEFT)
-    for said, mark in (
+    for label, mark in (
         (yes, '<rect class="yes" x="0" y="-11" width="4" height="13"/>'),
         (no, '<rect class="no" x="0" y="-6" width="4" height="8"/>'),
         (worst, '<path class="worst" d="M-10 -1V-7H6V-1"/>'),
         (picture.line, '<path class="state" d="M-10 -4H6"/>'),
     ):
         found.append(f'<g transform="translate({number(x)} {y})">{mark}</g>')
-        found.append(text(x + 11, y, said, "soft"))
-        x += 50 + svg.LETTER * len(said)
+        found.append(text(x + 11, y, label, "soft"))
+        x += 50 + svg.LETTER * len(label)
     return found
 
 

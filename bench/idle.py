@@ -71,7 +71,7 @@ def _connect(port: int, count: int, stack: ExitStack) -> None:
             for sock in group:
                 sock.sendall(PING)
             for sock in group:
-                if (said := sock.recv(64)) != PONG:
-                    raise BenchError(f"PING got {said!r}")
+                if (reply := sock.recv(64)) != PONG:
+                    raise BenchError(f"PING got {reply!r}")
     except OSError as error:
         raise BenchError(f"an idle client could not connect: {error}") from None

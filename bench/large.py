@@ -63,8 +63,8 @@ def _transfer(port: int, words: list[bytes], head: bytes, limit_s: float, body: 
                 if len(begin) < len(head):
                     begin += buffer[: min(count, len(head))]
                     if not begin.startswith(head[: len(begin)]):
-                        said = begin.decode("utf-8", "replace")
-                        raise BenchError(f"{words[0].decode()} of a large value got {said!r}")
+                        reply = begin.decode("utf-8", "replace")
+                        raise BenchError(f"{words[0].decode()} of a large value got {reply!r}")
                 left -= count
             return time.perf_counter() - began
     except OSError as error:

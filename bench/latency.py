@@ -65,7 +65,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     return found
 
 
-def told(timing: Timing) -> dict[str, float]:
+def values(timing: Timing) -> dict[str, float]:
     """Return the results of one run by name: SHARES in UNIT, then the generator's values."""
     latency = sorted(timing.latency_ns)
     found = {name: percentile(latency, share) / NS_PER_UNIT for name, share in SHARES.items()}
@@ -110,4 +110,4 @@ def _run(
     prepared = load.batches([command], 1, row.keys, len(due_ns), turn)
     warm_up_s = seconds * WARM_UP
     port = parts[column].port
-    return told(openloop.run(port, prepared, due_ns, CLIENTS, warm_up_s, plan.limit_s))
+    return values(openloop.run(port, prepared, due_ns, CLIENTS, warm_up_s, plan.limit_s))

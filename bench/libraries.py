@@ -143,7 +143,7 @@ class Library:
     column: its name in figures.
     package: its name on PyPI; `modules` are the imports that it needs.
     exact: by design, never more than `most` hits in any window are admitted.
-    told: a description of it.
+    description: its client and its method.
     open: connects to a port, for a rule.
     """
 
@@ -151,7 +151,7 @@ class Library:
     package: str
     modules: tuple[str, ...]
     exact: bool
-    told: str
+    description: str
     open: Open
 
     @property

@@ -76,10 +76,10 @@ def versions(parts: Mapping[str, Part]) -> dict[str, str]:
 def _server(port: int) -> str:
     with Client(port) as client:
         info = client.text(b"INFO", b"server")
-    told = dict(line.split(":", 1) for line in info.split("\r\n") if ":" in line)
-    if "valkey_version" in told:
-        return f"Valkey {told['valkey_version']}"
-    return f"Redis {told.get('redis_version', '(no version)')}"
+    fields = dict(line.split(":", 1) for line in info.split("\r\n") if ":" in line)
+    if "valkey_version" in fields:
+        return f"Valkey {fields['valkey_version']}"
+    return f"Redis {fields.get('redis_version', '(no version)')}"
 
 
 def _told(argv: list[str]) -> str:

@@ -37,7 +37,7 @@ A row is run directly against the server, through the proxy (GET and SET also wi
 through each peer that is installed (HAProxy, twemproxy), in turn, then all again: what slows the
 machine slows them all. The rows tasks-* compare with Python libraries: pip install '.[bench]'.
 Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
-busy on the machine: the server, the load and the proxy want a core each; `spread` tells how far
+busy on the machine: the server, the load and the proxy want a core each; `spread` is how far
 the samples of a row lie apart. Without redis-benchmark all rows are made by the own generator.
 The last table holds the figures against what the project promises; it decides no exit code.
 

@@ -47,8 +47,8 @@ Hits are due at fixed rates, at random times (a Poisson process), whether the on
 answered or not. A hit's latency counts from when it was due: counted from when it could be sent, a
 stall would delay the load and so hide itself. The rates are shares of the peak that the proxy
 reaches when every client sends as soon as it is answered, the same for all. The generator is one
-process on the same machine: how late it sent is told (lag), and what it took of a core. A latency
-of which lag is a large part tells of the machine, not of what was asked.""",
+process on the same machine. Its own delay (lag) and its share of a core are given, because a
+latency that is mostly lag is not the server's.""",
     GROWTH: """\
 RL.HIT admitted, without pipelining, every client sending as soon as it is answered. Looked at are
 seconds in the middle of the load, by the server's own count and clock; CPU time is what the
@@ -80,7 +80,7 @@ def page(result: Result) -> tuple[str, list[Image]]:
         wrapped(INTRODUCTION),
         *_verdicts(result),
         "## The machine and the method",
-        bullets(where(result.date, result.machine, result.versions, result.told)),
+        bullets(where(result.date, result.machine, result.versions, result.sentences)),
     ]
     for title, kinds in TABLES:
         rows = result.of(kinds)
@@ -109,14 +109,17 @@ def _section(
 
 
 def where(
-    date: str, machine: Mapping[str, object], versions: Mapping[str, object], told: Iterable[str]
+    date: str,
+    machine: Mapping[str, object],
+    versions: Mapping[str, object],
+    sentences: Iterable[str],
 ) -> Iterable[str]:
     """Yield the date, the machine, the versions and the method of a run as sentences."""
     facts = ", ".join(f"{name.replace('_', ' ')} {of}" for name, of in machine.items())
     yield f"Measured on {date}."
     yield f"Machine: {facts}."
     yield f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}."
-    yield from (f"{line[:1].upper()}{line[1:]}." for line in told)
+    yield from (f"{line[:1].upper()}{line[1:]}." for line in sentences)
 
 
 def tables(rows: Sequence[Row]) -> Iterable[str]:
@@ -215,10 +218,10 @@ def _missed(one: Row) -> str:
 def _latency(result: Result) -> tuple[list[str], list[Image]]:
     lines = [["load", "hits/s offered", "through", *(f"{name}, µs" for name in latency.SHARES)]]
     lines[0] += ["answered/s", "lag p99, µs", "generator, % of a core"]
-    told = (*latency.SHARES, latency.RATE, latency.LAG, latency.CPU)
+    values = (*latency.SHARES, latency.RATE, latency.LAG, latency.CPU)
     for percent, offered in charts.offers(result):
         for party in latency.PARTIES:
-            names = [latency.name_of(LATENCY, name, percent) for name in told]
+            names = [latency.name_of(LATENCY, name, percent) for name in values]
             found = [result.median(name, party) for name in names]
             if any(value is not None for value in found):
                 head = [f"{percent} %", number(offered), charts.NAMES[party]]

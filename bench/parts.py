@@ -202,7 +202,7 @@ def environ(name: str) -> dict[str, str]:
 
 
 def announced(process: Process) -> int:
-    """Return the port at which a proxy says that it listens. Raises BenchError."""
+    """Return the port at which a proxy logs that it listens. Raises BenchError."""
     end = time.monotonic() + START_S
     while True:
         text = process.log()

@@ -22,7 +22,7 @@ PICTURES: Final = (
         "log",
         "LOG, the default",
         "",
-        "Never more than 10 in any 10 s: a hit comes free exactly 10 s after it was admitted.",
+        "Never more than 10 in any 10 s: a hit stops counting exactly 10 s after it was admitted.",
     ),
     Picture(
         "zlog",
@@ -48,7 +48,7 @@ PICTURES: Final = (
         "token",
         "TOKEN",
         "ALGO TOKEN",
-        "One token a second flows back, up to 10: a full bucket and what flows in meanwhile.",
+        "One token a second flows back, up to 10: a full bucket admits 10 at once.",
         TOKENS,
     ),
     Picture(
@@ -76,7 +76,7 @@ PICTURES: Final = (
         "wait",
         "LEAKY with WAIT",
         "ALGO LEAKY WAIT 5",
-        "Hits leave one a second. A reply is held for up to 5 s; who would wait longer is refused.",
+        "Hits leave one a second. A reply is held for up to 5 s; longer waits are refused.",
         LEVEL,
     ),
     Picture("gap", "LOG with GAP", "GAP 0.5", "Between two hits that count lies half a second."),
@@ -90,13 +90,13 @@ PICTURES: Final = (
         "strict",
         "LOG with STRICT",
         "STRICT",
-        "Refused hits count too: who keeps coming faster than the rule stays out, until the pause.",
+        "Refused hits count too: clients that keep retrying stay blocked, until the pause.",
     ),
     Picture(
         "penalty",
         "LOG with PENALTY",
         "PENALTY 10",
-        "The first refusal, at 10.4 s, closes the key for 10 s. Trying meanwhile prolongs nothing.",
+        "The first refusal, at 10.4 s, blocks the key for 10 s. Further tries prolong nothing.",
     ),
 )
 

@@ -65,9 +65,9 @@ class Process:
         """Raise BenchError if the program has ended, or if time.monotonic() is past `end`."""
         if self._process.poll() is None and time.monotonic() < end:
             return
-        said = " ".join(self.log().split())[-LOG_SHOWN:]
+        output = " ".join(self.log().split())[-LOG_SHOWN:]
         what = "does not answer" if self._process.poll() is None else "ended"
-        raise BenchError(f"{self._name} {what}: {said or 'it wrote nothing'}")
+        raise BenchError(f"{self._name} {what}: {output or 'it wrote nothing'}")
 
     def close(self) -> None:
         """End the program: SIGTERM, and SIGKILL after STOP_S."""
@@ -84,15 +84,15 @@ def run(argv: Sequence[str], limit_s: float) -> str:
     except OSError as error:
         raise BenchError(f"{argv[0]}: {error.strerror}") from None
     try:
-        out, said = process.communicate(timeout=limit_s)
+        out, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise BenchError(f"{Path(argv[0]).name} took more than {limit_s:g} s") from None
     finally:
         _end(process)
     if process.returncode:
-        why = " ".join(said.decode("utf-8", "replace").split())[:LOG_SHOWN]
+        why = " ".join(errors.decode("utf-8", "replace").split())[:LOG_SHOWN]
         raise BenchError(f"{Path(argv[0]).name} failed: {why or f'code {process.returncode}'}")
-    return (out or said).decode("utf-8", "replace")
+    return (out or errors).decode("utf-8", "replace")
 
 
 def free_port() -> int:

@@ -31,8 +31,8 @@ class Progress:
 
     def finish(self, name: str, medians: Mapping[str, float], unit: str) -> None:
         """Show the result of one figure: `medians` by column, in `unit`."""
-        told = ", ".join(f"{column} {number(value)}" for column, value in medians.items())
-        self._show(f"{self._head()} {name} ({unit}): {told or 'nothing to measure'}", end="\n")
+        shown = ", ".join(f"{column} {number(value)}" for column, value in medians.items())
+        self._show(f"{self._head()} {name} ({unit}): {shown or 'nothing to measure'}", end="\n")
 
     def _head(self) -> str:
         seconds = int(time.monotonic() - self._began)

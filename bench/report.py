@@ -57,13 +57,13 @@ class Report:
     """All results of a run.
 
     date: in ISO 8601.
-    told: the method as sentences; `method` as values.
+    sentences: the method as sentences; `method` as values.
     """
 
     date: str
     machine: Mapping[str, str | int | float]
     versions: Mapping[str, str]
-    told: Sequence[str]
+    sentences: Sequence[str]
     method: Mapping[str, object]
     figures: Sequence[Figure]
     verdicts: Sequence[Verdict] = ()
@@ -75,7 +75,7 @@ class Report:
             "date": self.date,
             "machine": dict(self.machine),
             "versions": dict(self.versions),
-            "method": {"told": list(self.told), **self.method},
+            "method": {"sentences": list(self.sentences), **self.method},
             "rows": [
                 {
                     "name": figure.name,
@@ -126,7 +126,7 @@ class Report:
             for name, value in self.machine.items()
         )
         versions = ", ".join(f"{name} {value}" for name, value in self.versions.items())
-        return "\n".join([self.date, machine, versions, *self.told])
+        return "\n".join([self.date, machine, versions, *self.sentences])
 
 
 def table(figures: Sequence[Figure]) -> str:

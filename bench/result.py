@@ -24,7 +24,7 @@ class Result:
             self.date = str(data["date"])
             self.machine: Mapping[str, object] = dict(data["machine"])
             self.versions: Mapping[str, object] = dict(data["versions"])
-            self.told: Sequence[str] = [str(line) for line in data["method"]["told"]]
+            self.sentences: Sequence[str] = [str(line) for line in data["method"]["sentences"]]
             self.rows: Sequence[Row] = list(data["rows"])
             self.verdicts: Sequence[Row] = list(data["verdicts"])
             self._named: dict[str, Row] = {row["name"]: row for row in self.rows}

@@ -164,7 +164,7 @@ ROWS: Final = (
         for size in (1, DEEP)
     ),
     Row("start", START, "ms", "from the start of a program to its first reply through it"),
-    Row("idle", IDLE, "kB", "resident memory for each idle client that has said PING"),
+    Row("idle", IDLE, "kB", "resident memory for each idle client that has sent PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
     Row(GROWTH_CLIENTS, GROWTH, "/s", "RL.HIT by 1 to 5,000 clients", (_LASTING,)),
     Row(GROWTH_KEYS, GROWTH, "/s", "RL.HIT on 10 to 1,000,000 live keys", (_LASTING,)),

@@ -17,8 +17,8 @@ DARK: Final = """\
 .axis{stroke:#9198a1}"""
 
 
-def opening(width: int, height: int, title: str, told: str, style: str) -> list[str]:
-    """Return the first lines: title, text alternative (`told`), style and card.
+def opening(width: int, height: int, title: str, alt: str, style: str) -> list[str]:
+    """Return the first lines: title, text alternative (`alt`), style and card.
 
     The caller appends </svg>.
     """
@@ -26,7 +26,7 @@ def opening(width: int, height: int, title: str, told: str, style: str) -> list[
     return [
         f'<svg {head} role="img" aria-labelledby="title desc">',
         f'<title id="title">{escape(title)}</title>',
-        f'<desc id="desc">{escape(told)}</desc>',
+        f'<desc id="desc">{escape(alt)}</desc>',
         f"<style>{style}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>',
     ]

@@ -58,7 +58,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
         return count / seconds
 
     note = f"{count:,} hits on {row.keys:,} keys, each of which has had one. " + "; ".join(
-        f"{one.column}: {one.told}" for one in LIBRARIES
+        f"{one.column}: {one.description}" for one in LIBRARIES
     )
     absent = tuple(one.column for one in LIBRARIES if not one.installed)
     figure = Figure(row.name, row.kind, row.unit, NAME, note, absent=absent, best={FASTEST: EXACT})

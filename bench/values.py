@@ -72,8 +72,8 @@ class Reader:
         if len(self._head) < len(HEAD):
             self._head += buffer[: min(count, len(HEAD) - len(self._head))]
             if not HEAD.startswith(self._head):
-                said = self._head.decode("utf-8", "replace")
-                raise BenchError(f"GET of a large value got {said!r}")
+                reply = self._head.decode("utf-8", "replace")
+                raise BenchError(f"GET of a large value got {reply!r}")
         self._left -= count
         return self._left <= 0
 

@@ -42,7 +42,7 @@ def watching(part: Part) -> Iterator[None]:
     """
     found = re.search(r"admin +(http://\S+/)", part.process.log())
     if found is None:
-        raise BenchError(f"{part.name} told of no admin address")
+        raise BenchError(f"{part.name} logged no admin address")
     over = threading.Event()
     failed: list[Exception] = []
 

@@ -13,8 +13,8 @@
 --          microseconds of the penalty (0: none), microseconds it may be held
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
---          microseconds to hold the hit; else, in microseconds, a refusal that wrote nothing has a
---          sixth: the time for which it holds
+--          microseconds to hold the hit, or until a penalty ends that alone refuses it; else, in
+--          microseconds, a refusal that wrote nothing has a sixth: the time for which it holds
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission = KEYS[1], number(ARGV[1]), number(ARGV[2])
@@ -82,6 +82,7 @@ end
 if running or early > 0 or cost > limit then
   limited, held = 1, 0
   if cost <= limit then
+    if running and early <= 0 then held = ends - clock end
     if penalty and not running then
       ends = max(max(clock, time + ceil(time_ns / 1000)) + penalty, clock + early)
       running, write = true, true
@@ -104,7 +105,8 @@ if write then
   end
 end
 local remaining = running and 0 or max(0, limit - level)
-local reply = {limited, limit, remaining, retry, ceil((reset - held) / unit)}
+local kept = limited == 0 and reset - held or reset
+local reply = {limited, limit, remaining, retry, ceil(kept / unit)}
 if hold then
   reply[6] = held
 elseif unit == 1 and retry > 0 and not write then

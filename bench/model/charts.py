@@ -49,20 +49,20 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
         ),
     ]
     writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
-    says = (
+    sentence = (
         f"50 clients, each with {writes} in a write, one worker. The model has not seen 6 masters."
     )
     title = f"Cost of a hit by masters, {writes} in a write"
-    told = f"{title}: measured, as in the table above, and by the model"
-    return [Image(f"{SCALE}cost-{name}.svg", told, plots.lines(title, says, panels))]
+    alt = f"{title}: measured, as in the table above, and by the model"
+    return [Image(f"{SCALE}cost-{name}.svg", alt, plots.lines(title, sentence, panels))]
 
 
 def _compared(title: str, found: Sequence[Run], value: str, model: Callable[[Run], float]) -> Panel:
     measured = [(float(run.masters), run.value(value)) for run in found]
-    told = [(float(run.masters), model(run)) for run in found]
+    alt = [(float(run.masters), model(run)) for run in found]
     lines = [
         Line(name, PLACES[name], points)
-        for name, points in (("measured", measured), ("model", told))
+        for name, points in (("measured", measured), ("model", alt))
     ]
     return Panel(title, "masters", lines)
 
@@ -96,7 +96,7 @@ def _forecasts(laws: Laws) -> Image:
             log_y=True,
         ),
     ]
-    says = "Predictions, not measurements: one hit in a write, even keys, 60 % of each core used."
-    told = "Predicted workers, masters and connections by hits per second, as in the table above"
+    sentence = "Predictions, not measurements: one hit a write, even keys, 60 % of each core used."
+    alt = "Predicted workers, masters and connections by hits per second, as in the table above"
     title = "What more hits would need"
-    return Image(f"{SCALE}forecast.svg", told, plots.lines(title, says, panels))
+    return Image(f"{SCALE}forecast.svg", alt, plots.lines(title, sentence, panels))

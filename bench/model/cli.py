@@ -66,13 +66,13 @@ def parse(argv: Sequence[str]) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    told = f"runs of each load, of which the median counts (default {REPEATS})"
-    made.add_argument("--repeats", metavar="N", type=whole_number(MOST_REPEATS), help=told)
+    words = f"runs of each load, of which the median counts (default {REPEATS})"
+    made.add_argument("--repeats", metavar="N", type=whole_number(MOST_REPEATS), help=words)
     made.add_argument("--engine", metavar="NAME", help="the server, as for python -m bench")
-    told = "the JSON (default bench/results/model.json)"
-    made.add_argument("--output", metavar="FILE", type=Path, default=DEFAULT_OUTPUT, help=told)
-    told = "one repeat and small counts: only to see that it runs"
-    made.add_argument("--quick", action="store_true", help=told)
+    words = "the JSON (default bench/results/model.json)"
+    made.add_argument("--output", metavar="FILE", type=Path, default=DEFAULT_OUTPUT, help=words)
+    words = "one repeat and small counts: only to see that it runs"
+    made.add_argument("--quick", action="store_true", help=words)
     args = made.parse_args(argv)
     output: Path = args.output.absolute()
     if output != DEFAULT_OUTPUT and not output.parent.is_dir():
@@ -169,13 +169,13 @@ def _told(options: Options) -> list[str]:
     generator = redis_benchmark.NAME if redis_benchmark.executable() else load.NAME
     turns = "one turn" if options.repeats == 1 else f"{options.repeats} turns"
     masters, workers = ", ".join(map(str, MASTERS)), " and of ".join(map(str, WORKERS))
-    told = [
+    sentences = [
         f"{turns} of clusters of {masters} masters, behind a proxy of {workers} workers; medians",
         f"all on one machine over loopback, no replicas, no TLS; load by {generator}",
         "hits by LOG, with keys spread over all slots or on one key",
         f"a window of {runs.TIMES.window_s:g} s in each load, between two pauses of the clients",
     ]
-    return [*told, "a quick run: these figures mean nothing"] if options.quick else told
+    return [*sentences, "a quick run: these figures mean nothing"] if options.quick else sentences
 
 
 def _summary(found: Result) -> Iterator[str]:

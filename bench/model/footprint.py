@@ -126,9 +126,9 @@ def _connect(port: int, count: int, pipeline: int, stack: ExitStack) -> list[soc
 def _send(sock: socket.socket, number: int, hits: int) -> None:
     """Send `hits` hits on keys from `number` * `hits` on in one write, and await the replies."""
     sock.sendall(b"".join(bulks(*_hit(number * hits + other)) for other in range(hits)))
-    told = b""
-    while told.count(_REPLY) < hits:
+    replies = b""
+    while replies.count(_REPLY) < hits:
         data = sock.recv(READ_BYTES)
-        if not data or told.startswith(b"-"):
-            raise BenchError(f"a hit was answered {told + data!r}")
-        told += data
+        if not data or replies.startswith(b"-"):
+            raise BenchError(f"a hit was answered {replies + data!r}")
+        replies += data

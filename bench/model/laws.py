@@ -209,7 +209,7 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
     refused = busy((run for run in found if run.masters not in FITTED), runs.REFUSED)
     hot, later = busy(found, runs.HOT), [look for look in looks if look.masters not in FITTED]
 
-    def told(run: Run) -> float:
+    def batch(run: Run) -> float:
         return laws.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
 
     def check(name: str, predict: Callable[[Run], float], of: Sequence[Run]) -> Errors:
@@ -224,21 +224,21 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
             proxy, lambda run: laws.proxy_us(run.pipeline, run.value(runs.BATCH)), new
         ),
         "proxy, held out, from the load": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, told(run)), new
+            proxy, lambda run: laws.proxy_us(run.pipeline, batch(run)), new
         ),
         "proxy, one hot key, from the load": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, told(run)), hot
+            proxy, lambda run: laws.proxy_us(run.pipeline, batch(run)), hot
         ),
         "proxy, remembered refusals, held out": check(
             proxy, lambda run: laws.refused_us(run.pipeline), refused
         ),
         "Redis, fitted runs": check(redis, lambda run: laws.redis_us(run.value(runs.BATCH)), old),
         "Redis, held out": check(redis, lambda run: laws.redis_us(run.value(runs.BATCH)), new),
-        "Redis, held out, from the load": check(redis, lambda run: laws.redis_us(told(run)), new),
+        "Redis, held out, from the load": check(redis, lambda run: laws.redis_us(batch(run)), new),
         "Redis, one hot key, from the load": check(
-            redis, lambda run: laws.redis_us(told(run)), hot
+            redis, lambda run: laws.redis_us(batch(run)), hot
         ),
-        "batch, held out, from the load": check(runs.BATCH, told, new),
+        "batch, held out, from the load": check(runs.BATCH, batch, new),
         "connections of a master, held out": errors(
             [connections(look) for look in later],
             [look.connections / look.masters for look in later],

@@ -44,8 +44,8 @@ class Node:
     def script_calls(self) -> int:
         """Return how many scripts it has been called for so far. Raises BenchError."""
         with Client(self.port) as client:
-            told = client.text(b"INFO", b"commandstats").replace("\r", "")
-        return sum(int(count) for count in _CALLS.findall(told))
+            text = client.text(b"INFO", b"commandstats").replace("\r", "")
+        return sum(int(count) for count in _CALLS.findall(text))
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Proxy:
         return sum(map(resident_bytes, cpu.family(self.process.pid)))
 
 
-def fields(told: str) -> dict[str, str]:
+def fields(text: str) -> dict[str, str]:
     """Return the fields of a text in the format of INFO."""
-    return dict(line.split(":", 1) for line in told.replace("\r", "").split("\n") if ":" in line)
+    return dict(line.split(":", 1) for line in text.replace("\r", "").split("\n") if ":" in line)
 
 
 @contextmanager

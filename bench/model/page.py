@@ -91,7 +91,7 @@ def page(result: Result) -> tuple[str, list[Image]]:
         wrapped(INTRODUCTION),
         bullets(_short(result, made)),
         "## The machine and the method",
-        bullets(where(result.date, result.machine, result.versions, result.told)),
+        bullets(where(result.date, result.machine, result.versions, result.sentences)),
         wrapped(
             "To run it again: `python -m bench model`, then "
             "`python -m bench.model.page RESULT PAGE`."
@@ -382,7 +382,7 @@ def _hot(result: Result, made: Laws) -> str:
     A worker's call to open a remembered refusal takes a round trip, in which all its hits that are
     under way go to Redis.
     """
-    told = []
+    lines = []
     for pipeline in sorted({run.pipeline for run in _of(result, runs.HOT_REFUSED)}):
         for workers in sorted({run.workers for run in _of(result, runs.HOT_REFUSED)}):
             found = [
@@ -393,7 +393,7 @@ def _hot(result: Result, made: Laws) -> str:
             most = max(run.value(runs.CALLS_S) for run in found)
             fastest = max(run.value(runs.RATE) for run in found)
             noun = "worker" if workers == 1 else "workers"
-            told.append(
+            lines.append(
                 f"load 50/{pipeline}, {workers} {noun}: at most {most:,.0f} script calls per "
                 f"second at up to {fastest:,.0f} hits per second (measured)"
             )
@@ -406,7 +406,7 @@ def _hot(result: Result, made: Laws) -> str:
                 "about as many as are unanswered at that moment. A window of the runs holds one "
                 "or two such moments."
             ),
-            bullets(f"{line[:1].upper()}{line[1:]}." for line in told),
+            bullets(f"{line[:1].upper()}{line[1:]}." for line in lines),
             wrapped(
                 f"Predicted for N workers of {SINGLE.under_way} unanswered hits: "
                 f"{SINGLE.under_way} N calls per second at the master of the key, however many "

@@ -22,13 +22,13 @@ class Result:
     """All that was measured. The laws follow from it.
 
     date: in ISO 8601.
-    told: the method as sentences.
+    sentences: the method as sentences.
     """
 
     date: str
     machine: Mapping[str, str | int | float]
     versions: Mapping[str, str]
-    told: Sequence[str]
+    sentences: Sequence[str]
     runs: Sequence[Run]
     looks: Sequence[Footprint]
 
@@ -46,7 +46,7 @@ class Result:
             "date": self.date,
             "machine": dict(self.machine),
             "versions": dict(self.versions),
-            "told": list(self.told),
+            "sentences": list(self.sentences),
             "runs": [
                 {
                     **asdict(run),
@@ -72,7 +72,7 @@ def parse(data: Any) -> Result:
             str(data["date"]),
             dict(data["machine"]),
             dict(data["versions"]),
-            [str(line) for line in data["told"]],
+            [str(line) for line in data["sentences"]],
             [Run(**run) for run in data["runs"]],
             [Footprint(**look) for look in data["looks"]],
         )

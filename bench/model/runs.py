@@ -169,19 +169,19 @@ def measure(one: Load, times: Times, upstream: Cluster, proxy: Proxy) -> dict[st
         clients.pause()
         before = _look(upstream, proxy)
         began = time.perf_counter()
-        calls = told = 0
+        calls = counted = 0
         for _ in range(MOST_WINDOWS):
             clients.resume()
             time.sleep(times.window_s)
             clients.pause()
             seconds = time.perf_counter() - began
             after = _look(upstream, proxy)
-            calls, told = after.calls - before.calls, after.hits - before.hits
-            if calls > 0 and told > 0:  # one window is enough, but on a machine that stalls
+            calls, counted = after.calls - before.calls, after.hits - before.hits
+            if calls > 0 and counted > 0:  # one window is enough, but on a machine that stalls
                 break
     # Each admitted hit is one call. Redis counts it at once, and a worker publishes it later.
-    hits = told if one.refuses else calls
-    if hits <= 0 or told <= 0:
+    hits = counted if one.refuses else calls
+    if hits <= 0 or counted <= 0:
         raise BenchError("no hit was answered while it was measured")
     masters = [then - first for first, then in zip(before.masters, after.masters, strict=True)]
     spent, a_hit = after.proxy - before.proxy, MILLION / hits
@@ -196,8 +196,8 @@ def measure(one: Load, times: Times, upstream: Cluster, proxy: Proxy) -> dict[st
         CALLS: calls / hits,
         CALLS_S: calls / seconds,
         BATCH: calls / max(1, after.reads - before.reads),
-        CLIENT_IN: (after.client_in - before.client_in) / told,
-        CLIENT_OUT: (after.client_out - before.client_out) / told,
+        CLIENT_IN: (after.client_in - before.client_in) / counted,
+        CLIENT_OUT: (after.client_out - before.client_out) / counted,
         NODE_IN: (after.node_in - before.node_in) / hits,
         NODE_OUT: (after.node_out - before.node_out) / hits,
     }
@@ -219,7 +219,7 @@ def _key(command: Command, number: int) -> Command:
 
 
 def _look(upstream: Cluster, proxy: Proxy) -> _Look:
-    told = proxy.settled()
+    counted = proxy.settled()
     stats = [node.fields("stats") for node in upstream.nodes]
     return _Look(
         _spent(proxy.process),
@@ -229,7 +229,7 @@ def _look(upstream: Cluster, proxy: Proxy) -> _Look:
             sum(int(each[name]) for each in stats)
             for name in ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
         ),
-        *(int(told[name]) for name in ("hits", "bytes_in", "bytes_out")),
+        *(int(counted[name]) for name in ("hits", "bytes_in", "bytes_out")),
     )
 
 

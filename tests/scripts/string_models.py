@@ -265,13 +265,14 @@ class Model(ABC, Generic[State]):
         spare = 0 if until_us else self.spare(state, rule, clock)
         self.reset_us = max(until_us - clock_us, 0, self._reset_us(rule, clock_us, state))
         limited = bool(until_us) or (ask.cost > 0 and not self._fits(rule, clock, state, ask))
-        self.retry_us = -1
+        self.retry_us, alone_us = -1, 0  # alone_us: until a penalty ends that alone refuses it
         if limited and ask.cost <= rule.limit:
             own_us = self._retry_us(rule, clock_us, state, ask)
             self.retry_us = max(until_us - clock_us, own_us)
+            alone_us = 0 if own_us else until_us - clock_us
         retry = -1 if self.retry_us < 0 else up(self.retry_us, ask.unit)
         reply = [int(limited), rule.limit, spare, retry, up(self.reset_us, ask.unit)]
-        return reply if ask.wait_us is None else [*reply, 0]
+        return reply if ask.wait_us is None else [*reply, alone_us]
 
 
 def up(value: int, unit: int) -> int:

@@ -937,7 +937,10 @@ def test_penalty_applies_to_shaped_hits(client: redis.Redis) -> None:
         1, 10, 0, 200_000, 300_000, 0,
     ]  # fmt: skip
     assert limiter.value() == f"L3:{at(0)}000!{at(0.2)}"
-    assert limiter.hit(at(0.1), rule, wait_us=SECOND, unit=1) == [1, 10, 0, 100_000, 200_000, 0]
+    # The penalty alone refuses a hit that would be held for less than its wait.
+    hit = [1, 10, 0, 100_000, 200_000, 100_000]
+    assert limiter.hit(at(0.1), rule, wait_us=SECOND, unit=1) == hit
+    assert limiter.hit(at(0.1), rule, wait_us=199_999, unit=1)[3:] == [100_000, 200_000, 0]
     assert limiter.hit(at(0.1), rule, unit=1) == [1, 10, 0, 100_000, 200_000]
     assert limiter.hit(at(0.2), rule, wait_us=SECOND, unit=1)[5] == 100_000
     assert limiter.value() == f"L2:{at(0.2)}000"

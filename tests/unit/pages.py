@@ -75,7 +75,7 @@ def _check_accessible(image: Image, name: str) -> None:
     assert "prefers-color-scheme:dark" in str(root.findtext(f"{SVG}style")), name
     assert not re.search('href="(?!#)', text), name
     assert "url(" not in text, name
-    assert image.told, name
+    assert image.alt, name
 
 
 def _check_labels(text: str, name: str) -> None:

@@ -270,7 +270,7 @@ def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
     report.write(made, path)
     assert [found.name for found in tmp_path.iterdir()] == ["out.json"]
     written = json.loads(path.read_text())
-    assert written["method"] == {"told": ["how"], "n": 1}
+    assert written["method"] == {"sentences": ["how"], "n": 1}
     assert written["rows"][0]["samples"] == figure().samples
     assert written["rows"][0]["medians"] == figure().medians()
     assert written["rows"][0]["ratios"] == figure().ratios()

@@ -78,7 +78,7 @@ def test_percentile_of_no_values() -> None:
 def test_report_of_a_run() -> None:
     latency_ns = [1000 * number for number in range(1000, 0, -1)]
     made = Timing(latency_ns, [3000] * 1000, elapsed_s=2.0, cpu_s=0.75, whole_s=2.5)
-    assert latency.told(made) == {
+    assert latency.values(made) == {
         "p50": 500,
         "p99": 990,
         "p99.9": 999,

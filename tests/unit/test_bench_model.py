@@ -94,8 +94,8 @@ def made(noise: float = 0.0) -> result.Result:
     """A result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
-    told = ["one turn of all", "and so on"]
-    found = result.Result("2026-01-02", facts, versions, told, measured(noise), looked())
+    sentences = ["one turn of all", "and so on"]
+    found = result.Result("2026-01-02", facts, versions, sentences, measured(noise), looked())
     return result.parse(json.loads(json.dumps(found.to_json())))
 
 

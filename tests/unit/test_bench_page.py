@@ -59,9 +59,9 @@ def result(verdicts: tuple[Verdict, ...] = BOUNDS) -> Result:
     """The result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
-    told = ["one turn of all", "and so on"]
+    sentences = ["one turn of all", "and so on"]
     made = report.Report(
-        "2026-01-02T03:04:05+00:00", facts, versions, told, {}, FIGURES, list(verdicts)
+        "2026-01-02T03:04:05+00:00", facts, versions, sentences, {}, FIGURES, list(verdicts)
     )
     return Result(json.loads(json.dumps(made.to_json())))
 
@@ -195,7 +195,7 @@ def test_invalid_result_is_an_error(
 
 
 def test_missing_part_is_named() -> None:
-    data = {"date": "", "machine": {}, "versions": {}, "method": {"told": []}, "rows": []}
+    data = {"date": "", "machine": {}, "versions": {}, "method": {"sentences": []}, "rows": []}
     with pytest.raises(UsageError, match="verdicts"):
         Result({"schema": report.SCHEMA, **data})
 

@@ -41,5 +41,5 @@ class Silent:
 
 def test_proxy_without_an_admin_address_is_not_watched() -> None:
     part = Part("watched", 1, Silent(), 0.0)  # type: ignore[arg-type]
-    with pytest.raises(BenchError, match="told of no admin address"), watched.watching(part):
+    with pytest.raises(BenchError, match="logged no admin address"), watched.watching(part):
         pass

@@ -92,7 +92,7 @@ ENTRIES: Final = (
         categories=[b"@write", b"@fast", b"@blocking", b"@scripting"],
         tips=_VARIES,
         keys=_CHANGES,
-        summary=b"Counts a hit on a rate limiter and tells whether it is admitted.",
+        summary=b"Counts a hit on a rate limiter and returns whether it is admitted.",
         complexity=_HITS,
         arguments=(
             *_COMMON,
@@ -109,7 +109,7 @@ ENTRIES: Final = (
         categories=[b"@read", b"@fast", b"@scripting"],
         tips=_VARIES,
         keys=[b"RO", b"access"],
-        summary=b"Tells what RL.HIT would answer, and writes nothing.",
+        summary=b"Returns what RL.HIT would return, and writes nothing.",
         complexity=_HITS,
         arguments=(*_COMMON, _AND),
     ),

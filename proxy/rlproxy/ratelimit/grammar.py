@@ -240,8 +240,8 @@ class Rule:
     def attempt(self) -> Rule:
         """Return the same hit without STRICT and PENALTY, so that a refusal writes nothing.
 
-        Its reply is in microseconds. If the rule shapes, a sixth integer is the time to hold the
-        reply.
+        Its reply is in microseconds. If the rule shapes, it has a sixth integer: the time to hold
+        the reply; of a refusal the time until a penalty ends that alone refuses the hit, or 0.
         """
         if self._attempt is None:
             self._attempt = self._variant(Limiter.attempt, self.shapes)
@@ -252,6 +252,16 @@ class Rule:
         if self._final is None:
             self._final = self._variant(Limiter.final, self.shapes)
         return self._final
+
+    def within(self, wait_us: int) -> Rule:
+        """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
+        limiter, script = self.limiter, self.script
+        assert limiter is not None and script is not None
+        limiter = limiter.copy(limiter.unit_us)
+        limiter.wait_us = wait_us
+        made = script_call(script, limiter, False)
+        made._label = self.label()
+        return made
 
     def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
         assert self.script is not None

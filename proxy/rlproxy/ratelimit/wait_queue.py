@@ -6,11 +6,14 @@
                                 others: sleep until they are the head, or their deadline has passed
 
 A hit behind the head sends one look when it joins and one at its deadline. Only the head attempts:
-when its retry_after is over, when quota was given back, and every ASK_S at the latest. While a
-refused hit waits on a key, hits without WAIT on that key are refused with the time that the head
-still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
-STRICT nor PENALTY, which apply to the final refusal only. Where the script shapes (LEAKY), the hit
-takes its slot at once and only its reply is held.
+when its retry_after is over, when quota was given back, and every LONGEST_PAUSE_S at the latest.
+While a refused hit waits on a key, hits without WAIT on that key are refused with the time that the
+head still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
+STRICT nor PENALTY, which apply to the final refusal only.
+
+Where the script shapes (LEAKY), a hit attempts when it joins. It takes its slot at once, leaves the
+queue, and only its reply is held. A penalty makes it wait in the queue like any other hit, and
+those that join later wait behind it.
 
 The module uses no socket, event loop or session: the caller passes a clock, timers and callbacks.
 """
@@ -30,7 +33,8 @@ from rlproxy.resp import encoding
 # Least time from the head's latest request to an early attempt, in seconds. Early attempts happen
 # when another hit's look finds room. Also the pause after a refusal without a retry_after.
 WAKE_S: Final = 0.1
-ASK_S: Final = 30.0  # longest time from the head's latest request to its next attempt, seconds
+# Longest time from the head's latest request to its next attempt, in seconds.
+LONGEST_PAUSE_S: Final = 30.0
 KEEP_S: Final = 0.75  # interval of keep-alives, seconds; Redis' shortest idle timeout is 1 s
 MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect for further ones
 
@@ -52,7 +56,7 @@ class Waiter:
 
     where: database and key.
     rule: rule of the hit.
-    ask: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
+    send: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
     finish: sends the reply to the client.
     flush: writes the output of the other callbacks. A waiter calls it only where its caller does
         not flush: from timers, and when another waiter promotes or wakes it.
@@ -60,7 +64,7 @@ class Waiter:
     """
 
     __slots__ = (
-        "_ask",
+        "_send",
         "_cancel",
         "_deadline",
         "_does",
@@ -73,7 +77,7 @@ class Waiter:
         "_rule",
         "_until",
         "_waiting",
-        "asked_at",
+        "sent_at",
         "due",
         "waits",
         "where",
@@ -84,7 +88,7 @@ class Waiter:
         waiting: WaitQueues,
         where: Where,
         rule: Rule,
-        ask: Callable[[Rule], None],
+        send: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         flush: Callable[[], None],
         keep: Callable[[], None],
@@ -93,7 +97,7 @@ class Waiter:
         assert limiter is not None
         self._waiting = waiting
         self._rule = rule
-        self._ask = ask
+        self._send = send
         self._finish = finish
         self._flush = flush
         self._keep = keep
@@ -105,7 +109,7 @@ class Waiter:
         self._first = True  # its first request is not answered yet
         self._reply: bytes = b""  # reply of a held hit
         self.where = where
-        self.asked_at: float = 0.0  # time of its latest request
+        self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
         self.waits = False  # Redis has refused it or holds it: hits without WAIT must not overtake
 
@@ -113,7 +117,8 @@ class Waiter:
 
     def start(self) -> None:
         """Send the first request, after WaitQueues.join()."""
-        if self._rule.shapes or self._waiting.is_head(self):
+        shapes = self._rule.shapes and not self._waiting.refuses(self.where)
+        if shapes or self._waiting.is_head(self):
             self._put(_ATTEMPT)
         else:
             self._put(_LOOK)
@@ -134,18 +139,18 @@ class Waiter:
         if not found:  # an error, or not a reply of the script
             self._leave(frame)
             return
-        first, self._first = self._first, False
-        hopeless = found[3] == -1 or found[3] > self._limiter.wait_us
+        hopeless = self._hopeless(found, does)
+        self._first = False
         if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
             self._settled(found)
         elif does == _LAST_LOOK:
             self._last_looked(found)
-        elif found[0] == 1 and (self._rule.shapes or (first and hopeless)):
+        elif hopeless:
             self._refuse(found)
         else:
             if found[0] == 1:
-                self._waiting.waits(self)
-            if does == _ATTEMPT:
+                self._waiting.refused(self)
+            if does == _ATTEMPT and self._waiting.is_head(self):
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = self._waiting.clock() + pause_s
             self._go_on()
@@ -208,13 +213,16 @@ class Waiter:
 
     def _put(self, does: int) -> None:
         self._does = does
-        self.asked_at = self._waiting.clock()
+        self.sent_at = self._waiting.clock()
+        if self._rule.shapes and not self._first:
+            left_us = int((self._deadline - self.sent_at) * MICROSECONDS)
+            self._rule = self._rule.within(max(1, left_us))
         if does == _ATTEMPT:
-            self._ask(self._rule.attempt())
+            self._send(self._rule.attempt())
         elif does == _FINAL:
-            self._ask(self._rule.final())
+            self._send(self._rule.final())
         else:
-            self._ask(self._rule.look())
+            self._send(self._rule.look())
 
     def _go_on(self) -> None:
         """Send the request that is due, or sleep until one is."""
@@ -222,11 +230,21 @@ class Waiter:
         head = self._waiting.is_head(self)
         if now >= self._deadline:
             self._put(_FINAL if head else _LAST_LOOK)
-        elif head and now >= min(self.due, self.asked_at + ASK_S):
+        elif head and now >= min(self.due, self.sent_at + LONGEST_PAUSE_S):
             self._put(_ATTEMPT)
         else:
-            until = min(self.due, self.asked_at + ASK_S) if head else self._deadline
+            until = min(self.due, self.sent_at + LONGEST_PAUSE_S) if head else self._deadline
             self._set_timer(min(until, self._deadline))
+
+    def _hopeless(self, found: list[int], does: int) -> bool:
+        """Return whether Redis has refused the hit and can't admit it in time."""
+        if found[0] == 0:
+            return False
+        if self._rule.shapes and does == _ATTEMPT:
+            alone = len(found) > 5 and found[5] > 0  # only a penalty refuses it
+            due = self._waiting.clock() + found[3] / MICROSECONDS
+            return not alone or due > self._deadline
+        return self._first and (found[3] == -1 or found[3] > self._limiter.wait_us)
 
     def _settled(self, found: list[int]) -> None:
         """Reply to a hit that is admitted or finally refused, after its hold if there is one."""
@@ -236,10 +254,10 @@ class Waiter:
         if held_us > 0:
             self._does = _HELD
             self._reply = reply
-            self._waiting.waits(self)
             self.due = self._waiting.clock() + held_us / MICROSECONDS
             self._stop_timer()
             self._set_timer(self.due)
+            self._waiting.held(self)
         else:
             self._leave(reply)
 
@@ -285,13 +303,14 @@ class Waiter:
 
 
 class _Queue:
-    """The waiters on one key, in order of arrival."""
+    """The waiters on one key."""
 
-    __slots__ = ("waiters", "waiting")
+    __slots__ = ("held", "refused", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
-        self.waiting: int = 0  # number of waiters whose `waits` is set
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # not admitted, by arrival
+        self.refused: int = 0  # number of `waiters` that Redis has refused
+        self.held: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
 
 
 class WaitQueues:
@@ -320,7 +339,7 @@ class WaitQueues:
         self,
         where: Where,
         rule: Rule,
-        ask: Callable[[Rule], None],
+        send: Callable[[Rule], None],
         finish: Callable[[bytes], None],
         flush: Callable[[], None],
         keep: Callable[[], None],
@@ -332,7 +351,7 @@ class WaitQueues:
         """
         if self.count >= MAX_WAITING:
             return None
-        waiter = Waiter(self, where, rule, ask, finish, flush, keep)
+        waiter = Waiter(self, where, rule, send, finish, flush, keep)
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = _Queue()
@@ -356,12 +375,20 @@ class WaitQueues:
         Hits without WAIT must then not overtake it; see overtaking().
         """
         queue = self._queues.get(where)
-        return queue is not None and queue.waiting > 0
+        return queue is not None and (queue.refused > 0 or len(queue.held) > 0)
+
+    def refuses(self, where: Where) -> bool:
+        """Return whether a hit that Redis refused waits on this key."""
+        queue = self._queues.get(where)
+        return queue is not None and queue.refused > 0
 
     def needs_us(self, where: Where) -> int:
-        """Return the microseconds until the head's attempt or held reply is due, at least 1."""
-        head = self._head(where)
-        return 1 if head is None else max(1, ceil((head.due - self.clock()) * MICROSECONDS))
+        """Return the microseconds until a held reply or the head's attempt is due, at least 1."""
+        queue = self._queues.get(where)
+        if queue is None:
+            return 1
+        first = next(iter(queue.held or queue.waiters))
+        return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
 
     def freed(self, where: Where) -> None:
         """Wake the head of this key: a reset or a refund has given quota back."""
@@ -380,41 +407,53 @@ class WaitQueues:
         never = found[0] == 1 and found[3] == -1
         retry_us = -1 if never else max(found[3], self.needs_us(where))
         head = self._head(where)
-        if found[0] == 0 and head is not None and self.clock() >= head.asked_at + WAKE_S:
+        if found[0] == 0 and head is not None and self.clock() >= head.sent_at + WAKE_S:
             head.woken()  # the look found room, so the head's retry_after may be stale
         return encoding.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 
     def is_head(self, waiter: Waiter) -> bool:
-        """Return whether `waiter` is the first in its queue."""
+        """Return whether `waiter` is the first in its queue that is not admitted."""
         return self._head(waiter.where) is waiter
 
-    def waits(self, waiter: Waiter) -> None:
-        """Record that Redis refused or holds the hit, so that hits without WAIT must not overtake.
+    def refused(self, waiter: Waiter) -> None:
+        """Record that Redis has refused the hit: hits without WAIT must not overtake it.
 
         Not recorded for a hit that Redis answers with an error, or admits at its first attempt: it
         blocks no other hit.
         """
         if not waiter.waits:
             waiter.waits = True
-            self._queues[waiter.where].waiting += 1
+            self._queues[waiter.where].refused += 1
+
+    def held(self, waiter: Waiter) -> None:
+        """Record that the hit is admitted and its reply is due later: the next one is the head."""
+        queue = self._queues[waiter.where]
+        del queue.waiters[waiter]
+        queue.refused -= waiter.waits
+        queue.held[waiter] = None
+        waiter.waits = True
+        self.promote(waiter.where)
 
     def left(self, waiter: Waiter) -> None:
         """Remove `waiter` from its queue."""
         queue = self._queues[waiter.where]
-        del queue.waiters[waiter]
-        queue.waiting -= waiter.waits
+        if waiter in queue.held:
+            del queue.held[waiter]
+        else:
+            del queue.waiters[waiter]
+            queue.refused -= waiter.waits
         self.count -= 1
-        if not queue.waiters:
+        if not queue.waiters and not queue.held:
             del self._queues[waiter.where]
 
     def promote(self, where: Where) -> None:
-        """Wake the head of this queue after another waiter has left."""
+        """Wake the head of this queue after another waiter was admitted or has left."""
         head = self._head(where)
         if head is not None:
             head.promoted()
 
     def _head(self, where: Where) -> Waiter | None:
         queue = self._queues.get(where)
-        return next(iter(queue.waiters)) if queue is not None else None
+        return next(iter(queue.waiters), None) if queue is not None else None

@@ -57,13 +57,13 @@ class FailOpen(SessionPart):
         number, since, oldest = late_hits.answer(
             private.slots, before, private.received_at, self._late
         )
-        if held is not None and held.question is not None:
-            oldest = max(held.question_at, private.received_at)
+        if held is not None and held.owed is not None:
+            oldest = max(held.owed_since, private.received_at)
             if oldest <= before:
                 number += 1
                 since = oldest
                 oldest = NEVER
-                held.late(held.question, self.waited_in_vain)
+                held.late(held.owed, self.waited_in_vain)
         hangs = number == 0 and private.unanswered()
         if hangs:
             since = private.received_at

@@ -1,6 +1,6 @@
 """A hit with WAIT that is held until it is admitted, or until its time is over. No I/O.
 
-    hold() ──> WaitQueues ──ask()──> a lane, or the private connection
+    hold() ──> WaitQueues ──send()─> a lane, or the private connection
                    ^                       │
                    └───── answered() ──────┘    ... ──> the reply, and the session goes on
 
@@ -26,15 +26,15 @@ class HeldHit(SessionPart):
     finished: called once with the client's reply.
     """
 
-    __slots__ = ("_finished", "_reply_to", "_waiter", "question", "question_at")
+    __slots__ = ("_finished", "_reply_to", "_waiter", "owed", "owed_since")
 
     def __init__(self, parts: SessionParts, finished: Callable[[bytes], None]) -> None:
         super().__init__(parts)
         self._finished = finished
         self._waiter: Waiter | None = None
         self._reply_to: Call | None = None  # call with a reply that the waiter has not got yet
-        self.question: Call | None = None  # call that the private connection owes a reply to
-        self.question_at: float = 0.0  # time of sending it, in seconds
+        self.owed: Call | None = None  # call that the private connection owes a reply to
+        self.owed_since: float = 0.0  # time of sending it, in seconds
 
     def hold(self, call: Call) -> bool:
         """Put `call` into the queue of its key.
@@ -45,7 +45,7 @@ class HeldHit(SessionPart):
         where: Where = (db, call.key)
         flush = self._caller.flush
         waiter = self._context.waiting.join(
-            where, call.rule, lambda rule: self._ask(rule, call.key), self._end, flush, self._keep
+            where, call.rule, lambda rule: self._send(rule, call.key), self._end, flush, self._keep
         )
         if waiter is None:
             key_queue.fall_in(call, self._context.waiting, db)
@@ -64,7 +64,7 @@ class HeldHit(SessionPart):
 
     def cancel(self) -> None:
         """Leave the queue without a reply."""
-        self.question = None
+        self.owed = None
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -79,8 +79,8 @@ class HeldHit(SessionPart):
 
         reply: returns the client's reply; not called after the hit has left its queue.
         """
-        if self.question is call:
-            self.question = None
+        if self.owed is call:
+            self.owed = None
             self._private.slots.forget_asked()
         waiter = call.waiter
         if waiter is not None:
@@ -109,7 +109,7 @@ class HeldHit(SessionPart):
     def _set_clock(self) -> None:
         self._caller.now = max(self._caller.now, self._context.waiting.clock())
 
-    def _ask(self, rule: Rule, key: bytes) -> None:
+    def _send(self, rule: Rule, key: bytes) -> None:
         """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
         waiter = self._waiter
         if waiter is None:
@@ -127,13 +127,13 @@ class HeldHit(SessionPart):
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls
             return
-        self.question = call
-        self.question_at = self._caller.now
+        self.owed = call
+        self.owed_since = self._caller.now
         private.ask(call, lambda reply: self._caught(call, reply))
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
-        if self.question is call:
-            self.question = None
+        if self.owed is call:
+            self.owed = None
             self._reply_to = call
             call.reply = reply
         return b""

@@ -55,11 +55,11 @@ def test_an_admitted_hit_ends_with_its_reply(by_lane: bool) -> None:
     assert held.got == []
     assert len(held.lane.calls) == int(by_lane)
     assert (b"EVAL" in held.up()) == (not by_lane)
-    assert (held.hit.question is None) == by_lane
+    assert (held.hit.owed is None) == by_lane
     held.reply(ADMITTED)
     assert held.got == [ADMITS]
     assert held.context.waiting.count == 0
-    assert held.hit.question is None
+    assert held.hit.owed is None
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
@@ -98,8 +98,8 @@ def test_it_asks_privately_where_the_lane_is_not_for_it(why: str) -> None:
         held.lane.room = 0
     held.start()
     assert held.lane.calls == []
-    assert held.hit.question is not None
-    assert held.hit.question_at == held.clock.now
+    assert held.hit.owed is not None
+    assert held.hit.owed_since == held.clock.now
 
 
 def test_an_array_by_the_private_connection_is_a_probe() -> None:
@@ -166,11 +166,11 @@ def test_a_cancelled_hit_gets_no_reply() -> None:
 def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
     held = Held(by_lane=by_lane)
     held.start()
-    call = held.lane.calls[0] if by_lane else held.hit.question
+    call = held.lane.calls[0] if by_lane else held.hit.owed
     assert isinstance(call, Call)
     held.hit.late(call, lambda: LATE)
     assert held.got == [LATE]
-    assert held.hit.question is None
+    assert held.hit.owed is None
     assert call.waiter is None
     held.hit.late(call, lambda: LATE)
     assert held.got == [LATE]
@@ -179,8 +179,8 @@ def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
 def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     held = Held(by_lane=False)
     held.start()
-    assert held.hit.question is not None
-    held.hit.late(held.hit.question, lambda: LATE)
+    assert held.hit.owed is not None
+    held.hit.late(held.hit.owed, lambda: LATE)
     assert held.private.slots.settled()  # the client is owed nothing
     assert held.answer(ADMITTED) == b""
     held.hit.pass_reply()
