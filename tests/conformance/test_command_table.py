@@ -18,6 +18,8 @@ NOT_FLAGGED = {
     "PUBSUB": "a container: its subcommands only look",
     "ROLE": "no key",
     "TIME": "no key",
+    "UNWATCH": "no key",
+    "WATCH": "changes no data",
     "XINFO": "a container: its subcommands are readonly",
 }
 # Flags for more than one reply, or for state on the connection.
@@ -28,6 +30,7 @@ ONE_REPLY = {
     "SPUBLISH": "the same",
     "PUBSUB": "only looks",
     "SAVE": "no_multi: acts on the server",
+    "WATCH": "no_multi: a hit on the key is noted, whichever connection it comes by",
 }
 
 Entry = tuple[set[str], dict[str, set[str]]]

@@ -126,21 +126,6 @@ def test_hit_runs_as_its_clients_user(bench: Bench, row: Case) -> None:
     bench.compare(row)
 
 
-def test_wrong_passwords_where_the_url_has_a_database(bench: Bench) -> None:
-    bench.reset([PASSWORD])
-    wrong = command("AUTH", "no")
-    with (
-        harness.proxy(f"redis://127.0.0.1:{bench.server.port}/2") as proxy,
-        proxy.raw() as raw,
-    ):
-        raw.send(PING + wrong + wrong + HIT.proxied + LOGIN + PING + wrong + HIT.proxied)
-        replies = [str(raw.reply()).partition(" ")[0] for _ in range(7)]
-        assert replies == ["NOAUTH", "WRONGPASS", "WRONGPASS", "NOAUTH", "OK", "PONG", "WRONGPASS"]
-        assert raw.reply() == [0, 10, 9, -1, 60]
-        assert bench.keys() == [b"2:k=list1"]
-    bench.reset()
-
-
 def test_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
     bench.reset([BOB])
     with harness.proxy(bench.server) as proxy, proxy.raw() as raw:

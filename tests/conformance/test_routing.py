@@ -268,73 +268,6 @@ def test_two_databases_are_two_limiters_on_two_lanes(client: Raw, proxy: Proxy, 
         assert [other.reply() for _ in range(4)] == ["OK", admitted(4), "OK", admitted(5)]
 
 
-BASE_CASES: dict[str, tuple[bytes, int]] = {
-    "nothing": (b"", 3),
-    "AUTH": (command("AUTH", "pw"), 3),
-    "HELLO": (command("HELLO", 3, "AUTH", "bob", "bp"), 3),
-    "AUTH twice": (command("AUTH", "pw") + command("AUTH", "bob", "bp"), 3),
-    "RESET": (command("AUTH", "pw") + command("RESET") + command("AUTH", "pw"), 3),
-    "SELECT": (command("AUTH", "pw") + command("SELECT", 5), 5),
-    "SELECT and AUTH": (
-        command("AUTH", "pw") + command("SELECT", 5) + command("AUTH", "bob", "bp"),
-        5,
-    ),
-    "SELECT and RESET": (
-        command("AUTH", "pw") + command("SELECT", 5) + command("RESET") + command("AUTH", "pw"),
-        3,
-    ),
-    "an unknown command": (command("FOO") + command("AUTH", "pw"), 3),
-    "MULTI refused": (command("MULTI") + command("AUTH", "pw"), 3),
-    "MULTI and RESET": (
-        command("AUTH", "pw") + command("MULTI") + command("RESET") + command("AUTH", "pw"),
-        3,
-    ),
-    "tracking and RESET": (
-        command("AUTH", "pw")
-        + command("CLIENT", "TRACKING", "ON")
-        + command("RESET")
-        + command("AUTH", "pw"),
-        3,
-    ),
-    "AUTH refused": (command("AUTH", "no") + command("AUTH", "pw"), 3),
-    "HELLO with NUL": (command("HELLO", 3, b"AUTH\0", "bob", "bp"), 3),
-}
-
-
-@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
-def test_clients_begin_in_the_database_of_the_upstream(engine: str, together: bool) -> None:
-    with harness.server(engine) as server, server.raw() as look:
-        look.ask("ACL", "SETUSER", "bob", "on", ">bp", "~*", "+@all")
-        look.ask("CONFIG", "SET", "requirepass", "pw")
-        found: dict[str, set[int]] = {}
-        with harness.proxy(f"redis://:pw@127.0.0.1:{server.port}/3") as proxy:
-            for name, (data, _) in BASE_CASES.items():
-                look.ask("CONFIG", "SET", "requirepass", "pw" if data else "")
-                look.ask("FLUSHALL")
-                with proxy.raw() as client:
-                    if together:
-                        client.send(data)
-                    else:
-                        for piece in data.split(b"*")[1:]:
-                            client.send(b"*" + piece)
-                            rounds_behind(client)
-                    client.send((command("SET", "s", 1) + hit()) * 2 + command("ECHO", "end"))
-                    while client.line() not in (b"end\r\n", b""):
-                        pass
-                    for _ in range(4):
-                        client.ask("RL.HIT", "k", MANY, 60)
-                found[name] = {
-                    db for db in (0, 3, 5) for key in ("s", "k") if exists(look, key, db)
-                }
-        assert found == {name: {db} for name, (_, db) in BASE_CASES.items()}
-
-
-def rounds_behind(client: Raw) -> None:
-    """Return when everything `client` sent is answered; without a password it may not even PING."""
-    client.line()
-    client.quiet(0.002)
-
-
 def exists(look: Raw, key: str, db: int) -> bool:
     look.ask("SELECT", db)
     try:
@@ -561,6 +494,12 @@ def test_hit_on_a_watched_key_fails_the_transaction(client: Raw, proxy: Proxy, l
             "OK", admitted(3), "OK", "QUEUED", [admitted(4)],
         ]  # fmt: skip
         join_lane(client, look)
+        # WATCH keeps no hit from the lane.
+        assert client.ask("WATCH", "k") == "OK"
+        assert goes_by_lane(client, look)
+        assert client.ask("RL.HIT", "k", MANY, 60) == admitted(5)
+        client.send(command("MULTI") + command("EXEC"))
+        assert [client.reply() for _ in range(2)] == ["OK", None]
 
 
 def test_error_of_the_clients_own_script_keeps_its_name(client: Raw) -> None:

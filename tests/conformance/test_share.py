@@ -1117,22 +1117,6 @@ def test_commands_on_a_lane_are_answered_before_the_proxy_ends(pair: Pair) -> No
         assert front.proxy.wait() == 0
 
 
-def test_shared_commands_use_the_database_of_the_url(pair: Pair) -> None:
-    url = f"redis://127.0.0.1:{pair.server.port}/3"
-    with harness.proxy(url, *SHARE) as proxy, proxy.raw() as client, pair.server.raw() as direct:
-        join(client, pair.look)
-        assert raw_reply(client, "SET", "k", "in 3") == b"+OK\r\n"
-        assert direct.ask("GET", "k") is None
-        direct.ask("SELECT", 3)
-        assert direct.ask("GET", "k") == b"in 3"
-        client.ask("SELECT", 0)
-        join(client, pair.look)
-        assert client.ask("GET", "k") is None
-        client.ask("RESET")
-        join(client, pair.look)
-        assert client.ask("GET", "k") == b"in 3"
-
-
 # -- rights ----------------------------------------------------------------------------------------
 
 

@@ -58,12 +58,11 @@ Item = tuple[tuple[bytes, ...], bool]
 class Model:
     """See the module docstring. `items` are the replies so far, in order."""
 
-    def __init__(self, native: bool, base_db: int, locked: bool, throttle: bool) -> None:
+    def __init__(self, native: bool, locked: bool, throttle: bool) -> None:
         self.native = native
-        self.base_db = base_db if native else 0
         self.locked = locked  # no command runs without AUTH
         self.throttle = throttle  # implements CL.THROTTLE itself
-        self.context: Context = (None, None, self.base_db)
+        self.context: Context = (None, None, 0)
         self.protocol = 2
         self.items: list[Item] = []
         self.out = b""  # the same as bytes
@@ -95,7 +94,7 @@ class Model:
     @property
     def quiet(self) -> bool:
         """Whether its connection has no state that another connection would lack."""
-        hidden = self._queued is not None or self._watching or self._off or self._channels
+        hidden = self._queued is not None or self._off or self._channels
         return not hidden and not self._data
 
     def feed(self, data: bytes) -> None:
@@ -364,7 +363,7 @@ class Model:
         if args:
             self._reject(b"-ERR wrong number of arguments for 'reset' command\r\n")
             return
-        self.context = (None, None, self.base_db)
+        self.context = (None, None, 0)
         self.protocol = 2
         self._queued = None
         self._dirty = self._watching = self._off = self._skips = self._skips_next = False

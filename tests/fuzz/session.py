@@ -248,7 +248,6 @@ class Walk:
         self.choices = choices
         config = choices.below(256)
         self.share = bool(config & 1)
-        self.base_db = 2 if config & 2 else 0
         self.locked = config & 12 == 12
         throttle = config & 48 == 48
         self.clock = Clock()
@@ -259,7 +258,7 @@ class Walk:
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         settings = worker_context(
             grammar=GRAMMAR,
-            server=ServerFacts("redis:1", self.base_db),
+            server=ServerFacts("redis:1"),
             lane_of=self.lane_of,
             waiting=self.waiting,
             share_of=self.share_of if self.share else None,
@@ -268,8 +267,8 @@ class Walk:
         self.by_sha = bool(config & 128)
         self.session = Session(settings)
         self.session.flush = self.move
-        self.redis = Model(False, self.base_db, self.locked, throttle)
-        self.ideal = Model(True, self.base_db, self.locked, throttle)
+        self.redis = Model(False, self.locked, throttle)
+        self.ideal = Model(True, self.locked, throttle)
         self.sent = b""  # all bytes the session received
         self.unsent = b""
         self.number = 0
@@ -636,7 +635,7 @@ class Walk:
         assert self.waiting.count == 0
         if ideal.vague:
             return
-        if session.closed and not self.told and (self.eof or self.base_db):
+        if session.closed and not self.told and self.eof:
             self.cut = True
         down = self.down.replace(PUSH, b"")
         log, due = _once(self.redis.log), _once(ideal.log)

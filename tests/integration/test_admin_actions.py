@@ -185,7 +185,7 @@ def test_reload(
 def test_commands_run_as_the_user_of_the_url(
     own_server: RedisServer, actions: list[str], tmp_path: Path
 ) -> None:
-    upstream = f"{with_user(own_server)}/3"
+    upstream = with_user(own_server)
     environment = {"RLPROXY_UPSTREAM": upstream}
     with started(*HERE, *actions, *TWO, env=environment, fresh=True) as made:
         answers(made, "/readyz", 200, r"ok\n")

@@ -96,12 +96,6 @@ def test_wrong_login_prints_no_password(server: RedisServer) -> None:
         assert SECRET not in output_of_run(url, "it refuses the user or password|in front of")
 
 
-def test_missing_database_prints_no_password(server: RedisServer) -> None:
-    assert SECRET not in output_of_run(
-        f"redis://proxy:{MINE}@127.0.0.1:{server.port}/99", "database 99"
-    )
-
-
 def test_unreachable_upstream_prints_no_password() -> None:
     printed = output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{free_port()}", "connection refused")
     assert SECRET not in printed
@@ -272,7 +266,7 @@ def test_representations_hide_passwords() -> None:
     identity = Identity(b"bob", SECRET.encode(), 0)
     slot = Slot(S_AUTH)
     slot.identity = identity
-    state = ConnectionState(0)
+    state = ConnectionState()
     state.identity = identity
     session = Session(
         worker_context(

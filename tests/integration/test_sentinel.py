@@ -429,13 +429,13 @@ def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> Non
 # -- start-up -------------------------------------------------------------------------------------
 
 
-def test_banner_database_and_passwords(one_engine: str) -> None:
+def test_banner_and_passwords(one_engine: str) -> None:
     with group(one_engine, replicas=1, sentinels=2, password="s3cret") as made:
         hosts = ",".join(f"127.0.0.1:{each.port}" for each in made.sentinels)
         now = f"127.0.0.1:{made.servers[0].port}"
-        url = f"redis+sentinel://:s3cret@{hosts}/mymaster/3?sentinel_password=s3cret"
+        url = f"redis+sentinel://:s3cret@{hosts}/mymaster?sentinel_password=s3cret"
         with started(*LISTEN, url) as proxy:
-            where = f"sentinel {hosts}/mymaster (now {now}), database 3\n"
+            where = f"sentinel {hosts}/mymaster (now {now})\n"
             proxy.logged(f"in front of .* at {re.escape(where)}")
             with proxy.raw() as raw:
                 answer = raw.ask("RL.HIT", "k", 10, 60)
@@ -444,7 +444,6 @@ def test_banner_database_and_passwords(one_engine: str) -> None:
                 assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
             with made.servers[0].raw() as raw:
                 assert raw.ask("AUTH", "s3cret") == "OK"
-                assert raw.ask("SELECT", 3) == "OK"
                 assert raw.ask("EXISTS", "k") == 1
             assert "s3cret" not in proxy.log()
         for password, why in (

@@ -69,7 +69,7 @@ def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> Non
 
 def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
-    url = "redis://:secret@h:6379/2"
+    url = "redis://:secret@h:6379"
     words = ("--check-config", "--listen", "tls::6390", "--listen", ":6391", "--upstream", url)
     code, out, err = ended(*words, *mine.server_args())
     assert (code, err) == (0, "")

@@ -34,7 +34,6 @@ from tests.integration.started import (
     children,
     client_list,
     ended,
-    lanes,
     started,
     stopped_listening,
 )
@@ -605,50 +604,14 @@ def test_upstream_on_a_unix_socket(one_engine: str, tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(one_engine, "--unixsocket", str(path)))
-        with started(*ANY_PORT, "--upstream", f"unix://{path}?db=2") as made:
+        with started(*ANY_PORT, "--upstream", f"unix://{path}") as made:
             port = made.port()
-            made.logged(rf"  in front of   \w+ [\d.]+ at unix:{path}, database 2\n")
+            made.logged(rf"  in front of   \w+ [\d.]+ at unix:{path}\n")
             with Raw(port) as raw:
                 for left in (4, 3, 2):
                     assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, left, -1, 60]
             with server.raw() as direct:
-                assert direct.ask("EXISTS", "k") == 0
-                direct.ask("SELECT", 2)
                 assert direct.ask("LLEN", "k") == 3
-
-
-def test_database_of_the_url_is_the_clients_first(engine: str) -> None:
-    with harness.server(engine) as server:
-        with started(*ANY_PORT, "--upstream", f"{url(server)}/3") as made, made.raw() as raw:
-            assert raw.ask("SET", "k", "three") == "OK"
-            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 8, -1, 60]
-
-            def by_lane() -> bool:
-                assert isinstance(raw.ask("RL.HIT", "warm", 999, 60), list)
-                return [row["db"] for row in lanes(server)] == ["3"]
-
-            wait_until(by_lane, "a lane in database 3")
-            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 7, -1, 60]
-            assert raw.ask("SELECT", 0) == "OK"
-            assert raw.ask("EXISTS", "k", "limit") == 0
-            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 8, -1, 60]
-            assert raw.ask("RESET") == "RESET"
-            assert raw.ask("GET", "k") == b"three"
-            assert raw.ask("RL.HIT", "limit", 9, 60) == [0, 9, 6, -1, 60]
-            raw.send(
-                harness.command("RESET")
-                + harness.command("RL.HIT", "limit", 9, 60)
-                + harness.command("GET", "k")
-            )
-            assert [raw.reply(), raw.reply(), raw.reply()] == [
-                "RESET",
-                [0, 9, 5, -1, 60],
-                b"three",
-            ]
-        with server.raw() as direct:
-            assert direct.ask("LLEN", "limit") == 1
-            direct.ask("SELECT", 3)
-            assert direct.ask("LLEN", "limit") == 4
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -846,13 +809,6 @@ def test_dead_embedded_server_ends_the_proxy() -> None:
         os.kill(embedded_pid(made), signal.SIGKILL)
         assert made.wait() == 1
         assert "rlproxy: the embedded server has ended, and its data with it\n" in made.log()
-
-
-def test_missing_database_is_reported(own_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(own_server) + "/99") as made, made.raw() as raw:
-        assert ", database 99: database 99: ERR" in made.log()
-        assert is_error(raw.ask("GET", "k"), "ERR ")
-        assert raw.closes()
 
 
 def test_health_command_reports_state(own_server: RedisServer) -> None:

@@ -404,7 +404,7 @@ def test_late_refusal_opens_no_stale_entry(own_server: RedisServer) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_cut_off_server_is_an_outage(own_server: RedisServer, relay: Relay, mode: str) -> None:
-    url = f"redis://127.0.0.1:{relay.port}/2"
+    url = f"redis://127.0.0.1:{relay.port}"
     args = ("--on-upstream-failure", mode, *TIMEOUT)
     with harness.proxy(url, *args) as proxy, proxy.raw() as old, proxy.raw() as new:
         by_lane(own_server, old)

@@ -187,7 +187,7 @@ def test_reference_parses_frames() -> None:
 
 
 def test_model_answers_like_redis() -> None:
-    made = Model(True, 0, False, False)
+    made = Model(True, False, False)
     made.feed(b"MULTI\nRL.HIT a 10 60\nEXEC\nRL.HIT a\nQUIT\nECHO x\n")
     assert made.out.startswith(b"+OK\r\n+QUEUED\r\n*1\r\n*5\r\n")
     assert made.out.endswith(b"-ERR wrong number of arguments for 'rl.hit' command\r\n+OK\r\n")

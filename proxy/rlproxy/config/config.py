@@ -72,9 +72,9 @@ class Config:
     )
     upstream: Upstream = SERVING.fixed(  # noqa: RUF009
         UPSTREAM,
-        "the Redis behind the proxy: redis://[user:password@]host[:port][/db], rediss:// over "
-        "TLS, unix://[user:password@]/path[?db=n], "
-        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master[/db]"
+        "the Redis behind the proxy: redis://[user:password@]host[:port], rediss:// over "
+        "TLS, unix://[user:password@]/path, "
+        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master"
         "[?sentinel_user=u&sentinel_password=p] "
         "(rediss+sentinel:// over TLS) for the master that these Sentinels name, "
         "redis+cluster://[user:password@]host[:port][,host[:port]...] (rediss+cluster:// over "

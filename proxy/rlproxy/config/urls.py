@@ -13,7 +13,6 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 EMBEDDED_MASTERS: Final = 3  # the least number that a cluster is usually made of
-MAX_DB: Final = 2**31 - 1  # highest number of a database
 _SCHEMES: Final = (
     *("redis", "rediss", "unix"),
     *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
@@ -64,7 +63,6 @@ class Upstream:
     """The Redis behind the proxy.
 
     address: None for `embedded:`, with `sentinels` and with `cluster`.
-    db: the database in which clients start.
     user, password: credentials of the proxy's own control connection only.
     tls: whether connections to it use TLS.
     cluster: nodes of a Redis Cluster, from which the others are learned; empty without a cluster.
@@ -73,7 +71,6 @@ class Upstream:
     """
 
     address: Address | None
-    db: int = 0
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: bool = False
@@ -153,8 +150,8 @@ def parse_upstream(url: str) -> Upstream:
         return Upstream(None, masters=EMBEDDED_MASTERS)
     if scheme not in _SCHEMES or "://" not in url:
         raise ValueError(
-            "expected redis://HOST[:PORT][/DB], rediss://..., unix:///PATH[?db=N], "
-            "redis+sentinel://HOST[:PORT],.../MASTER[/DB], redis+cluster://HOST[:PORT],..., or "
+            "expected redis://HOST[:PORT], rediss://..., unix:///PATH, "
+            "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., or "
             "embedded: with nothing behind it, or embedded:cluster"
         )
     try:
@@ -177,7 +174,7 @@ def parse_upstream(url: str) -> Upstream:
     else:
         place = _socket(hosts, path, query) if kind == "unix" else _server(hosts, path, query)
     if query:
-        known = " and ".join(_PARAMETERS.get(kind, ("db", "standalone"))) or "none"
+        known = " and ".join(_PARAMETERS.get(kind, ("standalone",))) or "none"
         raise ValueError(f"unknown parameter; this URL may have {known}")
     return replace(place, user=user, password=password, tls=scheme.startswith("rediss"))
 
@@ -187,20 +184,17 @@ def parse_upstream(url: str) -> Upstream:
 
 
 def _server(hosts: str, path: str, query: dict[str, str]) -> Upstream:
-    if "db" in query and path.strip("/"):
-        raise ValueError("the database is given twice")
+    _no_database(path.lstrip("/"))
     address, *more = _hosts(hosts, DEFAULT_REDIS_PORT)
     if more:
         raise ValueError("more than one host; a Redis Cluster has redis+cluster://HOST,...")
-    db = query.pop("db", "") or path.lstrip("/")
-    return Upstream(address, _db(db), standalone=_standalone(query))
+    return Upstream(address, standalone=_standalone(query))
 
 
 def _socket(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     if not path or hosts:
         raise ValueError("expected unix:///PATH")
-    db = query.pop("db", "")
-    return Upstream(Address(path=path), _db(db), standalone=_standalone(query))
+    return Upstream(Address(path=path), standalone=_standalone(query))
 
 
 def _standalone(query: dict[str, str]) -> bool:
@@ -218,13 +212,12 @@ def _behind_sentinels(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     if user and password is None:
         raise ValueError("a sentinel_user without a sentinel_password")
     addresses = tuple(_hosts(hosts, DEFAULT_SENTINEL_PORT))
-    return Upstream(None, _db(db), sentinels=Sentinels(addresses, name, user, password))
+    _no_database(db)
+    return Upstream(None, sentinels=Sentinels(addresses, name, user, password))
 
 
 def _cluster(hosts: str, path: str) -> Upstream:
-    db = _db(path.lstrip("/"))
-    if db:
-        raise ValueError(f"the database {db}: a Redis Cluster has database 0 only")
+    _no_database(path.lstrip("/"))
     return Upstream(None, cluster=tuple(_hosts(hosts, DEFAULT_REDIS_PORT)))
 
 
@@ -254,8 +247,9 @@ def _port(text: str, least: int) -> int:
     return whole_number(text, least, 65535, "the port is not a number")
 
 
-def _db(text: str) -> int:
-    return whole_number(text or "0", 0, MAX_DB, f"the database {text} is not a whole number")
+def _no_database(text: str) -> None:
+    if text not in ("", "0"):
+        raise ValueError("it names a database: clients select theirs, in their own URLs")
 
 
 def whole_number(text: str, least: int, most: int, wrong: str = "expected a whole number") -> int:
@@ -283,7 +277,7 @@ def without_password(url: str) -> str:
         host, colon, port = authority.rpartition(":")
         if colon and not port.isdigit() and "]" not in port:
             place = f"{host}:***{slash}{path}"
-    name, equals, value = query.partition("=")
-    if equals and not (name == "db" and value.isdigit()):
+    name, equals, _ = query.partition("=")
+    if equals:
         query = f"{name}=***"
     return f"{scheme}://{place}{mark}{query}"

@@ -63,7 +63,6 @@ class ClientConnection(asyncio.Protocol):
         "_eof_sent",
         "_little_unsent",
         "_opening",
-        "_paced",
         "_private",
         "_queued",
         "_reading",
@@ -90,7 +89,6 @@ class ClientConnection(asyncio.Protocol):
         self._reading = True
         self._resting = False  # whether the client is not read until its next turn
         self._queued = False  # whether turn() is queued
-        self._paced = False  # whether step() is queued
         self._little_unsent = False  # whether leave_little_unsent() was called
         self._eof_sent = False
         self._ended = False  # whether the client's end of file was read
@@ -164,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
         return size >= FULL_READ or budget.spent()
 
     def queue(self) -> None:
-        """Queue the client for a turn."""
+        """Queue the client for a turn in the next tick."""
         if not self._queued:
             self._queued = True
             self.clients.scheduler.queue(self.turn)
@@ -179,21 +177,10 @@ class ClientConnection(asyncio.Protocol):
             if private is not None:
                 private.resting = False
                 private.read()
-        if self.session.wait == WAIT_TICK:
-            self._go_on()
-        self.flush()
-
-    def step(self) -> None:
-        """Let paced hits of this client go on."""
-        self._paced = False
-        if self.session.wait == WAIT_PACE:
-            self._go_on()
-        self.flush()
-
-    def _go_on(self) -> None:
-        if self._private is None or not self._private.full:
+        if private is None or not private.full:
             self.session.now = self.clients.clock()
             self.session.go_on()
+        self.flush()
 
     def eof_received(self) -> bool:
         """See asyncio.Protocol. Outstanding replies are still sent."""
@@ -277,9 +264,9 @@ class ClientConnection(asyncio.Protocol):
                 transport.pause_reading()
         if wait == WAIT_TICK and not full:
             self.queue()
-        elif wait == WAIT_PACE and not full and not self._paced:
-            self._paced = True
-            clients.scheduler.pace(self.step)
+        elif wait == WAIT_PACE and not full and not self._queued:
+            self._queued = True
+            clients.scheduler.pace(self.turn)
         if wait == WAIT_HELD and not self._reading:
             clients.unread.add(self)
         elif clients.unread:

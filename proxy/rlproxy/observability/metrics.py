@@ -240,7 +240,6 @@ UNREACHABLE: Final = "unreachable"
 FULL: Final = "full"
 CLUSTER: Final = "cluster"
 LOGIN: Final = "login"
-DATABASE: Final = "database"
 SCRIPTS: Final = "scripts"
 
 # Every kind of rlproxy_upstream_problem.
@@ -249,7 +248,6 @@ PROBLEMS: Final = {
     FULL: "the server has no room for one more client (`maxclients`)",
     CLUSTER: "the server is a node of a Redis Cluster, and the URL of --upstream names one server",
     LOGIN: "the server refuses the user or password of the URL, or wants one",
-    DATABASE: "the server refuses the database of the URL",
     SCRIPTS: "the server refuses to load the scripts",
 }
 

@@ -74,8 +74,6 @@ def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
         where += " (TLS)"
     if now:
         where += f" ({now})"
-    if upstream.db:
-        where += f", database {upstream.db}"
     if state.kind in (FULL, UNREACHABLE):
         return f"{where}: {state.problem}; retrying"
     if state.settled:

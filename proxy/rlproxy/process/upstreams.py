@@ -153,7 +153,7 @@ class OneServer(UpstreamWiring):
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
         self.plain = self.target
-        self.facts = ServerFacts(self.target.where, upstream.db)
+        self.facts = ServerFacts(self.target.where)
         if self.failover is not None:
             self.facts.read_only = self.failover.suspect
         self._parts = parts = ServerParts(

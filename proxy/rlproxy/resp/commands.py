@@ -23,17 +23,14 @@ QUIT: Final = 7
 MULTI: Final = 8
 EXEC: Final = 9
 DISCARD: Final = 10
-WATCH: Final = 11
-UNWATCH: Final = 12
-CLIENT: Final = 13
-SCRIPT: Final = 14
-ASKING: Final = 15
-WAIT: Final = 16  # WAIT and WAITAOF: concern the writes of the connection they are sent on
-PUBSUB: Final = 17  # any number of replies, each of them a frame
-STREAM: Final = 18  # afterwards replies cannot be counted
-HTTP: Final = 19  # Redis closes the connection without a reply and drops unsent replies
-INTROSPECT: Final = 20  # COMMAND: stateless, but the RL commands are added to its reply
-READ_MODE: Final = 21  # READONLY and READWRITE: stateless where the proxy answers them
+CLIENT: Final = 11
+SCRIPT: Final = 12
+WAIT: Final = 13  # WAIT and WAITAOF: concern the writes of the connection they are sent on
+PUBSUB: Final = 14  # any number of replies, each of them a frame
+STREAM: Final = 15  # afterwards replies cannot be counted
+HTTP: Final = 16  # Redis closes the connection without a reply and drops unsent replies
+INTROSPECT: Final = 17  # COMMAND: stateless, but the RL commands are added to its reply
+OF_NODE: Final = 18  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
 
 # Kinds of commands that clients send first on a connection (handshake).
 GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
@@ -117,7 +114,8 @@ class Command:
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
 
 
-# Commands that leave no state on their connection and give one reply. READS change no data, WRITES
+# Commands that leave no state on their connection and give one reply. WATCH counts as one: Redis
+# notes a hit on a watched key, whichever connection it comes by. READS change no data, WRITES
 # change data, rights or the server. With --share, those of SHARED_READS and SHARED_WRITES go by
 # shared connections: they never block and do not depend on connection state. The replies of
 # SHARED_WRITES are small. A command of SHARED_READS with a large reply is sent again on the private
@@ -133,9 +131,9 @@ SHARED_READS: Final = b"""
 _OTHER_READS: Final = b"""
     BITFIELD_RO CLUSTERSCAN COMMANDLOG DBSIZE DIGEST DUMP EVALSHA_RO EVAL_RO FCALL_RO
     GEORADIUSBYMEMBER_RO GEORADIUS_RO HRANDFIELD INFO KEYS LASTSAVE LCS LOLWUT MEMORY OBJECT PFCOUNT
-    PING PUBSUB RANDOMKEY ROLE SCAN SORT_RO SRANDMEMBER STRALGO VCARD VDIM VEMB VGETATTR VINFO
-    VISMEMBER VLINKS VRANDMEMBER VRANGE VSIM XINFO XPENDING XREAD ZDIFF ZINTER ZINTERCARD
-    ZRANDMEMBER ZUNION
+    PING PUBSUB RANDOMKEY ROLE SCAN SORT_RO SRANDMEMBER STRALGO UNWATCH VCARD VDIM VEMB VGETATTR
+    VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VSIM WATCH XINFO XPENDING XREAD ZDIFF ZINTER
+    ZINTERCARD ZRANDMEMBER ZUNION
 """
 READS: Final = SHARED_READS + _OTHER_READS
 SHARED_WRITES: Final = b"""
@@ -167,13 +165,10 @@ FOLLOWED: Final[dict[bytes, int]] = {
     b"MULTI": MULTI,
     b"EXEC": EXEC,
     b"DISCARD": DISCARD,
-    b"WATCH": WATCH,
-    b"UNWATCH": UNWATCH,
     b"CLIENT": CLIENT,
     b"SCRIPT": SCRIPT,
-    b"ASKING": ASKING,
     b"COMMAND": INTROSPECT,
-    **dict.fromkeys((b"READONLY", b"READWRITE"), READ_MODE),
+    **dict.fromkeys((b"ASKING", b"READONLY", b"READWRITE"), OF_NODE),
     **dict.fromkeys((b"WAIT", b"WAITAOF"), WAIT),
     **dict.fromkeys((b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE"), PUBSUB),
     **dict.fromkeys((b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"), PUBSUB),

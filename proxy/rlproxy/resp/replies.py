@@ -178,11 +178,6 @@ class ReplyFramer:
         at = self.buf.find(b"\r\n", self.pos)
         return self.buf[self.pos : at + 2] if at >= 0 else b""
 
-    def open(self) -> None:
-        """Move past the first line of the aggregate at `pos`; its values count as frames then."""
-        self.last = self.pos
-        self.pos = self.buf.find(b"\r\n", self.pos) + 2
-
     def frame(self) -> bytes:
         """Return the frame at `pos` and move past it; return nothing if it is incomplete."""
         start = self.pos

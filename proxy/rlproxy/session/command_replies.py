@@ -1,9 +1,9 @@
 """The editing of Redis' replies to COMMAND and its subcommands: the RL commands are added.
 
-`plan()` reads the arguments of a COMMAND that goes upstream and returns the treatment of its reply:
+`plan()` reads the arguments of a COMMAND that goes upstream and returns the treatment of its reply,
+which is awaited whole:
 
-- COMMAND, DOCS and LIST stream past with a higher count in their first line, and the proxy's
-  entries follow the last one;
+- COMMAND, DOCS and LIST get the proxy's entries behind Redis' own;
 - INFO gets the proxy's entries where Redis sends nil;
 - COUNT is raised by their number;
 - GETKEYS is answered where Redis does not have the command.
@@ -13,15 +13,14 @@ Errors are not changed. The form (number of fields, sets or arrays) is that of R
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from typing import Final, NamedTuple
 
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp import encoding as r
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
-from rlproxy.session.slots import Catch, Slot, Unfold
+from rlproxy.session.slots import Catch
 
 # Bytes; a longer COMMAND (names, or the keys of a GETKEYS) is not edited. Its arguments are stored
 # until it is answered, and a client may send many such commands and read no reply.
@@ -44,8 +43,8 @@ class Plan(NamedTuple):
     If there is `asked`, FORM_CALL must be sent before the COMMAND, and `asked` awaits its reply.
     """
 
-    slot: Slot
-    asked: Slot | None = None
+    slot: Catch
+    asked: Catch | None = None
 
 
 def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
@@ -58,103 +57,71 @@ def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
     word = args[0].upper() if args else b"INFO"
     rest = args[1:]
     names = [name.lower() for name in rest]
-    form = Form()
     if word == b"INFO" and not rest:
-        return Plan(_all(list(entries.values())))
+        return Plan(Catch(lambda frame: _all(frame, list(entries.values()))))
     if word == b"COUNT":
-        return Plan(Catch(lambda frame: _raised(frame, len(entries))))
-    if word == b"LIST":
-        listed = _listed(rest, entries)
-        return Plan(_list(listed)) if listed else None
+        return Plan(Catch(lambda frame: _extended(frame, b":", len(entries), b"")))
+    if word == b"LIST" and not rest:
+        ours = b"".join([r.bulk(name) for name in entries])
+        return Plan(Catch(lambda frame: _extended(frame, b"*~", len(entries), ours)))
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
         found = [entries[name] for name in dict.fromkeys(names or entries) if name in entries]
-        return Plan(_docs(found)) if found else None
+        return Plan(Catch(lambda frame: _docs(frame, found))) if found else None
     if word == b"INFO" and any(name in entries for name in names):
-        return Plan(_info([entries.get(name) for name in names], form), _form_slot(form))
-    if word in (b"GETKEYS", b"GETKEYSANDFLAGS") and names and names[0] in entries:
+        form = Form()
+        named = [entries.get(name) for name in names]
+        return Plan(Catch(lambda frame: _info(frame, named, form)), _form_slot(form))
+    if word == b"GETKEYS" and names and names[0] in entries:
         entry = entries[names[0]]
-        if word == b"GETKEYS":
-            return Plan(Catch(lambda frame: _keys(frame, entry, rest, None)))
-        return Plan(Catch(lambda frame: _keys(frame, entry, rest, form)), _form_slot(form))
+        return Plan(Catch(lambda frame: _keys(frame, entry, rest)))
     return None
 
 
-def _all(entries: list[Entry]) -> Slot:
-    """The reply to COMMAND: the proxy's entries follow Redis' own, in the form of the first."""
-    ours = Slot(s.S_INSIDE)
-
-    def first(frame: bytes) -> bytes:
-        form = Form()
-        form.learn(frame)
-        ours.data = b"".join([form.info(each) for each in entries])
+def _all(frame: bytes, entries: list[Entry]) -> bytes:
+    """The reply to COMMAND: the proxy's entries follow Redis' own, in their form."""
+    if _count(frame, b"*") < 1:
         return frame
-
-    def unfold(line: bytes) -> list[Slot]:
-        count = _count(line, b"*")
-        if count < 1:
-            return []
-        head = Slot(s.S_INSIDE, b"*%d\r\n" % (count + len(entries)))
-        return [head, Catch(first), _values(count - 1), ours]
-
-    return Unfold(unfold)
+    form = Form()
+    form.learn(frame.partition(b"\r\n")[2])
+    return _extended(frame, b"*", len(entries), b"".join([form.info(each) for each in entries]))
 
 
-def _info(entries: list[Entry | None], form: Form) -> Slot:
+def _info(frame: bytes, entries: list[Entry | None], form: Form) -> bytes:
     """The reply to COMMAND INFO with names: the proxy's `entries` replace nil, one for each name.
 
     None for a name that is not the proxy's.
     """
-
-    def unfold(line: bytes) -> list[Slot]:
-        if _count(line, b"*") != len(entries):
-            return []
-        return [Slot(s.S_INSIDE, line), *[_value(entry, form) for entry in entries]]
-
-    return Unfold(unfold)
-
-
-def _value(entry: Entry | None, form: Form) -> Slot:
-    if entry is None:
-        return _values(1)
-    return Catch(lambda frame: form.info(entry) if frame in NILS else frame)
+    if _count(frame, b"*") != len(entries):
+        return frame
+    line, _, values = frame.partition(b"\r\n")
+    framer = ReplyFramer()
+    framer.feed(values)
+    parts = [line, b"\r\n"]
+    for entry in entries:
+        value = framer.frame()
+        parts.append(form.info(entry) if entry is not None and value in NILS else value)
+    return b"".join(parts)
 
 
-def _docs(entries: list[Entry]) -> Slot:
+def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
-
-    def unfold(line: bytes) -> list[Slot]:
-        resp3 = line[:1] == b"%"
-        form = Form(resp3)
-        docs = b"".join([form.docs(each) for each in entries])
-        return _extended(line, b"%*", len(entries) * (1 if resp3 else 2), docs)
-
-    return Unfold(unfold)
+    resp3 = frame.startswith(b"%")
+    form = Form(resp3)
+    docs = b"".join([form.docs(each) for each in entries])
+    return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 
 
-def _list(names: list[bytes]) -> Slot:
-    """The reply to COMMAND LIST: the proxy's names follow Redis' own."""
-    ours = b"".join([r.bulk(name) for name in names])
-    return Unfold(lambda line: _extended(line, b"*~", len(names), ours))
-
-
-def _extended(line: bytes, kinds: bytes, added: int, ours: bytes) -> list[Slot]:
-    """The slots of a reply with the first line `line`, followed by `added` values in `ours`."""
-    count = _count(line, kinds)
+def _extended(frame: bytes, kinds: bytes, added: int, ours: bytes) -> bytes:
+    """`frame` with the `added` values in `ours` at its end, if its type is one of `kinds`."""
+    count = _count(frame, kinds)
     if count < 0:
-        return []
-    head = Slot(s.S_INSIDE, b"%b%d\r\n" % (line[:1], count + added))
-    return [head, _values(2 * count if line[:1] == b"%" else count), Slot(s.S_INSIDE, ours)]
+        return frame
+    return b"%b%d\r\n%b%b" % (frame[:1], count + added, frame.partition(b"\r\n")[2], ours)
 
 
-def _raised(frame: bytes, added: int) -> bytes:
-    """The reply to COMMAND COUNT."""
-    count = _count(frame, b":")
-    return b":%d\r\n" % (count + added) if count >= 0 else frame
-
-
-def _keys(frame: bytes, entry: Entry, words: list[bytes], form: Form | None) -> bytes:
-    """The reply to COMMAND GETKEYS, or GETKEYSANDFLAGS (with a `form`), for the command `words`."""
+def _keys(frame: bytes, entry: Entry, words: list[bytes]) -> bytes:
+    """The reply to COMMAND GETKEYS for the command `words`."""
     if frame != UNKNOWN:
         return frame
     if not entry.keys:
@@ -162,14 +129,10 @@ def _keys(frame: bytes, entry: Entry, words: list[bytes], form: Form | None) -> 
     size = len(words)
     if size < -entry.arity or (entry.arity > 0 and size != entry.arity):
         return WRONG_ARITY
-    keys = [r.bulk(key) for key in (words[1:] if entry.many else words[1:2])]
-    if form is not None:
-        flags = form.words(entry.keys)
-        keys = [b"*2\r\n" + key + flags for key in keys]
-    return b"*%d\r\n" % len(keys) + b"".join(keys)
+    return r.bulks(*(words[1:] if entry.many else words[1:2]))
 
 
-def _form_slot(form: Form) -> Slot:
+def _form_slot(form: Form) -> Catch:
     """The reply to FORM_CALL, which `form` is taken from."""
 
     def learn(frame: bytes) -> bytes:
@@ -182,31 +145,7 @@ def _form_slot(form: Form) -> Slot:
     return Catch(learn, s.S_ASKED)
 
 
-def _listed(rest: list[bytes], entries: dict[bytes, Entry]) -> list[bytes]:
-    """The RL commands in the reply to COMMAND LIST with the arguments `rest`."""
-    if not rest:
-        return list(entries)
-    if len(rest) != 3 or rest[0].upper() != b"FILTERBY":
-        return []
-    kind = rest[1].upper()
-    word = rest[2].lower()
-    if kind == b"ACLCAT":
-        category = b"@" + word.partition(b"\0")[0]
-        return [entry.name for entry in entries.values() if category in entry.categories]
-    if kind == b"PATTERN" and b"[" not in word and b"\\" not in word:
-        # The brackets of fnmatch are not those of Redis, and it has no escapes.
-        glob = re.compile(fnmatch.translate(word.decode("latin1")))
-        return [name for name in entries if glob.match(name.decode())]
-    return []  # no module of Redis contains the RL commands
-
-
-def _values(count: int) -> Slot:
-    slot = Slot(s.S_VALUES)
-    slot.count = count
-    return slot
-
-
-def _count(line: bytes, kinds: bytes) -> int:
+def _count(frame: bytes, kinds: bytes) -> int:
     """The number in a reply's first line if its type is one of `kinds`, else -1."""
-    digits = line[1:-2]
-    return int(digits) if line[:1] in kinds and digits.isdigit() else -1
+    digits = frame.partition(b"\r\n")[0][1:]
+    return int(digits) if frame[:1] in kinds and digits.isdigit() else -1

@@ -11,9 +11,11 @@ it pass.
               RAW      replies cannot be counted (subscriptions, MONITOR): private for good
 
 Levels fall when a command is *sent* (table `SENT`), and rise only when its reply is *seen* at its
-own place (table `ANSWERED`). The flags `multi` and `watching` follow the same rule. Requests that
-lower the level or set a flag are numbered. A reply takes that back only if no such request was sent
-after its own.
+own place (table `ANSWERED`). The flag `multi` follows the same rule. Requests that lower the level
+or set the flag are numbered. A reply takes that back only if no such request was sent after its
+own.
+
+WATCH is no such state: a hit on a watched key makes EXEC fail by whichever connection it comes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp.commands import Command
 from rlproxy.session import identity as ids
 from rlproxy.session import slots as s
-from rlproxy.session.identity import Identity, anonymous
+from rlproxy.session.identity import ANONYMOUS, Identity
 from rlproxy.session.slots import Slot
 
 RAW: Final = 0
@@ -43,8 +45,6 @@ SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
         c.MULTI: (PLAIN, s.S_MULTI),
         c.EXEC: (PLAIN, s.S_EXEC),
         c.DISCARD: (PLAIN, s.S_DISCARD),
-        c.WATCH: _STATELESS,
-        c.UNWATCH: (PLAIN, s.S_UNWATCH),
         c.QUIT: (PLAIN, s.S_QUIT),
         c.RESET: (PLAIN, s.S_RESET),
         c.SELECT: (PLAIN, s.S_SELECT),
@@ -71,12 +71,10 @@ _PROTOCOL: Final = 2  # the protocol is that of the slot
 _DATABASE: Final = 4  # the database is that of the slot, uncertain if it has none
 _RESET: Final = 8  # all state is that of a new connection
 _NO_MULTI: Final = 16
-_NO_WATCH: Final = 32
-_QUIT: Final = 64
-_LOWER: Final = 128  # replies are less certain from here on
-_BASE: Final = 256  # the proxy's SELECT succeeded
-_PROBED: Final = 512
-_LOST: Final = 1024  # the slot's identity and protocol are not certain
+_QUIT: Final = 32
+_LOWER: Final = 64  # replies are less certain from here on
+_PROBED: Final = 128
+_LOST: Final = 256  # the slot's identity and protocol are not certain
 
 _OK: Final = b"+OK\r\n"
 _ERROR: Final = b"-"
@@ -91,17 +89,14 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     s.S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
     s.S_MULTI: ((_OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
     s.S_EXEC: (
-        (b"*", _NO_MULTI | _NO_WATCH),
-        (b"-EXECABORT", _NO_MULTI | _NO_WATCH),
+        (b"-EXECABORT", _NO_MULTI),
         (b"-ERR EXEC without MULTI", _NO_MULTI),
         (_ERROR, 0),
-        (_ANY, _NO_MULTI | _NO_WATCH),
+        (_ANY, _NO_MULTI),
     ),
-    s.S_DISCARD: ((_OK, _NO_MULTI | _NO_WATCH), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
-    s.S_UNWATCH: ((_OK, _NO_WATCH),),
+    s.S_DISCARD: ((_OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
     s.S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
     s.S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
-    s.S_BASE: ((_OK, _BASE),),
     s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
@@ -110,8 +105,7 @@ _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 class ConnectionState:
     """The state of one private connection. See the module's docstring.
 
-    base_db: the database of --upstream.
-    one_node: READONLY and READWRITE leave no state; see ServerFacts.
+    one_node: READONLY, READWRITE and ASKING leave no state; see ServerFacts.
     """
 
     __slots__ = (
@@ -119,11 +113,6 @@ class ConnectionState:
         "_multi_at",
         "_number",
         "_one_node",
-        "_watched_at",
-        "asking",
-        "base_db",
-        "base_owed",
-        "chosen_db",
         "identity",
         "known",
         "level",
@@ -133,29 +122,22 @@ class ConnectionState:
         "probing",
         "protocol",
         "quitting",
-        "watching",
     )
 
-    def __init__(self, base_db: int, one_node: bool = False) -> None:
-        self.base_db = base_db
+    def __init__(self, one_node: bool = False) -> None:
         self._one_node = one_node
         self.level: int = PLAIN
-        self.identity = anonymous(base_db)
+        self.identity = ANONYMOUS
         self.known = True
         self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
         self.protocol = 2  # of its replies; 0: not certain
         self.multi = False  # it may be inside MULTI
-        self.watching = False  # keys may be watched
-        self.asking = False  # the next command follows ASKING
         self.quitting = False  # QUIT was answered +OK
-        self.chosen_db = False  # the client itself selected its database
-        self.base_owed = base_db != 0  # SELECT of base_db has not succeeded yet
-        self._number: int = 0  # of the last request that lowered the level or set a flag, and
-        self._lowered_at: int = 0  # of the last that lowered the level,
-        self._multi_at: int = 0  # that set `multi`,
-        self._watched_at: int = 0  # that set `watching`
+        self._number: int = 0  # of the last request that lowered the level or set `multi`,
+        self._lowered_at: int = 0  # of the last that lowered the level, and
+        self._multi_at: int = 0  # of the last that set `multi`
 
     def plain(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""
@@ -164,21 +146,12 @@ class ConnectionState:
             and self.known
             and self.probed
             and not self.multi
-            and not self.watching
-            and not self.asking
             and not self.quitting
-            and (self.chosen_db or not self.base_owed)
         )
 
     def countable(self) -> bool:
         """Return whether a reply of the proxy can be put at its place among the server's."""
         return self.level == PLAIN and not self.multi
-
-    def leaves_base(self, command: Command) -> bool:
-        """Return whether the proxy's SELECT must follow `command` to stay in its database."""
-        return command.kind == c.RESET or (
-            self.base_owed and command.kind in (c.AUTH, c.HELLO) and self.level < COUNTED
-        )
 
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
@@ -200,10 +173,7 @@ class ConnectionState:
         complete: `args` is complete; False if the rest was too long to be looked at.
         """
         kind = command.kind
-        self.asking = kind == c.ASKING
-        if kind in (c.PASS, c.ASKING, c.WAIT, c.INTROSPECT):
-            return None
-        if kind == c.READ_MODE and self._one_node:
+        if kind in (c.PASS, c.WAIT, c.INTROSPECT) or (kind == c.OF_NODE and self._one_node):
             return None
         plain = self.level == PLAIN
         if plain:
@@ -212,10 +182,6 @@ class ConnectionState:
             level, slot_kind = _ROWS[self.level][kind]
         if level < PLAIN:
             self.lower(level)
-        elif kind == c.WATCH:
-            self.watching = True
-            self._number += 1
-            self._watched_at = self._number
         if slot_kind == s.S_PASS:
             return None
         slot = Slot(slot_kind)
@@ -233,7 +199,6 @@ class ConnectionState:
 
     def sent_unsure(self) -> Slot:
         """Record a command that goes upstream now and may get no reply."""
-        self.asking = False
         self.lower(RAW)
         return Slot(s.S_RAW)
 
@@ -287,14 +252,10 @@ class ConnectionState:
             self._reset(slot)
         if change & _NO_MULTI and slot.number >= self._multi_at:
             self.multi = False
-        if change & _NO_WATCH and slot.number >= self._watched_at:
-            self.watching = False
         if change & _LOWER:
             self.lower(RAW if slot.kind == s.S_RESET else COUNTED)
         if change & _QUIT:
             self.quitting = True
-        if change & _BASE:
-            self.base_owed = False
         if change & _PROBED:
             self.probed = True
 
@@ -305,7 +266,6 @@ class ConnectionState:
             self.identity = Identity(found.user, found.password, self.identity.db)
 
     def _selected(self, found: Identity | None) -> None:
-        self.chosen_db = True
         if found is None:
             self.lower(COUNTED)
         else:
@@ -314,14 +274,12 @@ class ConnectionState:
     def _reset(self, slot: Slot) -> None:
         if slot.number >= self._lowered_at:
             self.level = PLAIN
-        if slot.number >= max(self._multi_at, self._watched_at):
-            self.multi = self.watching = False
-        self.identity = anonymous(self.base_db)
+        if slot.number >= self._multi_at:
+            self.multi = False
+        self.identity = ANONYMOUS
         self.known = True
         self.probed = False
         self.protocol = 2
-        self.chosen_db = False
-        self.base_owed = self.base_db != 0
 
 
 def _expect_identity(slot: Slot, args: list[bytes]) -> None:

@@ -12,7 +12,7 @@ from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shado
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.session.call import Lane, nothing
+from rlproxy.session.call import Call, Lane, nothing
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
@@ -29,12 +29,10 @@ class ServerFacts:
     """What the sessions need to know of the server behind the proxy.
 
     where: its name in errors.
-    base_db: the database of --upstream.
-    one_node: clients see a whole cluster as one master, whatever their READONLY or READWRITE.
+    one_node: clients see a whole cluster as one master, whatever their READONLY or ASKING.
     """
 
     __slots__ = (
-        "base_db",
         "has_throttle",
         "ignores_empty",
         "name",
@@ -44,9 +42,8 @@ class ServerFacts:
         "where",
     )
 
-    def __init__(self, where: str, base_db: int = 0, one_node: bool = False) -> None:
+    def __init__(self, where: str, one_node: bool = False) -> None:
         self.where = where
-        self.base_db = base_db
         self.one_node = one_node
         # Name and version in the server's HELLO reply. Before the first one: a name and version
         # from which clients expect few features.
@@ -87,17 +84,18 @@ class FailurePolicy:
         """Return the error for a call without a reply within the hit timeout."""
         return r.late(self.timeouts.timeout_s)
 
-    def reply(self, limit: int, row: int, error: bytes, kind: str) -> bytes:
-        """Return the reply to a call that Redis does not answer, and count it.
+    def reply(self, call: Call, error: bytes, kind: str, in_multi: bool = False) -> bytes:
+        """Return the client's reply to a call that Redis does not answer, and count it.
 
-        limit: the hit's limit; 0 if the call is no hit.
-        row: row of the counters for its outcome.
         error: the reply where the mode is `error`, and for calls other than hits.
         kind: kind of the error, for the counters.
+        in_multi: the call gets the error in any case.
         """
+        limit = call.rule.limit if call.behind is None else call.behind.limit  # 0: not a hit
+        row = call.counted()
         counts = self.timeouts.circuit.counts
         self._stats.error(kind)
-        if limit == 0 or self.mode == _ERROR:
+        if limit == 0 or in_multi or self.mode == _ERROR:
             counts.failed += 1
             self._stats.unanswered(row, FAILED)
             return error

@@ -3,7 +3,7 @@ Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │
-    Redis is back:                  begin() ──> Redis ──replies──> heard() ──> go on, or the refusal
+    Redis is back:                  begin() ──> Redis ──replies──> go on, or the refusal
 
 Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that connects
 during an outage must still be able to send hits. The client gets no data from Redis before Redis
@@ -16,32 +16,28 @@ from typing import Final
 
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.replies import ReplyFramer
 from rlproxy.resp.requests import RequestFramer
-from rlproxy.session.identity import database
+from rlproxy.session.identity import database, of_hello
 
 MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command
 MAX_BYTES: Final = 4096  # total size of these commands
 MOST_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
 
 _OK: Final = b"+OK\r\n"
+_NAMES: Final = (b"SETNAME", b"SETINFO")  # subcommands of CLIENT
 _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
 class DeferredHandshake:
     """The commands of one client that were answered here and must still be sent to Redis."""
 
-    __slots__ = ("_protocol", "_replies", "_said", "_size", "_unheard", "replies", "unsent")
+    __slots__ = ("_protocol", "_said", "_size", "unsent")
 
     def __init__(self) -> None:
-        # Commands as the client wrote them, and whether Redis must accept each.
-        self._said: list[tuple[bytes, bool]] = []
+        self._said: list[bytes] = []  # commands as the client wrote them
         self._size = 0
         self._protocol = 2
-        self._unheard = 0
-        self._replies = ReplyFramer()
         self.unsent = 0  # commands returned by begin() that are not forwarded yet
-        self.replies: list[bytes] = []  # replies of Redis, input of heard()
 
     def take(self, requests: RequestFramer, server: bytes, version: bytes) -> bytes:
         """Record the framer's command and return its reply; b"" if it is no part of a handshake.
@@ -66,11 +62,11 @@ class DeferredHandshake:
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
             return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == c.CLIENT:
-            reply = _OK if _names_itself(words) else b""
+            reply = _OK if words and words[0].upper() in _NAMES else b""
         else:
             reply = b""
         if reply:
-            self._said.append((written, kind != c.CLIENT))
+            self._said.append(written)
             self._size += len(written)
         return reply
 
@@ -79,30 +75,9 @@ class DeferredHandshake:
         return not self._said
 
     def begin(self) -> bytes:
-        """Return the commands to send first; the caller appends their replies to `replies`."""
-        self._unheard = self.unsent = len(self._said)
-        self._replies = ReplyFramer()
-        self.replies.clear()
-        return b"".join([written for written, _ in self._said])
-
-    def heard(self) -> bytes:
-        """Read `replies`. Return the error to a command that Redis must accept, if any, or b""."""
-        framer = self._replies
-        framer.feed(b"".join(self.replies))
-        self.replies.clear()
-        while self._unheard > 0:
-            frame = framer.frame()
-            if not frame:
-                break
-            _, must = self._said[-self._unheard]
-            self._unheard -= 1
-            if must and frame.startswith(b"-"):
-                return frame
-        return b""
-
-    def over(self) -> bool:
-        """Return whether Redis has answered all of these commands."""
-        return self._unheard == 0
+        """Return the commands to send first."""
+        self.unsent = len(self._said)
+        return b"".join(self._said)
 
 
 def _asked_for(words: list[bytes], protocol: int) -> int:
@@ -112,33 +87,8 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
     """
     if not words:
         return protocol
-    if words[0] not in (b"2", b"3"):
-        return 0
-    at = 1
-    while at < len(words):
-        word = words[at].upper()
-        if word == b"AUTH" and at + 2 < len(words):
-            at += 3
-        elif word == b"SETNAME" and at + 1 < len(words) and _is_name(words[at + 1]):
-            at += 2
-        else:
-            return 0
-    return int(words[0])
-
-
-def _names_itself(words: list[bytes]) -> bool:
-    """Return whether CLIENT with these arguments only sets a name or library information."""
-    word = words[0].upper() if words else b""
-    if word == b"SETNAME":
-        return len(words) == 2 and _is_name(words[1])
-    if word != b"SETINFO" or len(words) != 3:
-        return False
-    return words[1].upper() in (b"LIB-NAME", b"LIB-VER") and _is_name(words[2])
-
-
-def _is_name(word: bytes) -> bool:
-    """Return whether Redis accepts the word as a name."""
-    return all(33 <= byte <= 126 for byte in word)
+    _, certain = of_hello(words)
+    return int(words[0]) if certain and words[0] in (b"2", b"3") else 0
 
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:

@@ -22,7 +22,6 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import NONE, OPENING
-from rlproxy.session.slots import Slot
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
 
@@ -54,9 +53,10 @@ class FailOpen(SessionPart):
         oldest other hit is unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
         """
         before = now - limit_s
-        private = self._private
-        late = late_hits.answer(private.slots, before, private.received_at, self._late)
-        number, since, oldest = late.number, late.since, late.oldest
+        private, circuit = self._private, self._context.circuit
+        number, since, oldest = late_hits.answer(
+            private.slots, before, private.received_at, self._late
+        )
         if held is not None and held.owed is not None:
             oldest = max(held.owed_since, private.received_at)
             if oldest <= before:
@@ -74,33 +74,22 @@ class FailOpen(SessionPart):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and unsent_at <= before:
                 since = unsent_at
-                number = self.answer_hits(self._context.failure.too_late(), "late")
+                answered = circuit.counts.without()
+                self.answer_hits(self._context.failure.too_late(), "late")
+                number = circuit.counts.without() - answered
         self.acted = number > 0
         if self.acted or hangs:
-            self._context.circuit.timed_out(number, since, now, limit_s)
+            circuit.timed_out(number, since, now, limit_s)
         return oldest
-
-    def _late(self, slot: Slot) -> bytes:
-        """The client's reply to a late hit on the private connection."""
-        failure = self._context.failure
-        return failure.reply(slot.limit, slot.row, failure.too_late(), "late")
 
     def waited_in_vain(self) -> bytes:
         """Return the client's reply to its held hit, if Redis does not answer."""
-        call = self._lanes.head
-        if call is None:
-            return b""
-        return self.instead(call, self._context.failure.too_late(), "late")
+        return self._late(self._lanes.head) if self._lanes.head is not None else b""
 
-    def instead(self, call: Call, error: bytes, kind: str) -> bytes:
-        """Return the client's reply to a call that Redis does not answer, and count it.
-
-        error, kind: see FailurePolicy.reply().
-        """
-        rule = call.rule if call.behind is None else call.behind
-        reply = self._context.failure.reply(rule.limit, call.row, error, kind)
-        call.counted()
-        return reply
+    def _late(self, call: Call) -> bytes:
+        """The client's reply to a late call."""
+        failure = self._context.failure
+        return failure.reply(call, failure.too_late(), "late")
 
     # -- the hits that come first -----------------------------------------------------------------
 
@@ -111,22 +100,19 @@ class FailOpen(SessionPart):
         """
         context = self._context
         error = r.unreachable(context.server.where, context.circuit.why)
-        return self.answer_hits(error, "unreachable", most) >= 0
+        return self.answer_hits(error, "unreachable", most)
 
-    def answer_hits(self, error: bytes, kind: str, most: int = 0) -> int:
-        """Answer the unread hits that come first without Redis, and return their number.
+    def answer_hits(self, error: bytes, kind: str, most: int = 0) -> bool:
+        """Answer the unread hits that come first without Redis.
 
         Hits are answered only where no reply is owed before them and their meaning is certain.
-        most: bound of the work units; the result is -1 if it was reached. 0: no bound.
+        most: bound of the work units; 0: no bound. Returns False if it was reached.
         """
         requests = self._requests
         if not self._certain():
-            return 0
-        number = work = 0
-        while True:
-            if work >= most > 0:
-                number = -1
-                break
+            return True
+        work = 0
+        while most == 0 or work < most:
             work += 1
             code = requests.next()
             if code == NEED_MORE:
@@ -134,38 +120,44 @@ class FailOpen(SessionPart):
             if code == EMPTY:
                 continue
             work += WORK_OF_OURS
-            reply = requests.denied(code, self._context.stats) if code == COMMAND else b""
-            if not reply and code == COMMAND and requests.command.ours:
-                call = requests.call(self._caller, self._context)
-                if call is not None:
-                    number += not call.reply
-                    reply = self._reply_to(call, error, kind, call.rule.limit)
-            if not reply:
-                reply = self._taken_on_trust(code)
+            reply = self._reply(code, error, kind) if code == COMMAND else b""
             if not reply:
                 requests.rewind(requests.start)
                 break
             self._private.replies.append(reply)
         self._context.budget.work += work
-        if number >= 0:
-            requests.release()
-        return number
+        if work >= most > 0:
+            return False
+        requests.release()
+        return True
 
     def _certain(self) -> bool:
         """Whether a reply sent now is in its place, and the next request means what it says."""
         slots, state, requests = self._private.slots, self._private.state, self._requests
         if self._lanes.count > 0 or not slots.settled() or not slots.can_count():
             return False
-        return not (state.asking or state.quitting or requests.discarding or requests.in_command())
+        return not (state.quitting or requests.discarding or requests.in_command())
 
-    def _reply_to(self, call: Call, error: bytes, kind: str, limit: int) -> bytes:
-        """The reply to the RL command `call`: its own error, or what the failure policy returns."""
+    def _reply(self, code: int, error: bytes, kind: str) -> bytes:
+        """The reply to the framer's command without Redis; b"" if there is none.
+
+        It is the error of a denied or wrong command, or what the failure policy returns.
+        """
+        requests, context = self._requests, self._context
+        denied = requests.denied(code, context.stats)
+        if denied or code != COMMAND:
+            return denied
+        if not requests.command.ours:
+            return b"" if self._multi else self._taken_on_trust()
+        call = requests.call(self._caller, context)
+        if call is None:
+            return b""
         if call.reply:
             self._lanes.count_outcome(call)
             return call.reply
-        return self._context.failure.reply(limit, call.row, error, kind)
+        return context.failure.reply(call, error, kind, self._multi)
 
-    def _taken_on_trust(self, code: int) -> bytes:
+    def _taken_on_trust(self) -> bytes:
         """The reply to the framer's command if it is part of a handshake; Redis gets it later.
 
         b"" if it is not, or if hits get errors during an outage.
@@ -173,10 +165,7 @@ class FailOpen(SessionPart):
         private, requests, context = self._private, self._requests, self._context
         if private.status not in (NONE, OPENING) or not context.failure.answers_hits():
             return b""
-        command = requests.command
-        if code != COMMAND or command.kind not in c.GREETS or requests.oversize:
-            return b""
-        if command.ban is not None and command.ban.error(requests.arguments(), True):
+        if requests.command.kind not in c.GREETS or requests.oversize:
             return b""
         handshake = private.handshake or DeferredHandshake()
         reply = handshake.take(requests, context.server.name, context.server.version)
@@ -199,7 +188,6 @@ class FailOpen(SessionPart):
         self._private.status = NONE
         self._error = error
         self._left = requests.unread()
-        self._multi = False
         if self._context.budget.spent() and self._left > SMALL:
             return WAIT_TICK
         return self.go_on()
@@ -235,28 +223,21 @@ class FailOpen(SessionPart):
                 requests.drops(code)
         self._context.budget.work += work
         if wait != WAIT_TICK:
+            self._multi = False
             requests.release()
         return wait
 
     def _failed(self, code: int, error: bytes) -> bytes:
         """The reply to the framer's command. Inside MULTI, each gets the error that MULTI got."""
         requests = self._requests
-        kind = requests.command.kind
-        denied = requests.denied(code, self._context.stats)
+        reply = self._reply(code, error, "unreachable")
         if code == OPEN:
             requests.discarding = True
-        if denied or code == OPEN:
-            return denied or error
-        if requests.command.ours:
-            call = requests.call(self._caller, self._context)
-            if call is None:
-                return error
-            limit = 0 if self._multi else call.rule.limit
-            return self._reply_to(call, error, "unreachable", limit)
+        kind = requests.command.kind
+        if reply or code == OPEN:
+            return reply or error
         if kind == c.QUIT:
             return _GOODBYE
-        if kind in c.GREETS and not self._multi:
-            return self._taken_on_trust(code) or error
         if kind == c.MULTI:
             self._multi = True
         elif kind in (c.EXEC, c.DISCARD):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 MAX_CREDENTIAL_BYTES: Final = 512  # stored until Redis replies; longer ones are not followed
@@ -23,10 +22,7 @@ class Identity:
         return (self.user, self.password, self.db)
 
 
-@cache
-def anonymous(db: int) -> Identity:
-    """Return the identity before any AUTH in database `db`, the same object for all clients."""
-    return Identity(None, None, db)
+ANONYMOUS: Final = Identity(None, None, 0)  # of a new connection
 
 
 def database(word: bytes) -> int:

@@ -185,10 +185,8 @@ class LaneCalls:
 
     def count_outcome(self, call: Call) -> None:
         """Count the outcome of `call`. Then `call.reply` is the reply for the client."""
-        row = call.row
-        if row != NO_ROW:
-            call.counted()
-            call.reply = self._context.stats.answered(row, call.reply, call.key, call.rule)
+        if call.row != NO_ROW:
+            call.reply = call.answered(self._context.stats, call.reply)
         elif call.rule.error:
             self._context.stats.error("syntax")
 
@@ -200,5 +198,4 @@ class LaneCalls:
 
     def _unseen(self, call: Call) -> None:
         """Count the hit `call` as unseen."""
-        self._context.stats.unanswered(call.row, UNSEEN)
-        call.counted()
+        self._context.stats.unanswered(call.counted(), UNSEEN)

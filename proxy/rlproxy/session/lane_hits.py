@@ -14,8 +14,7 @@ from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
 # Results of LaneHits.send().
 DONE: Final = 0  # all unread hits went to the lane
 FULL: Final = 1  # the rest must wait, for the lane or for the next tick
-OTHER: Final = 2  # an unread command is not for a lane; nothing was taken
-HOLD: Final = 3  # the next hit must go alone; all before it went to the lane (routed as OTHER)
+OTHER: Final = 2  # the rest is not for this lane now
 
 
 class LaneHits(SessionPart):
@@ -47,7 +46,7 @@ class LaneHits(SessionPart):
             before = calls[-1] if calls else self._lanes.tail
             if call.rule.waits or not _follows(lane, before, call):
                 requests.rewind(requests.start)
-                found = HOLD
+                found = OTHER
             else:
                 calls.append(call)
                 if len(calls) >= most:

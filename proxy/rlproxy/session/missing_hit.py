@@ -88,7 +88,7 @@ class MissingHit(Caller):
         """See Caller.lane_answered()."""
         private = self._private
         private.cover.answered(call, reply)
-        private.slots.lane_replied(reply, False)
+        private.slots.lane_replied(reply)
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned()."""
@@ -96,7 +96,7 @@ class MissingHit(Caller):
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost()."""
-        self._private.slots.lane_replied(r.LOST, False)
+        self._private.slots.lane_replied(r.LOST)
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late()."""
@@ -110,8 +110,8 @@ class MissingHit(Caller):
         """Answer the hit without Redis."""
         slots = self._private.slots
         slot = slots.head
-        if slot is not None and slots.awaits_lane():
-            slots.lane_replied(self._failure.reply(slot.limit, slot.row, error, kind), True)
+        if slot is not None and slot.call is not None and slots.awaits_lane():
+            slots.lane_replied(self._failure.reply(slot.call, error, kind))
 
     def resume(self) -> None:
         """See Caller.resume()."""

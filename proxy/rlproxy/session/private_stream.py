@@ -24,14 +24,14 @@ from rlproxy.session import command_policy, command_replies, key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
-from rlproxy.session.identity import anonymous
+from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import BySha, Catch, Slot
+from rlproxy.session.slots import Catch, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
-from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
+from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -77,7 +77,7 @@ class PrivateStream:
         self.replies = replies
         self.out: list[bytes] = []
         self.status: int = NONE
-        self.state = ConnectionState(context.server.base_db, context.server.one_node)
+        self.state = ConnectionState(context.server.one_node)
         self.slots = ReplySlots(self.state, replies, context.stats)
         self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
@@ -106,18 +106,12 @@ class PrivateStream:
         self.status = OPENING
         self.heard = False
 
-    def opened(self, requests: ClientRequests) -> int:
-        """Take the connection, which is open now. Returns what the requests wait for."""
+    def opened(self, requests: ClientRequests) -> None:
+        """Take the connection, which is open now."""
         self.status = OPEN_NOW
         self.received_at = self._caller.now
         if self.handshake is not None:
             requests.again(self.handshake.begin())
-            self.slots.out = self.handshake.replies
-        if not self._context.server.base_db:
-            return WAIT_NOTHING
-        self.slots.decided = False
-        self.select_base()
-        return WAIT_BASE
 
     def begin_anew(self, requests: ClientRequests) -> None:
         """Discard the state of a lost connection, on which no command took effect."""
@@ -125,8 +119,7 @@ class PrivateStream:
         while handshake is not None and handshake.unsent > 0:
             requests.next()
             handshake.unsent -= 1
-        server = self._context.server
-        self.state = ConnectionState(server.base_db, server.one_node)
+        self.state = ConnectionState(self._context.server.one_node)
         self.slots = ReplySlots(self.state, self.replies, self._context.stats)
         self.deciding = False
         self.out.clear()
@@ -157,21 +150,20 @@ class PrivateStream:
         return moved
 
     def handshake_refused(self) -> bytes | None:
-        """Read the replies to the deferred handshake.
+        """Act on the replies to the deferred handshake.
 
         Returns the error that the client gets as the reply to its next request; b"" if the replies
         cannot be read. None: no error so far.
         """
-        handshake = self.handshake
+        handshake, slots = self.handshake, self.slots
         if handshake is None:
             return None
-        refusal = handshake.heard()
-        if refusal or self.slots.raw:
+        if slots.refused or slots.raw:
             self.handshake = None
-            return refusal
-        if handshake.over():
+            self.replies.clear()  # of bytes that are no replies
+            return slots.refused
+        if handshake.unsent == 0 and slots.quiescent():
             self.handshake = None
-            self.slots.out = self.replies
         return None
 
     def keep_alive(self, silent_s: float) -> None:
@@ -186,15 +178,10 @@ class PrivateStream:
             self._kept_at = now
             self.out.append(_EMPTY)
 
-    def select_base(self) -> None:
-        """Select the database of --upstream."""
-        self.out.append(r.bulks(b"SELECT", b"%d" % self._context.server.base_db))
-        self.slots.expect(Slot(s.S_BASE))
-
     def let_go(self, nobody: Caller) -> None:
         """Release the credentials, and all objects that refer to the session."""
         self._caller = nobody
-        self.state.identity = anonymous(0)
+        self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.
@@ -204,7 +191,6 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        self.state.asking = False
         sharing = command.shared != c.PRIVATE and self._context.share_of is not None
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting()
@@ -229,51 +215,17 @@ class PrivateStream:
             self.handshake.unsent -= 1
             if self.handshake.unsent == 0:
                 wait = WAIT_HANDSHAKE
+            slot = slot or Slot(s.S_DROP)
+            slot.trusted = command.kind != c.CLIENT
         if command.kind == c.HTTP:
             slots.hushed = True
-        base_db = self._context.server.base_db
-        uncertain = state.level == RAW or not slots.counting()
-        if base_db and uncertain and state.leaves_base(command):
-            return CLOSE  # no connection is better than one to another database
         if slot is None:
             slots.expect_one()
             return wait
         if slot.kind in (s.S_SELECT, s.S_RESET, s.S_EXEC, s.S_DISCARD):
             self.deciding = True
         slots.expect(slot)
-        if not base_db or not slots.counting() or code != COMMAND:
-            return wait
-        if slot.kind == s.S_RESET or (
-            slot.kind in (s.S_AUTH, s.S_HELLO, s.S_MULTI) and state.base_owed
-        ):
-            slots.decided = False
-            return WAIT_BASE  # the reply decides whether the proxy's SELECT is next
         return wait
-
-    def base_decided(self) -> int:
-        """Act on the reply that decides on the database of --upstream.
-
-        Returns what the requests wait for.
-        """
-        slots = self.slots
-        if slots.raw:
-            return CLOSE  # the deciding reply cannot be recognized any more
-        if not slots.decided:
-            return WAIT_BASE
-        slots.decided = False
-        kind = slots.decided_kind
-        line = slots.decided_line
-        refused = line.startswith(b"-")
-        if kind == s.S_BASE and refused and not line.startswith(b"-NOAUTH"):
-            # A client without access to that database gets the error and is closed. No connection
-            # is better than one to another database.
-            self.replies.append(line)
-            return CLOSE
-        accepted = not refused or kind == s.S_HELLO  # its AUTH may have succeeded nevertheless
-        if kind not in (s.S_BASE, s.S_MULTI) and accepted and self.state.base_owed:
-            self.select_base()
-            return WAIT_BASE
-        return WAIT_NOTHING
 
     def waits_to_authenticate(self, requests: ClientRequests) -> bool:
         """Return whether the framer's command waits until nothing is owed here.
@@ -283,7 +235,7 @@ class PrivateStream:
         slots = self.slots
         if not _authenticates(requests) or not slots.counting() or slots.quiescent():
             return False
-        if self.state.base_owed or self.handshake is not None:
+        if self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
         return requests.may_wait()
 
@@ -299,7 +251,6 @@ class PrivateStream:
 
         RL commands are added to the reply if its place is certain.
         """
-        self.state.asking = False
         slots = self.slots
         short = requests.size() <= command_replies.MAX_EDITED
         plan: command_replies.Plan | None = None
@@ -319,7 +270,6 @@ class PrivateStream:
         if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
             self.deny(not_covered(requests.command.name), requests, code)
             return
-        self.state.asking = False
         self._caller.fenced = True
         self._context.stats.commands += 1
         self.out += cover.rewrite()
@@ -345,23 +295,19 @@ class PrivateStream:
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
-        if by_sha:
-            slot: Slot = BySha(call)
-        elif caught:
+        slot = Slot(s.S_HIT)
+        if caught:
             db = self.state.identity.db
             slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
-        else:
-            slot = Slot(s.S_HIT)
+        elif not by_sha:
+            call.key = brief(call.key)  # its reply may be owed for long
         if counted:
-            slot.limit = call.rule.limit if call.behind is None else call.behind.limit
+            slot.call = call
+            slot.by_sha = by_sha
             slot.sent_at = self._caller.now
-            slot.row = call.row
-            slot.data = brief(call.key)
-            slot.rule = call.rule
             self._caller.watch()
         else:
-            self._context.stats.unanswered(call.row, UNSEEN)
-        call.counted()  # by the slot
+            self._context.stats.unanswered(call.counted(), UNSEEN)
         slots.expect(slot)
 
     def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
@@ -421,7 +367,7 @@ class PrivateStream:
         """Answer a command with `error` in its place.
 
         written: what Redis gets to reject, where the place of the reply is not certain.
-        by_redis: Redis gets it: the client leaves its replies unread, or ASKING applies.
+        by_redis: Redis gets it in any case, because the client leaves its replies unread.
         """
         if self.slots.can_count() and not by_redis:
             self.slots.local(error)
@@ -433,10 +379,7 @@ class PrivateStream:
         """Answer a command that must not reach Redis with `error`."""
         if code == OPEN:
             requests.discarding = True
-        asking = self.state.asking  # it applies to this command, which Redis must get then
-        self.state.asking = False
-        instead = command_policy.instead_of(requests.command)
-        self._answer(error, instead, requests.slow or asking)
+        self._answer(error, command_policy.instead_of(requests.command), requests.slow)
 
 
 def _authenticates(requests: ClientRequests) -> bool:

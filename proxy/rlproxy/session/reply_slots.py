@@ -10,7 +10,7 @@ Most slots are runs of replies that are passed on without a look. The others are
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
-- edited: short ones whole (Catch), large ones value by value as they stream past (Unfold).
+- edited: awaited whole (Catch).
 
 The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
 are passed on as they come.
@@ -21,20 +21,20 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
+from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import BySha, Catch, Slot, SlotQueue, Unfold
+from rlproxy.session.slots import Catch, Slot, SlotQueue
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
 _ERROR: Final = 45  # the first byte of an error
 # Replies to commands of the proxy's own.
-_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_BASE, s.S_ASKED)
+_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_ASKED)
 
 
 class ReplySlots(SlotQueue):
@@ -47,22 +47,20 @@ class ReplySlots(SlotQueue):
         "_start",
         "_state",
         "_stats",
-        "decided",
-        "decided_kind",
-        "decided_line",
         "hushed",
         "identity_moved",
         "missing",
         "out",
         "raw",
         "read_only",
+        "refused",
     )
 
     def __init__(self, state: ConnectionState, out: list[bytes], stats: Counters) -> None:
         super().__init__()
         self._state = state
         self._stats = stats
-        self.out = out  # replaced while the replies of a deferred handshake are awaited
+        self.out = out
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
         self._counting = True  # requests still get slots
@@ -73,9 +71,7 @@ class ReplySlots(SlotQueue):
         self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.read_only = False  # a hit's error shows that the server is a replica
-        self.decided = False  # the last slot was looked at; its kind and first line are:
-        self.decided_kind: int = s.S_PASS
-        self.decided_line: bytes = b""
+        self.refused: bytes = b""  # the first error in reply to a trusted command
 
     # -- what is owed -----------------------------------------------------------------------------
 
@@ -87,7 +83,7 @@ class ReplySlots(SlotQueue):
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
         slot = self.head
-        while slot is not None and (slot.kind == s.S_DROP or slot.kind == s.S_BASE):
+        while slot is not None and slot.kind == s.S_DROP:
             slot = slot.next
         return slot
 
@@ -168,9 +164,8 @@ class ReplySlots(SlotQueue):
                 self._unrequested(len(data))
                 break
             kind = slot.kind
-            if kind in (s.S_PASS, s.S_VALUES):
-                # A push behind the last value would come before the proxy's part of that reply.
-                slot.count -= replies.skip(slot.count, kind == s.S_PASS)
+            if kind == s.S_PASS:
+                slot.count -= replies.skip(slot.count)
                 if replies.broken:
                     self._go_raw()
                     break
@@ -192,10 +187,6 @@ class ReplySlots(SlotQueue):
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
         replies = self._replies
-        if kind == s.S_INSIDE:
-            self._put(slot.data)
-            self.pop()
-            return True
         if kind == s.S_MISSING:
             return False
         if replies.mid or replies.at_push():
@@ -212,32 +203,18 @@ class ReplySlots(SlotQueue):
         line = replies.line()
         if not line:
             return False
-        if isinstance(slot, Unfold):
-            self._unfold(slot, line)
-            return True
-        missing = kind == s.S_HIT and line[0] == _ERROR and _not_run(line)
-        if missing and isinstance(slot, BySha):
+        if slot.by_sha and line[0] == _ERROR and _not_run(line):
             self._leave_out(slot)
             return False
         instead = _instead(slot, line)
-        if instead is None and slot.row == NO_ROW and not isinstance(slot, Catch):
+        if instead is None and slot.call is None and not isinstance(slot, Catch):
             self._look(slot, line)
             slot.kind = s.S_PASS
             slot.count = 1
             return True
         return self._take_frame(slot, line, instead)
 
-    def _unfold(self, slot: Unfold, line: bytes) -> None:
-        inside = slot.unfold(line)
-        if not inside:
-            slot.kind = s.S_PASS
-            return
-        self._put(b"")
-        self._replies.open()
-        self._start = self._replies.pos
-        self.replace_head(inside)
-
-    def _leave_out(self, slot: BySha) -> None:
+    def _leave_out(self, slot: Slot) -> None:
         """Drop the error for a hit that Redis has not run, and hold all further replies."""
         self._put(b"")
         self._replies.frame()
@@ -250,8 +227,8 @@ class ReplySlots(SlotQueue):
         """Return whether a command may touch the key of a hit that may have to be sent again."""
         slot = self.head
         while slot is not None:
-            call = s.to_repeat(slot)
-            if call is not None and buf.find(call.key, start, end) >= 0:
+            call = slot.call
+            if slot.by_sha and call is not None and buf.find(call.key, start, end) >= 0:
                 return True
             slot = slot.next
         return False
@@ -260,17 +237,13 @@ class ReplySlots(SlotQueue):
         """Return whether further replies wait for that to a hit which is sent again."""
         return self.head is not None and self.head.kind == s.S_MISSING
 
-    def lane_replied(self, reply: bytes, counted: bool) -> None:
-        """Pass on `reply` to the hit that Redis had not run, and the replies that wait behind it.
-
-        counted: its outcome is counted already.
-        """
+    def lane_replied(self, reply: bytes) -> None:
+        """Pass on `reply` to a hit that Redis had not run, and the replies that wait behind it."""
         slot = self.head
         if slot is None or slot.kind != s.S_MISSING:
             return
-        if slot.row != NO_ROW and not counted:
-            reply = self._stats.answered(slot.row, reply, slot.data, slot.rule)
-        slot.row = NO_ROW
+        if slot.call is not None:
+            reply = slot.call.answered(self._stats, reply)
         slot.kind = s.S_HIT
         self.out.append(reply)
         self._look(slot, reply)
@@ -290,14 +263,12 @@ class ReplySlots(SlotQueue):
             if replies.broken:
                 self._go_raw()
             return False
-        if isinstance(slot, Catch):
-            reply = slot.edit(frame)
-        else:
-            reply = frame if instead is None else instead
-        if slot.row != NO_ROW:
-            passed = self._stats.answered(slot.row, reply or frame, slot.data, slot.rule)
+        reply = slot.edit(frame) if isinstance(slot, Catch) else frame
+        if instead is not None:
+            reply = instead
+        if slot.call is not None:
+            passed = slot.call.answered(self._stats, reply or frame)
             reply = passed if reply else reply
-            slot.row = NO_ROW
         if reply is not frame:
             if before > self._start:
                 self.out.append(replies.buf[self._start : before])
@@ -325,7 +296,7 @@ class ReplySlots(SlotQueue):
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
         while self.awaits_lane():
-            self.lane_replied(r.LOST, False)
+            self.lane_replied(r.LOST)
         replies = self._replies
         slot = self.head
         mid = replies.mid
@@ -333,9 +304,9 @@ class ReplySlots(SlotQueue):
             broken_off = mid
             if slot is None or slot.kind not in _NOT_THE_CLIENTS:
                 left = replies.rest()
-                edited = isinstance(slot, (Catch, Unfold))  # half of such a reply is of no use
+                edited = isinstance(slot, Catch)  # half of such a reply is of no use
                 hit = slot is not None and slot.kind == s.S_HIT
-                if left and not (hit and slot is not None and (edited or slot.row != NO_ROW)):
+                if left and not (hit and slot is not None and (edited or slot.call is not None)):
                     broken_off = True
                     if not edited:
                         self.out.append(left)
@@ -347,8 +318,8 @@ class ReplySlots(SlotQueue):
                 broken_off = True  # Redis closed on purpose, after its last reply
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
-                    self._stats.answered(slot.row, r.LOST, slot.data)
-                    slot.row = NO_ROW
+                    if slot.call is not None:
+                        slot.call.answered(self._stats, r.LOST)
                     self.out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
                     self.out.append(slot.data)
@@ -364,8 +335,8 @@ class ReplySlots(SlotQueue):
         """Count the owed hits as unseen: their outcome will not be observed."""
         slot = self.head
         while slot is not None:
-            self._stats.unanswered(slot.row, UNSEEN)
-            slot.row = NO_ROW
+            if slot.call is not None:
+                self._stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
     def forget_asked(self) -> None:
@@ -378,14 +349,12 @@ class ReplySlots(SlotQueue):
 
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
+        if slot.trusted and line[0] == _ERROR and not self.refused:
+            self.refused = line
         if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
             self.read_only = True
         if slot.kind in s.MOVES:
             self.identity_moved = True
-        if slot.next is None:
-            self.decided = True
-            self.decided_kind = slot.kind
-            self.decided_line = line
 
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._replies.pos
@@ -426,7 +395,7 @@ def _not_run(error: bytes) -> bool:
 def _instead(slot: Slot, line: bytes) -> bytes | None:
     """Return the client's reply in place of the one that begins with `line`; None: that itself."""
     kind = slot.kind
-    if kind in (s.S_DROP, s.S_BASE):
+    if kind == s.S_DROP or slot.trusted:
         return b""
     if kind == s.S_WRONG and line.startswith(b"-ERR unknown command"):
         return slot.data

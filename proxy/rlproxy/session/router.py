@@ -69,23 +69,22 @@ class Router(SessionPart):
         "_held",
         "_judged",
         "_lane_hits",
-        "_parts",
         "_run",
         "_work",
         "backlogged",
         "piped",
         "refusal",
         "sharing",
+        "uses_lanes",
     )
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
-        self._parts: SessionParts | None = parts
         self.sharing: Sharing | None = None
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
-        # None until the client sends an RL command: without one, no lane is opened.
-        self._lane_hits: LaneHits | None = None
+        self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
+        self._lane_hits = LaneHits(parts)
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
@@ -98,8 +97,7 @@ class Router(SessionPart):
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
-        self._parts = None
-        self._lane_hits = None
+        self._lane_hits.let_go(nobody)
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -117,8 +115,7 @@ class Router(SessionPart):
         if head is not None and head.shared != c.PRIVATE:
             return WAIT_LANE_EMPTY
         begun = budget.work
-        lane_hits = self._lane_hits
-        while lane_hits is not None and (lanes.count > 0 or self._may_use_lane()):
+        while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):
             lane = lanes.hit_lane()
             room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
             if lane is None or room <= 0:
@@ -127,7 +124,7 @@ class Router(SessionPart):
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = OTHER if self._requests.slow else lane_hits.send(lane, room)
+            found = OTHER if self._requests.slow else self._lane_hits.send(lane, room)
             if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()
@@ -137,11 +134,6 @@ class Router(SessionPart):
                     return WAIT_LANE_EMPTY
                 break
         return self._to_private()
-
-    def use_lanes(self) -> None:
-        """Let hits take lanes from now on."""
-        if self._lane_hits is None and self._parts is not None:
-            self._lane_hits = LaneHits(self._parts)
 
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
@@ -350,10 +342,8 @@ class Router(SessionPart):
         self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
         if name != c.RL_HIT and name in c.REPORTS:
             self._work += WORK_OF_STATUS
-        self.use_lanes()
+        self.uses_lanes = True
         state = private.state
-        asking = state.asking  # it applies to this command only, which then cannot be delayed
-        state.asking = False
         if code == OPEN:
             requests.discarding = True
             private.reject(r.TOO_LONG, _NOTHING_OURS, requests.slow)
@@ -366,15 +356,15 @@ class Router(SessionPart):
             private.reject(call.reply, requests.written(), requests.slow)
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
-        if crowded and not asking and self._must_be_quiescent(call):
+        if crowded and self._must_be_quiescent(call):
             return self._wait_until_quiescent()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
-        may_hold = quiescent and slots.can_count() and not state.quitting and not asking
+        may_hold = quiescent and slots.can_count() and not state.quitting
         if call.rule.waits and may_hold:
             self._held = call
             return WAIT_HELD
-        by_sha = not asking and self._may_send_again(call)
+        by_sha = self._may_send_again(call)
         if not by_sha and slots.by_sha > 0 and requests.may_wait():
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
@@ -402,7 +392,7 @@ class Router(SessionPart):
             budget.slow_hits -= 1
             return WAIT_NOTHING
         slots = self._private.slots
-        if self._private.state.asking or slots.ours < self.most() or not slots.can_count():
+        if slots.ours < self.most() or not slots.can_count():
             return WAIT_NOTHING
         self.set_backlogged(True)
         return WAIT_IN_PLACE

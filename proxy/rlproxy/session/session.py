@@ -34,7 +34,6 @@ from rlproxy.session.waits import (
     ENDED_BY_PRIVATE,
     ENDED_BY_TICK,
     TIMED,
-    WAIT_BASE,
     WAIT_HANDSHAKE,
     WAIT_HELD,
     WAIT_LANE,
@@ -78,7 +77,7 @@ class Session(SessionParts):
         self.wants_eof = False
         self.closed = False
         self._router = Router(self)
-        self._fail_open: FailOpen | None = None  # made when first needed
+        self._fail_open = FailOpen(self)
         self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
@@ -103,7 +102,7 @@ class Session(SessionParts):
                 self._route()
         elif self.wait != WAIT_TICK and context.circuit.open:
             most = CLIENT_WORK if self.wait == WAIT_OPEN else 0
-            if not self._without_redis().answer_unreachable(most):
+            if not self._fail_open.answer_unreachable(most):
                 self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
@@ -155,7 +154,7 @@ class Session(SessionParts):
         self.flush = nothing
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
-        self._fail_open = None
+        self._fail_open.let_go(_NOBODY)
         self.lanes.forget_lanes()
         self.lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
@@ -192,7 +191,7 @@ class Session(SessionParts):
             if self.lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
-            if not self._without_redis().answer_unreachable(CLIENT_WORK):
+            if not self._fail_open.answer_unreachable(CLIENT_WORK):
                 self.wait = WAIT_TICK
                 return
         self._set_wait(self._router.route())
@@ -244,7 +243,7 @@ class Session(SessionParts):
         """Continue in this client's turn (WAIT_TICK, WAIT_PACE)."""
         if self._closing or not self.wait & ENDED_BY_TICK:
             return
-        if self._fail_open is not None and self._fail_open.failing():
+        if self._fail_open.failing():
             self._set_wait(self._fail_open.go_on())
         else:
             self._route()
@@ -288,7 +287,7 @@ class Session(SessionParts):
         """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
         if call.waiter is not None:
             if self._held is not None:
-                self._held.late(call, self._without_redis().waited_in_vain)
+                self._held.late(call, self._fail_open.waited_in_vain)
         elif self.closed:
             self.lanes.drop(call)
         elif not call.reply:
@@ -336,14 +335,9 @@ class Session(SessionParts):
 
     # -- while Redis does not answer --------------------------------------------------------------
 
-    def _without_redis(self) -> FailOpen:
-        if self._fail_open is None:
-            self._fail_open = FailOpen(self)
-        return self._fail_open
-
     def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
         """Answer a call that Redis does not answer; see FailurePolicy.reply()."""
-        call.reply = self._without_redis().instead(call, error, kind)
+        call.reply = self.context.failure.reply(call, error, kind)
         self._emit()
 
     def watch(self) -> None:
@@ -360,7 +354,7 @@ class Session(SessionParts):
             self._watched = False
             return NOTHING
         self.now = now
-        fail_open = self._without_redis()
+        fail_open = self._fail_open
         unsent_at = self._unsent_at if self.wait & TIMED else NEVER
         oldest = fail_open.overdue(now, timeout_s, unsent_at, self._held)
         if fail_open.acted:
@@ -377,17 +371,15 @@ class Session(SessionParts):
 
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
-        if self.private.opened(self.requests) == WAIT_BASE:
-            self.wait = WAIT_BASE
-        else:
-            self._route_in_turn()
+        self.private.opened(self.requests)
+        self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
         if self.closed:
             return
         error = r.unreachable(self.context.server.where, why)
-        self._set_wait(self._without_redis().fail_all(error))
+        self._set_wait(self._fail_open.fail_all(error))
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
@@ -415,13 +407,7 @@ class Session(SessionParts):
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self, self._private_answered)
-        if self.wait == WAIT_BASE:
-            wait = private.base_decided()
-            if wait == WAIT_NOTHING:
-                self._route()
-            elif wait == CLOSE:
-                self._close()
-        elif self.wait == WAIT_HANDSHAKE and private.handshake is None:
+        if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
         elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
@@ -23,69 +21,52 @@ S_SELECT: Final = 8
 S_RESET: Final = 9
 S_EXEC: Final = 10
 S_DISCARD: Final = 11
-S_UNWATCH: Final = 12
-S_QUIT: Final = 13
-S_IF_REFUSED: Final = 14  # leaves state on the connection unless it is refused
-S_BASE: Final = 15  # the proxy's SELECT of the database of --upstream, dropped
-S_HELLO: Final = 16  # with AUTH: unlike AUTH's error, its error may hide a success
-S_MULTI: Final = 17
-S_CAUGHT: Final = 18  # a Catch
-S_ASKED: Final = 19  # a Catch for a command of the proxy's own; the client gets nothing of it
-S_UNFOLDED: Final = 20  # an Unfold; the next two kinds may replace it
-S_INSIDE: Final = 21  # `data` of the proxy within a reply
-S_VALUES: Final = 22  # `count` values of a reply, passed on without a look
-S_PROTOCOL: Final = 23  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 24  # shows whether Redis lets the client run any command
+S_QUIT: Final = 12
+S_IF_REFUSED: Final = 13  # leaves state on the connection unless it is refused
+S_HELLO: Final = 14  # with AUTH: unlike AUTH's error, its error may hide a success
+S_MULTI: Final = 15
+S_CAUGHT: Final = 16  # a Catch
+S_ASKED: Final = 17  # a Catch for a command of the proxy's own; the client gets nothing of it
+S_PROTOCOL: Final = 18  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 19  # shows whether Redis lets the client run any command
 
 # Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
 MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
-
-NOT_LATE: Final = -1  # limit of a reply that has no timeout
 
 
 class Slot:
     """One reply that the private connection owes, in the order of the requests."""
 
     __slots__ = (
+        "by_sha",
+        "call",
         "count",
         "data",
         "identity",
         "kind",
-        "limit",
         "next",
         "number",
         "protocol",
-        "row",
-        "rule",
         "sent_at",
+        "trusted",
     )
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
-        self.count = 1  # of a PASS or VALUES: consecutive replies
+        self.count = 1  # of a PASS: consecutive replies
         self.data = data
         self.number = 0  # of the last request before the reply's own that changed the state
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
-        self.limit: int = NOT_LATE  # of a hit: limit in the reply if Redis is late
-        self.row: int = NO_ROW  # row of the counters; the key is `data`
-        self.rule: Rule | None = None  # of a hit that is counted
-        self.sent_at: float = 0.0  # time of sending, in seconds
+        self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
+        self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
+        self.sent_at: float = 0.0  # time of sending `call`, in seconds
+        self.trusted = False  # its client has a reply already, as if Redis agreed
         self.next: Slot | None = None
 
 
-class BySha(Slot):
-    """The reply to a hit that went by EVALSHA: `call`, which a lane can send again."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(S_HIT)
-        self.call = call
-
-
 class Catch(Slot):
-    """A short reply that is awaited whole.
+    """A reply that is awaited whole.
 
     The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
     empty.
@@ -96,26 +77,6 @@ class Catch(Slot):
     def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
         super().__init__(kind)
         self.edit = edit
-
-
-class Unfold(Slot):
-    """A reply that may be large, and is treated value by value.
-
-    `unfold` is called with its first line, and returns the slots that replace it: INSIDE, VALUES
-    and Catch. The first line itself is dropped. If `unfold` returns no slots, the reply is passed
-    on unchanged.
-    """
-
-    __slots__ = ("unfold",)
-
-    def __init__(self, unfold: Callable[[bytes], list[Slot]]) -> None:
-        super().__init__(S_UNFOLDED)
-        self.unfold = unfold
-
-
-def to_repeat(slot: Slot) -> Call | None:
-    """Return the call that a lane may have to send again; None if there is none, or it is late."""
-    return slot.call if isinstance(slot, BySha) and slot.kind != S_DROP else None
 
 
 class SlotQueue:
@@ -143,10 +104,9 @@ class SlotQueue:
             self.tail.next = slot
         self.tail = slot
         self.count += 1
-        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+        if slot.kind == S_LOCAL or slot.call is not None:
             self.ours += 1
-        if to_repeat(slot) is not None:
-            self.by_sha += 1
+        self.by_sha += slot.by_sha
 
     def pop(self) -> None:
         """Remove the first slot."""
@@ -164,35 +124,19 @@ class SlotQueue:
 
     def _removed(self, slot: Slot, before: Slot | None) -> None:
         self.count -= 1
-        if slot.kind == S_LOCAL or slot.limit != NOT_LATE:
+        if slot.kind == S_LOCAL or slot.call is not None:
             self.ours -= 1
-        if to_repeat(slot) is not None:
-            self.by_sha -= 1
+        self.by_sha -= slot.by_sha
         if slot.next is None:
             self.tail = before
 
     def drop(self, slot: Slot) -> None:
         """Drop the reply to the late hit `slot` when it comes. The hit is not sent again."""
         self.ours -= 1
-        if to_repeat(slot) is not None:
-            self.by_sha -= 1
+        self.by_sha -= slot.by_sha
         slot.kind = S_DROP
-        slot.row = NO_ROW
-        slot.limit = NOT_LATE
-
-    def replace_head(self, slots: list[Slot]) -> None:
-        """Put `slots` in the place of the first one."""
-        head = self.head
-        assert head is not None
-        self.head = slots[0]
-        last = slots[0]
-        for slot in slots[1:]:
-            last.next = slot
-            last = slot
-        last.next = head.next
-        if last.next is None:
-            self.tail = last
-        self.count += len(slots) - 1
+        slot.by_sha = False
+        slot.call = None
 
     def clear(self) -> None:
         """Remove all slots."""

@@ -5,7 +5,6 @@
     WAIT_LANE        half of this client's calls on the lane are answered        router
     WAIT_LANE_EMPTY  all of its calls on lanes are answered                      router
     WAIT_OPEN        the private connection is open, or has failed               router
-    WAIT_BASE        the reply that decides on the database of --upstream came   private stream
     WAIT_TICK        its turn in the next tick: the budget is spent              router, session
     WAIT_QUIESCENT   the private connection owes nothing: for a hit with WAIT,   router
                      an AUTH, a command WAIT behind EXEC, a request that a
@@ -19,8 +18,8 @@ An event of the left column may end the waits of the right one. Those named with
 stay while it does not hold.
 
     lane replied                       ENDED_BY_LANE
-    private replied                    ENDED_BY_PRIVATE, ENDED_BY_LANE, WAIT_BASE, WAIT_HANDSHAKE
-    private opened, failed or was lost WAIT_OPEN, WAIT_BASE, WAIT_HANDSHAKE
+    private replied                    ENDED_BY_PRIVATE, ENDED_BY_LANE, WAIT_HANDSHAKE
+    private opened, failed or was lost WAIT_OPEN, WAIT_HANDSHAKE
     tick or millisecond                ENDED_BY_TICK
     held hit answered                  WAIT_HELD
     client's end of file               WAIT_QUIESCENT, WAIT_HELD
@@ -36,17 +35,16 @@ WAIT_NOTHING: Final = 0
 WAIT_LANE: Final = 1
 WAIT_LANE_EMPTY: Final = 2
 WAIT_OPEN: Final = 4
-WAIT_BASE: Final = 8
-WAIT_TICK: Final = 16
-WAIT_QUIESCENT: Final = 32
-WAIT_HELD: Final = 64
-WAIT_IN_PLACE: Final = 128
-WAIT_PACE: Final = 256
-WAIT_HANDSHAKE: Final = 512
-CLOSE: Final = 1024
+WAIT_TICK: Final = 8
+WAIT_QUIESCENT: Final = 16
+WAIT_HELD: Final = 32
+WAIT_IN_PLACE: Final = 64
+WAIT_PACE: Final = 128
+WAIT_HANDSHAKE: Final = 256
+CLOSE: Final = 512
 
 ENDED_BY_LANE: Final = WAIT_LANE | WAIT_LANE_EMPTY
 ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_IN_PLACE
 ENDED_BY_TICK: Final = WAIT_TICK | WAIT_PACE
 # Waits without a bound of their own: the hits behind them are answered after the hit timeout.
-TIMED: Final = WAIT_OPEN | WAIT_BASE | WAIT_HANDSHAKE
+TIMED: Final = WAIT_OPEN | WAIT_HANDSHAKE

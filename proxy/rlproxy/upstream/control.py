@@ -15,7 +15,6 @@ from rlproxy.config.urls import Upstream
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import (
     CLUSTER,
-    DATABASE,
     FULL,
     LOGIN,
     SCRIPTS,
@@ -69,7 +68,7 @@ class Control:
     It prepares the server after every reconnect, and loads the scripts again when `loading`
     requests that. It reconnects until run() is cancelled.
 
-    upstream: the credentials and the database of --upstream.
+    upstream: the credentials of --upstream.
     scripts: the scripts to load, by name.
     on_server: called with what identifies the server after each successful HELLO.
     """
@@ -259,8 +258,6 @@ class Control:
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(greeting)
         kind, problem = self._wrong_mode(greeting.get(b"mode") == b"cluster")
-        if not kind:
-            kind, problem = await self._select()
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
         if self._refused and not kind:
@@ -304,14 +301,6 @@ class Control:
             await self._connection.read()  # the reply to PING
         self._tries_empty = False
         return ignores
-
-    async def _select(self) -> tuple[str, str]:
-        """Select the URL's database. Returns kind and text of the problem, both empty if none."""
-        db = self._upstream.db
-        reply = await self._connection.query(b"SELECT", b"%d" % db) if db else None
-        if isinstance(reply, hiredis.ReplyError):
-            return DATABASE, f"database {db}: {reply}"
-        return "", ""
 
     async def _load_when_drained(self) -> None:
         """Load the scripts once no lane has a call under way. After HOLD_S leave it to _watch()."""

@@ -78,7 +78,7 @@ def test_server_that_refuses_the_proxys_scripts_is_still_ready() -> None:
     assert not_ready([seen(0, scripts=False, upstream=refused)]) == []
 
 
-@pytest.mark.parametrize("kind", ["login", "database", "scripts"])
+@pytest.mark.parametrize("kind", ["login", "scripts"])
 def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it lacks something"}}
     assert not_ready([seen(0, scripts=False, **facts)]) == []

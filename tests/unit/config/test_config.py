@@ -48,7 +48,7 @@ def test_settings_that_contradict(argv: list[str], why: str) -> None:
     ("listen", "upstream"),
     [
         ("127.0.0.1:7000", "redis://127.0.0.1:7000"),
-        ("127.0.0.1:7000", "redis://localhost:7000/3"),
+        ("127.0.0.1:7000", "redis://localhost:7000"),
         ("0.0.0.0:7000", "redis://127.0.0.1:7000"),
         ("unix:/tmp/s", "unix:///tmp/s"),
         ("127.0.0.1:7000", "redis+cluster://h:7000,localhost:7000"),

@@ -19,8 +19,8 @@ SENTINEL = (
         ),
     ),
     (
-        "rediss+sentinel://u:p@a/m/3?sentinel_user=x&sentinel_password=y%26",
-        Upstream(None, 3, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
+        "rediss+sentinel://u:p@a/m/0?sentinel_user=x&sentinel_password=y%26",
+        Upstream(None, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
     ),
 )
 
@@ -64,16 +64,16 @@ def test_clustered(url: str, clustered: bool) -> None:
     assert urls.parse_upstream(url).clustered == clustered
 
 
-@pytest.mark.parametrize("path", ["/1", "/15"])
-def test_a_cluster_has_one_database(path: str) -> None:
-    (line,) = mistakes("--upstream", f"redis+cluster://h{path}")
-    assert line.endswith(f"the database {path[1:]}: a Redis Cluster has database 0 only")
+@pytest.mark.parametrize("url", ["redis://h/1", "redis+sentinel://h/m/1", "redis+cluster://h/15"])
+def test_clients_select_their_database(url: str) -> None:
+    (line,) = mistakes("--upstream", url)
+    assert line.endswith("it names a database: clients select theirs, in their own URLs")
 
 
 STANDALONE = [
     ("redis://h?standalone=yes", Upstream(Address("h", 6379), standalone=True)),
-    ("redis://h/2?standalone=YES", Upstream(Address("h", 6379), 2, standalone=True)),
-    ("redis://h?db=2&standalone=no", Upstream(Address("h", 6379), 2)),
+    ("redis://h/0?standalone=YES", Upstream(Address("h", 6379), standalone=True)),
+    ("redis://h?standalone=no", REDIS),
     ("rediss://h?standalone=yes", Upstream(Address("h", 6379), tls=True, standalone=True)),
     ("unix:///s?standalone=yes", Upstream(Address(path="/s"), standalone=True)),
 ]
@@ -88,9 +88,9 @@ def test_standalone(url: str, upstream: Upstream) -> None:
 @pytest.mark.parametrize(
     ("url", "known"),
     [
-        ("redis://h?x=1", "db and standalone"),
-        ("rediss://h?standalon=yes", "db and standalone"),
-        ("unix:///s?x=1", "db and standalone"),
+        ("redis://h?x=1", "standalone"),
+        ("rediss://h?standalon=yes", "standalone"),
+        ("unix:///s?x=1", "standalone"),
         ("redis+sentinel://h/m?db=1", "sentinel_user and sentinel_password"),
         ("redis+cluster://h?db=0", "none"),
         ("rediss+cluster://h?standalone=yes", "none"),
@@ -141,20 +141,16 @@ URLS = [
     ("REDIS://h", REDIS),
     ("redis://h/", REDIS),
     ("redis://h:7000", Upstream(Address("h", 7000))),
-    ("redis://h:/1", Upstream(Address("h", 6379), 1)),
+    ("redis://h:/", REDIS),
     ("redis://LOCALHOST", Upstream(Address("localhost", 6379))),
-    ("redis://h:7000/5", Upstream(Address("h", 7000), 5)),
-    ("redis://h?db=5", Upstream(Address("h", 6379), 5)),
     ("redis://h/0", REDIS),
     ("redis://[::1]:7000", Upstream(Address("::1", 7000))),
-    ("redis://:pw@h", Upstream(Address("h", 6379), 0, None, "pw")),
-    ("redis://bob:pw@h", Upstream(Address("h", 6379), 0, "bob", "pw")),
-    ("redis://bob:@h", Upstream(Address("h", 6379), 0, "bob", "")),
-    ("redis://b%40b:p%3A%2F%23%3Fw@h", Upstream(Address("h", 6379), 0, "b@b", "p:/#?w")),
-    ("redis://h/2147483647", Upstream(Address("h", 6379), 2147483647)),
+    ("redis://:pw@h", Upstream(Address("h", 6379), None, "pw")),
+    ("redis://bob:pw@h", Upstream(Address("h", 6379), "bob", "pw")),
+    ("redis://bob:@h", Upstream(Address("h", 6379), "bob", "")),
+    ("redis://b%40b:p%3A%2F%23%3Fw@h", Upstream(Address("h", 6379), "b@b", "p:/#?w")),
     ("unix:///tmp/s", Upstream(Address(path="/tmp/s"))),
-    ("unix:///tmp/s?db=3", Upstream(Address(path="/tmp/s"), 3)),
-    ("unix://bob:pw@/tmp/s", Upstream(Address(path="/tmp/s"), 0, "bob", "pw")),
+    ("unix://bob:pw@/tmp/s", Upstream(Address(path="/tmp/s"), "bob", "pw")),
     ("unix:///tmp/a%20b", Upstream(Address(path="/tmp/a b"))),
 ]
 
@@ -181,8 +177,8 @@ WRONG_URLS = [
     "redis://h/x",
     "redis://h/-1",
     "redis://h/1/2",
-    "redis://h/2147483648",
-    "redis://h/1?db=2",
+    "redis://h/1",
+    "redis://h?db=2",
     "redis://h?x=1",
     "redis://h,i",
     "redis://::1",
@@ -202,6 +198,7 @@ WRONG_URLS = [
     "redis+sentinel://h:0/m",
     "redis+sentinel://h:x/m",
     "redis+sentinel://h/m/x",
+    "redis+sentinel://h/m/3",
     "redis+sentinel://h/m?sentinel_user=x",
     "redis+sentinel://h/m?x=1",
     "redis://h?standalone=1",
@@ -278,7 +275,7 @@ def test_no_password_in_a_message(argv: list[str]) -> None:
 
 def test_no_password_in_what_is_shown() -> None:
     for url, shown in (
-        ("redis://bob:secret@h:7000/5", "h:7000"),
+        ("redis://bob:secret@h:7000", "h:7000"),
         ("redis+sentinel://bob:secret@h/m?sentinel_password=secret", "sentinel h:26379/m"),
         ("redis+cluster://bob:secret@h,[::1]:7", "cluster h:6379,[::1]:7"),
     ):

@@ -14,7 +14,7 @@ from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.banner import describe_upstream, log_end, print_banner
 from rlproxy.process.wiring import Wiring
 
-URL = "redis://:secret@h/3"
+URL = "redis://:secret@h"
 
 
 def described(url: str, server: str = "Redis 7", **state: object) -> str:
@@ -29,21 +29,21 @@ def described(url: str, server: str = "Redis 7", **state: object) -> str:
 
 
 NO_ANSWER = "it accepts connections, but does not answer as Redis does"
-AWAY = "h:6379, database 3: refused; retrying"
+AWAY = "h:6379: refused; retrying"
 
 
 @pytest.mark.parametrize(
     ("url", "state", "text"),
     [
-        (URL, {}, "Redis 7 at h:6379, database 3"),
-        (URL, {"server": ""}, "a server at h:6379, database 3"),
+        (URL, {}, "Redis 7 at h:6379"),
+        (URL, {"server": ""}, "a server at h:6379"),
         ("rediss://h", {}, "Redis 7 at h:6379 (TLS)"),
         (
             "redis+sentinel://s/m",
             {"master": "now a:1"},
             "Redis 7 at sentinel s:26379/m (now a:1)",
         ),
-        (URL, {"kind": SCRIPTS, "problem": "no right"}, "Redis 7 at h:6379, database 3: no right"),
+        (URL, {"kind": SCRIPTS, "problem": "no right"}, "Redis 7 at h:6379: no right"),
         ("embedded:", {}, "Redis 7, embedded (its data ends with this process)"),
         (
             "embedded:cluster",

@@ -26,7 +26,6 @@ PING = bulks(b"PING")
 PONG = b"+PONG\r\n"
 FIVE = r.five(0, 10, 9, -1, 60)
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
-BASE = bulks(b"SELECT", b"2")
 PUSH = b">2\r\n$7\r\nmessage\r\n$1\r\nx\r\n"
 WAIT = bulks(b"WAIT", b"1", b"0")
 REWRITE = wait_cover.REWRITE + b"$1\r\nk\r\n"
@@ -67,7 +66,6 @@ class Bench(Sides):
 
     def __init__(
         self,
-        base_db: int = 0,
         lane: FakeLane | None = None,
         context: WorkerContext | None = None,
     ) -> None:
@@ -75,7 +73,7 @@ class Bench(Sides):
         self.identities: list[Identity] = []
         self.allowed = True
         context = context or worker_context(
-            grammar=GRAMMAR, server=ServerFacts("redis:1", base_db), lane_of=self.lane_of
+            grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=self.lane_of
         )
         self.session = Session(context)
 
@@ -107,14 +105,11 @@ def in_place(key: bytes = b"k") -> bytes:
     return rule.words(SOURCE) + r.bulk(key) + rule.tail
 
 
-def opened(base_db: int = 0, context: WorkerContext | None = None) -> Bench:
+def opened(context: WorkerContext | None = None) -> Bench:
     """A client whose private connection is open and has answered a PING."""
-    bench = Bench(base_db, context=context)
+    bench = Bench(context=context)
     bench.session.receive(PING)
     bench.session.upstream_opened()
-    if base_db:
-        assert bench.up() == BASE
-        bench.answer(b"+OK\r\n")
     assert bench.up() == PING
     assert bench.answer(PONG) == PONG
     return bench
@@ -131,9 +126,9 @@ def told(*heard: bytes) -> Bench:
     return bench
 
 
-def probed(base_db: int = 0, context: WorkerContext | None = None) -> Bench:
+def probed(context: WorkerContext | None = None) -> Bench:
     """One whose hits may take the lane."""
-    bench = opened(base_db, context)
+    bench = opened(context)
     assert bench.send(HIT) == in_place()
     assert bench.answer(FIVE) == FIVE
     return bench

@@ -20,13 +20,12 @@ def form(learnt: bytes) -> Form:
 
 def split(reply: bytes) -> tuple[bytes, list[bytes]]:
     """The first line of an aggregate, and its values."""
+    line, end, rest = reply.partition(b"\r\n")
     framer = ReplyFramer()
-    framer.feed(reply)
-    line = framer.line()
-    framer.open()
+    framer.feed(rest)
     values = []
-    while framer.pos < len(reply):
+    while framer.pos < len(rest):
         value = framer.frame()
-        assert value, reply[framer.pos :]
+        assert value, rest[framer.pos :]
         values.append(value)
-    return line, values
+    return line + end, values

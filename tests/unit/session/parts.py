@@ -35,16 +35,14 @@ class Parts:
     asked: arguments of the calls of share_of().
     """
 
-    def __init__(
-        self, *, base_db: int = 0, share: bool = False, waiting: WaitQueues | None = None
-    ) -> None:
+    def __init__(self, *, share: bool = False, waiting: WaitQueues | None = None) -> None:
         self.lane = KnowingLane()
         self.shared_lane = KnowingLane()
         self.allowed = True
         self.asked: list[tuple[tuple[bytes | None, bytes | None, int], int, int]] = []
         self.context = worker_context(
             grammar=GRAMMAR,
-            server=ServerFacts("redis:1", base_db),
+            server=ServerFacts("redis:1"),
             lane_of=lambda _identity: self.lane if self.allowed else None,
             share_of=self.share_of if share else None,
             waiting=waiting,

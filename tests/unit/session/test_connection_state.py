@@ -29,8 +29,8 @@ class Sent:
 class Wire:
     """A connection on which requests are sent and replies read in order."""
 
-    def __init__(self, base_db: int = 0, one_node: bool = False) -> None:
-        self.state = ConnectionState(base_db, one_node)
+    def __init__(self, one_node: bool = False) -> None:
+        self.state = ConnectionState(one_node)
         self.owed: list[Sent] = []
 
     def send(self, line: str, complete: bool = True) -> Slot | None:
@@ -64,10 +64,8 @@ class Wire:
         return self
 
 
-def probed(base_db: int = 0) -> Wire:
-    wire = Wire(base_db)
-    if base_db:
-        wire.state.answered(Slot(s.S_BASE), OK)
+def probed() -> Wire:
+    wire = Wire()
     wire.run((HIT, b"*5\r\n"))
     assert wire.state.plain()
     return wire
@@ -78,13 +76,10 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("GET", None, PLAIN, PLAIN, PLAIN),
     ("SET", None, PLAIN, PLAIN, PLAIN),
     ("WAIT", None, PLAIN, PLAIN, PLAIN),
-    ("ASKING", None, PLAIN, PLAIN, PLAIN),
     ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
     ("MULTI", s.S_MULTI, PLAIN, PLAIN, PLAIN),
-    ("WATCH", None, PLAIN, PLAIN, PLAIN),
     ("EXEC", s.S_EXEC, PLAIN, PLAIN, PLAIN),
     ("DISCARD", s.S_DISCARD, PLAIN, PLAIN, PLAIN),
-    ("UNWATCH", s.S_UNWATCH, PLAIN, PLAIN, PLAIN),
     ("QUIT", s.S_QUIT, PLAIN, PLAIN, PLAIN),
     ("AUTH pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
     ("AUTH bob pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
@@ -202,19 +197,15 @@ def facts(state: ConnectionState) -> Facts:
         "probing": state.probing,
         "protocol": state.protocol,
         "multi": state.multi,
-        "watching": state.watching,
         "quitting": state.quitting,
-        "chosen_db": state.chosen_db,
-        "base_owed": state.base_owed,
     }
 
 
 BOB = (b"bob", b"pw", 3)
 UNPROBED: Facts = {"probed": False}
 LOST: Facts = {"known": False, "probed": False}
-FRESH: Facts = {"identity": (None, None, 2), "probed": False, "protocol": 2, "chosen_db": False}
-FRESH |= {"base_owed": True}
-DONE: Facts = {"multi": False, "watching": False}
+FRESH: Facts = {"identity": (None, None, 0), "probed": False, "protocol": 2}
+DONE: Facts = {"multi": False}
 HELLO_BOB = "HELLO 2 AUTH bob pw"
 
 # the requests before, the request, its reply, and what that changes
@@ -236,21 +227,19 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
     ("", "RESET", ERR, {}),
     ("", "RESET", QUEUED, {"level": RAW}),
     ("FOO", "RESET", b"+RESET\r\n", {"level": PLAIN, **FRESH}),
-    ("MULTI;WATCH", "RESET", b"+RESET\r\n", {**DONE, **FRESH}),
+    ("MULTI", "RESET", b"+RESET\r\n", {**DONE, **FRESH}),
     ("", "MULTI", OK, {}),
     ("", "MULTI", NOPERM, {"multi": False}),
     ("", "MULTI", b"-ERR MULTI calls can not be nested\r\n", {}),
     ("MULTI", "MULTI", NOPERM, {}),
-    ("WATCH;MULTI", "EXEC", b"*0\r\n", DONE),
-    ("WATCH;MULTI", "EXEC", b"_\r\n", DONE),
-    ("WATCH;MULTI", "EXEC", b"-EXECABORT x\r\n", DONE),
-    ("WATCH;MULTI", "EXEC", b"-ERR EXEC without MULTI\r\n", {"multi": False}),
-    ("WATCH;MULTI", "EXEC", NOPERM, {}),
-    ("WATCH;MULTI", "DISCARD", OK, DONE),
-    ("WATCH;MULTI", "DISCARD", b"-ERR DISCARD without MULTI\r\n", {"multi": False}),
-    ("WATCH;MULTI", "DISCARD", NOPERM, {}),
-    ("WATCH", "UNWATCH", OK, {"watching": False}),
-    ("WATCH", "UNWATCH", NOPERM, {}),
+    ("MULTI", "EXEC", b"*0\r\n", DONE),
+    ("MULTI", "EXEC", b"_\r\n", DONE),
+    ("MULTI", "EXEC", b"-EXECABORT x\r\n", DONE),
+    ("MULTI", "EXEC", b"-ERR EXEC without MULTI\r\n", {"multi": False}),
+    ("MULTI", "EXEC", NOPERM, {}),
+    ("MULTI", "DISCARD", OK, DONE),
+    ("MULTI", "DISCARD", b"-ERR DISCARD without MULTI\r\n", {"multi": False}),
+    ("MULTI", "DISCARD", NOPERM, {}),
     ("", "QUIT", OK, {"quitting": True}),
     ("", "QUIT", ERR, {}),
     ("", "CLIENT MAINT_NOTIFICATIONS ON", OK, {"level": COUNTED}),
@@ -260,7 +249,7 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
 
 @pytest.mark.parametrize(("before", "line", "reply", "changes"), REPLIES)
 def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
-    wire = probed(2).run(("HELLO 3 AUTH ann x", b"%7\r\n"), ("SELECT 3", OK), (HIT, b"*5\r\n"))
+    wire = probed().run(("HELLO 3 AUTH ann x", b"%7\r\n"), ("SELECT 3", OK), (HIT, b"*5\r\n"))
     for each in before.split(";") if before else []:
         wire.send(each)
     slot = wire.send(line)
@@ -275,8 +264,6 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply", "changes"),
     [
-        (s.S_BASE, OK, {"base_owed": False}),
-        (s.S_BASE, ERR, {}),
         (s.S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
         (s.S_PROBE, ERR, {"probing": False}),
         (s.S_HIT, b"*5\r\n", {"probed": True}),
@@ -285,7 +272,7 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     ],
 )
 def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
-    state = ConnectionState(2)
+    state = ConnectionState()
     state.probing = True
     old = facts(state)
     state.answered(Slot(kind), reply)
@@ -322,20 +309,15 @@ PLAIN_CASES: list[tuple[list[tuple[str, bytes]], bool]] = [
     ([("MULTI", OK), ("DISCARD", b"-ERR DISCARD without MULTI\r\n")], True),
     ([("MULTI", OK), ("MULTI", ERR), ("EXEC", b"*0\r\n")], True),
     ([("MULTI", OK), ("UNWATCH", QUEUED)], False),
+    ([("WATCH", OK)], True),
+    ([("ASKING", OK), ("GET", OK)], False),
     ([("MULTI", OK), ("SELECT 3", QUEUED), ("EXEC", b"*1\r\n")], False),
     ([("MULTI", OK), ("AUTH a b", QUEUED), ("EXEC", b"*1\r\n")], False),
     ([("MULTI", OK), ("HELLO 3 AUTH a b", QUEUED), ("EXEC", b"*1\r\n")], False),
     ([("MULTI", OK), ("FOO", ERR), ("EXEC", b"-EXECABORT x\r\n")], False),
-    ([("WATCH", OK)], False),
-    ([("WATCH", OK), ("UNWATCH", OK)], True),
-    ([("WATCH", OK), ("UNWATCH", NOPERM)], False),
     ([("WATCH", OK), ("MULTI", OK), ("EXEC", NIL)], True),
     ([("WATCH", OK), ("MULTI", OK), ("UNWATCH", QUEUED), ("EXEC", b"*1\r\n")], True),
     ([("WATCH", OK), ("MULTI", OK), ("DISCARD", OK)], True),
-    ([("WATCH", OK), ("EXEC", b"-ERR EXEC without MULTI\r\n")], False),
-    ([("WATCH", OK), ("DISCARD", b"-ERR DISCARD without MULTI\r\n")], False),
-    ([("ASKING", OK)], False),
-    ([("ASKING", OK), ("GET", OK)], True),
     ([("QUIT", OK)], False),
     ([("QUIT", ERR)], True),
     ([("SELECT 3", OK)], True),
@@ -358,7 +340,6 @@ PLAIN_CASES: list[tuple[list[tuple[str, bytes]], bool]] = [
     ([("FOO", ERR), ("RESET", ERR), (HIT, b"*5\r\n")], False),
     ([("FOO", ERR), ("RESET", QUEUED), (HIT, b"*5\r\n")], False),
     ([("MULTI", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
-    ([("WATCH", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
     ([("CLIENT TRACKING ON", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], True),
     ([("SUBSCRIBE", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], False),
     ([("MONITOR", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n")], False),
@@ -375,14 +356,10 @@ PIPELINES: list[tuple[list[tuple[str, bytes]], bool]] = [
     ([("MULTI", OK), ("EXEC", b"*0\r\n")], True),
     ([("MULTI", OK), ("EXEC", b"*0\r\n"), ("MULTI", OK)], False),
     ([("MULTI", OK), ("DISCARD", OK), ("MULTI", OK)], False),
-    ([("MULTI", OK), ("EXEC", b"*0\r\n"), ("WATCH", OK)], False),
     ([("MULTI", OK), ("MULTI", NOPERM)], False),
     ([("MULTI", NOPERM), ("EXEC", b"-ERR EXEC without MULTI\r\n")], True),
     ([("MULTI", NOPERM), ("EXEC", NOPERM), ("MULTI", OK)], False),
-    ([("WATCH", OK), ("UNWATCH", OK), ("WATCH", OK)], False),
-    ([("WATCH", OK), ("UNWATCH", OK)], True),
     ([("MULTI", OK), ("RESET", b"+RESET\r\n"), ("MULTI", OK), (HIT, QUEUED)], False),
-    ([("RESET", b"+RESET\r\n"), ("WATCH", OK), (HIT, b"*5\r\n")], False),
     ([("RESET", b"+RESET\r\n"), ("FOO", ERR), (HIT, b"*5\r\n")], False),
     ([("FOO", ERR), ("RESET", b"+RESET\r\n"), ("FOO", ERR), (HIT, b"*5\r\n")], False),
     ([("FOO", ERR), ("RESET", b"+RESET\r\n"), ("AUTH a b", OK), (HIT, b"*5\r\n")], False),
@@ -451,44 +428,6 @@ def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
 def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
     wire = probed().run((line, b"-ERR syntax\r\n"), (HIT, b"*5\r\n"))
     assert not wire.state.plain()
-
-
-# -- the database of --upstream --------------------------------------------------------------------
-
-
-def base(answer: bytes) -> Wire:
-    wire = Wire(2)
-    wire.state.answered(Slot(s.S_BASE), answer)
-    return wire
-
-
-def test_the_base_database_must_have_been_selected() -> None:
-    hit = (HIT, b"*5\r\n")
-    assert Wire(0).run(hit).state.plain()
-    assert not Wire(2).run(hit).state.plain()
-    assert base(OK).run(hit).state.plain()
-    assert not base(b"-NOAUTH x\r\n").run(hit).state.plain()
-    assert base(NOPERM).run(("SELECT 3", OK), hit).state.plain()
-    assert not base(NOPERM).run(("SELECT 3", ERR), hit).state.plain()
-
-
-def test_the_base_database_is_where_identities_begin() -> None:
-    assert base(OK).state.identity.key() == (None, None, 2)
-    assert base(OK).run(("AUTH a b", OK)).state.identity.key() == (b"a", b"b", 2)
-
-
-def test_reset_owes_the_base_database_again() -> None:
-    wire = base(OK).run(("SELECT 3", OK), ("RESET", b"+RESET\r\n"), (HIT, b"*5\r\n"))
-    assert wire.state.identity.db == 2
-    assert wire.state.base_owed
-    assert not wire.state.plain()
-    wire.state.answered(Slot(s.S_BASE), OK)
-    assert wire.state.plain()
-
-
-def test_reset_without_a_base_database_owes_nothing() -> None:
-    wire = probed().run(("RESET", b"+RESET\r\n"))
-    assert not wire.state.base_owed
 
 
 def test_countable() -> None:

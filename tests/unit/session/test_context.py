@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import (
     FAILED,
     FAILED_CLOSED,
@@ -14,6 +15,7 @@ from rlproxy.ratelimit.outcomes import (
 )
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import FailurePolicy, ServerFacts
 from rlproxy.session.identity import Identity
@@ -43,6 +45,12 @@ class Failing:
         return counts.failed, counts.failed_open, counts.failed_closed
 
 
+def call(limit: int, row: int) -> Call:
+    rule = Rule()
+    rule.limit, rule.row = limit, row
+    return Call(Caller(), rule, b"$1\r\nk\r\n")
+
+
 @pytest.mark.parametrize(
     ("mode", "limit", "reply", "outcome", "counts"),
     [
@@ -59,7 +67,7 @@ def test_the_reply_without_redis(
     mode: str, limit: int, reply: bytes, outcome: int, counts: tuple[int, int, int]
 ) -> None:
     failing = Failing(mode)
-    assert failing.policy.reply(limit, ROW, ERROR, "unreachable") == reply
+    assert failing.policy.reply(call(limit, ROW), ERROR, "unreachable") == reply
     assert failing.counts() == counts
     assert failing.stats.hits[ROW + outcome] == 1
     assert sum(failing.stats.hits) == 1
@@ -70,9 +78,9 @@ def test_the_reply_without_redis(
 @pytest.mark.parametrize("row", [ROW + WIDTH, SHADOW_PEEK])
 def test_a_shadow_hit_is_admitted_in_every_mode_but_error(mode: str, row: int) -> None:
     failing = Failing(mode)
-    assert failing.policy.reply(10, row, ERROR, "unreachable") == ADMITS
+    assert failing.policy.reply(call(10, row), ERROR, "unreachable") == ADMITS
     assert failing.counts() == (0, 1, 0)
-    assert Failing("error").policy.reply(10, row, ERROR, "unreachable") == ERROR
+    assert Failing("error").policy.reply(call(10, row), ERROR, "unreachable") == ERROR
 
 
 def test_hits_are_answered_in_every_mode_but_error() -> None:
@@ -103,10 +111,9 @@ def test_only_throttle_may_be_the_servers_own() -> None:
 
 def test_a_context_without_lanes() -> None:
     """Its sessions send all requests by their private connections."""
-    context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1", 2))
+    context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"))
     assert context.lane_of(Identity(None, None, 0)) is None
     assert context.share_of is None
-    assert context.server.base_db == 2
     assert context.circuit is context.timeouts.circuit
     assert context.failure.timeouts is context.timeouts
     assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

@@ -36,9 +36,13 @@ class Failing(Parts):
         self.fail_open = FailOpen(self.parts)
 
     def hits(self, data: bytes, most: int = 0) -> int:
-        """Answer the hits of `data` that come first. Returns the result of answer_hits()."""
+        """Answer the hits of `data` that come first. Returns their number; -1: not all of them."""
         self.requests.feed(data)
-        return self.fail_open.answer_hits(ERROR, "unreachable", most)
+        counts = self.context.circuit.counts
+        before = counts.without()
+        if not self.fail_open.answer_hits(ERROR, "unreachable", most):
+            return -1
+        return counts.without() - before
 
     def overdue(self, now: float, unsent_at: float = NEVER) -> float:
         return self.fail_open.overdue(now, 1.0, unsent_at, None)
@@ -91,10 +95,6 @@ def uncounted(failing: Failing) -> None:
     failing.private.state.lower(RAW)
 
 
-def asking(failing: Failing) -> None:
-    failing.private.state.asking = True
-
-
 def quitting(failing: Failing) -> None:
     failing.private.state.quitting = True
 
@@ -103,7 +103,7 @@ def discarding(failing: Failing) -> None:
     failing.requests.discarding = True
 
 
-@pytest.mark.parametrize("state", [owing, calling, uncounted, asking, quitting, discarding])
+@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, discarding])
 def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
     failing = Failing("allow")
     assert callable(state)
@@ -278,7 +278,7 @@ def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
     row = call.row
     call.behind = call.rule
     call.rule = call.rule.look()
-    call.reply = failing.fail_open.instead(call, ERROR, "lost")
+    call.reply = failing.context.failure.reply(call, ERROR, "lost")
     assert call.reply == ADMITS
     assert call.row == NO_ROW
     assert failing.context.stats.hits[row + FAILED_OPEN] == 1

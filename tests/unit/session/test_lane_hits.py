@@ -7,7 +7,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.outcomes import NO_ROW
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
-from rlproxy.session.lane_hits import DONE, FULL, HOLD, OTHER, LaneHits
+from rlproxy.session.lane_hits import DONE, FULL, OTHER, LaneHits
 from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
 
 from tests.unit.session.bench import ARITY, DENIED, HIT, PING, WRONG_HIT
@@ -51,8 +51,8 @@ class Sending(Parts):
         (bulks(b"RL.HELP"), 64, OTHER, 0, bulks(b"RL.HELP")),
         (HIT + TOO_LONG, 64, OTHER, 0, HIT + TOO_LONG),
         (LONGEST, 64, DONE, 1, b""),
-        (HIT + WAITS + HIT, 64, HOLD, 1, WAITS + HIT),
-        (WAITS, 64, HOLD, 0, WAITS),
+        (HIT + WAITS + HIT, 64, OTHER, 1, WAITS + HIT),
+        (WAITS, 64, OTHER, 0, WAITS),
         (b"\r\n" * CLIENT_WORK + HIT, 64, FULL, 0, HIT),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_denied_hit_is_not_for_the_lane() -> None:
     [
         (True, HIT + FIXED + PEEK, DONE),
         (False, HIT + PEEK, DONE),
-        (False, HIT + FIXED, HOLD),
+        (False, HIT + FIXED, OTHER),
     ],
 )
 def test_a_call_that_may_not_follow_the_one_before_it_is_held(
@@ -91,7 +91,7 @@ def test_a_call_of_an_earlier_read_is_the_one_before() -> None:
     sending = Sending()
     sending.lane.mixes = False
     assert sending.send(HIT) == DONE
-    assert sending.send(FIXED) == HOLD
+    assert sending.send(FIXED) == OTHER
     assert sending.requests.unread() == len(FIXED)
 
 

@@ -127,7 +127,7 @@ STATEFUL = {
     "HELLO": bulks(b"HELLO", b"3"),
     "RESET": bulks(b"RESET"),
     "QUIT": bulks(b"QUIT"),
-    "WATCH": bulks(b"WATCH", b"a"),
+    "WATCH": bulks(b"WATCH", b"k"),
     "SUBSCRIBE": bulks(b"SUBSCRIBE", b"a"),
     "CLIENT REPLY": bulks(b"CLIENT", b"REPLY", b"SKIP"),
     "an unknown command": bulks(b"FUTURE", b"a"),

@@ -10,7 +10,6 @@ from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import admitted, bulks
 from rlproxy.resp.requests import COMMAND, OPEN
-from rlproxy.session import slots as s
 from rlproxy.session import wait_cover
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
@@ -22,14 +21,12 @@ from rlproxy.session.private_stream import (
     OPENING,
     REFRESH_S,
 )
-from rlproxy.session.waits import CLOSE, WAIT_BASE, WAIT_HANDSHAKE, WAIT_NOTHING
+from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 from tests.unit.session.bench import (
-    BASE,
     DENIED,
     FIVE,
     GRAMMAR,
-    NOAUTH,
     PING,
     PONG,
     UNKNOWN,
@@ -59,7 +56,7 @@ def test_a_connection_is_opened_and_then_open() -> None:
     assert parts.private.status == NONE
     parts.private.open()
     assert parts.private.status == OPENING
-    assert parts.private.opened(parts.requests) == WAIT_NOTHING
+    parts.private.opened(parts.requests)
     assert parts.private.status == OPEN_NOW
     assert parts.up() == b""
 
@@ -164,62 +161,6 @@ def test_what_the_replies_show_is_reported_once() -> None:
     parts.private.identity_moved()
     parts.private.identity_moved()
     assert replicas == [True]
-
-
-# -- the database of --upstream --------------------------------------------------------------------
-
-
-def test_the_base_database_is_selected_when_the_connection_opens() -> None:
-    parts = Parts(base_db=2)
-    assert parts.private.opened(parts.requests) == WAIT_BASE
-    assert parts.up() == BASE
-    assert parts.private.base_decided() == WAIT_BASE
-    assert parts.answer(OK) == b""
-    assert parts.private.base_decided() == WAIT_NOTHING
-
-
-@pytest.mark.parametrize(
-    ("reply", "wait", "down"),
-    [
-        (NOAUTH, WAIT_NOTHING, b""),  # the client will authenticate
-        (b"-NOPERM no\r\n", CLOSE, b"-NOPERM no\r\n"),
-        (b"-ERR DB index is out of range\r\n", CLOSE, b"-ERR DB index is out of range\r\n"),
-    ],
-)
-def test_the_base_database_refused(reply: bytes, wait: int, down: bytes) -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    assert parts.answer(reply) == b""
-    assert parts.private.base_decided() == wait
-    assert parts.down() == down
-
-
-@pytest.mark.parametrize(("reply", "again"), [(OK, True), (b"-WRONGPASS no\r\n", False)])
-def test_the_base_database_is_selected_after_auth(reply: bytes, again: bool) -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.answer(NOAUTH)
-    parts.private.base_decided()
-    parts.up()
-    assert followed(parts, AUTH) == WAIT_BASE
-    assert parts.up() == AUTH
-    assert parts.answer(reply) == reply
-    assert parts.private.base_decided() == (WAIT_BASE if again else WAIT_NOTHING)
-    assert parts.up() == (BASE if again else b"")
-
-
-def test_a_client_whose_database_is_not_certain_is_closed() -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.private.state.lower(RAW)
-    assert followed(parts, bulks(b"RESET")) == CLOSE
-
-
-def test_replies_that_cannot_be_read_decide_to_close() -> None:
-    parts = Parts(base_db=2)
-    parts.private.opened(parts.requests)
-    parts.private.slots.raw = True
-    assert parts.private.base_decided() == CLOSE
 
 
 # -- the deferred handshake ------------------------------------------------------------------------
@@ -354,9 +295,9 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
     assert parts.caller.watches == 0
 
 
-@pytest.mark.parametrize(("counted", "limit"), [(True, 10), (False, s.NOT_LATE)])
+@pytest.mark.parametrize("counted", [True, False])
 def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
-    counted: bool, limit: int
+    counted: bool,
 ) -> None:
     parts = Parts()
     parts.opened()
@@ -370,7 +311,7 @@ def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
     assert (call.behind is None) == (not counted)
     head = parts.private.slots.head
     assert head is not None
-    assert head.limit == limit
+    assert head.call is (call if counted else None)
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
@@ -459,18 +400,19 @@ def test_an_error_leaves_in_its_place() -> None:
     assert parts.answer(PONG) == PONG + ERROR
 
 
-@pytest.mark.parametrize("asking", [False, True])
-def test_a_denied_command_never_reaches_redis(asking: bool) -> None:
-    """After ASKING another command is sent, to which ASKING then applies."""
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_denied_command_never_reaches_redis(counted: bool) -> None:
+    """Where replies can't be counted, and after ASKING, another command is sent in its place."""
     parts = Parts()
     parts.opened()
-    parts.private.state.asking = asking
+    if not counted:
+        assert followed(parts, bulks(b"ASKING")) == WAIT_NOTHING
+        parts.up()
     code = parts.next(bulks(b"KEYS", b"*"))
     parts.private.deny(ERROR, parts.requests, code)
-    assert parts.up() == (bulks(b"RL.DENIED", b"KEYS") if asking else b"")
-    assert not parts.private.state.asking
-    if asking:
-        parts.answer(UNKNOWN)
+    assert parts.up() == (b"" if counted else bulks(b"RL.DENIED", b"KEYS"))
+    if not counted:
+        parts.answer(OK + UNKNOWN)
     else:
         assert parts.down() == ERROR
 

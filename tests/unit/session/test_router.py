@@ -57,7 +57,7 @@ def new(parts: Routed) -> None:
 def plain(parts: Routed) -> None:
     """Hits may take the lane."""
     parts.opened()
-    parts.router.use_lanes()
+    parts.router.uses_lanes = True
 
 
 def no_lane(parts: Routed) -> None:
@@ -260,15 +260,6 @@ def test_the_held_hit_is_left_for_the_session() -> None:
         parts.router.take_held()
 
 
-def test_a_hit_with_wait_after_asking_is_sent_at_once() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.private.state.asking = True
-    assert parts.route(WAITS) == waits.WAIT_NOTHING
-    assert b"EVAL" in parts.up()
-    assert not parts.private.state.asking
-
-
 def test_the_refusal_of_a_client_that_is_closed() -> None:
     parts = Routed()
     denies_in_handshake(parts)
@@ -435,7 +426,7 @@ def test_a_client_without_hits_opens_no_lane() -> None:
     assert parts.lane.woken == 0
     parts.answer(PONG)
     parts.route(HIT)
-    assert parts.router._lane_hits is not None
+    assert parts.router.uses_lanes
 
 
 # -- the pipe --------------------------------------------------------------------------------------

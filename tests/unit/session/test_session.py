@@ -113,7 +113,6 @@ def test_a_mixed_chunk_is_one_private_write() -> None:
 
 NOT_PLAIN = [
     ([bulks(b"MULTI")], b"+OK\r\n"),
-    ([bulks(b"WATCH", b"k")], b"+OK\r\n"),
     ([bulks(b"ASKING")], b"+OK\r\n"),
     ([bulks(b"FOO")], b"-ERR unknown command\r\n"),
     ([bulks(b"CLIENT", b"TRACKING", b"ON")], b"+OK\r\n"),
@@ -146,8 +145,7 @@ PLAIN = [
     (bulks(b"AUTH", b"x"), b"-WRONGPASS no\r\n"),
     (bulks(b"SCRIPT", b"LOAD", b"return 1"), b"$1\r\nx\r\n"),
     (bulks(b"MULTI") + bulks(b"EXEC"), b"+OK\r\n*0\r\n"),
-    (bulks(b"WATCH", b"k") + bulks(b"UNWATCH"), b"+OK\r\n+OK\r\n"),
-    (bulks(b"ASKING") + bulks(b"GET", b"k"), b"+OK\r\n$-1\r\n"),
+    (bulks(b"WATCH", b"k"), b"+OK\r\n"),
     (bulks(b"WAIT", b"0", b"0"), b":0\r\n"),
 ]
 

@@ -9,13 +9,11 @@ from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
 
 from tests.unit.session.bench import (
-    BASE,
     FIVE,
     HIT,
     NOAUTH,
     PING,
     PONG,
-    Bench,
     in_place,
     opened,
 )
@@ -136,30 +134,6 @@ def test_it_waits_for_a_hit_on_the_lane() -> None:
     assert bench.up() == PING
     assert bench.answer(PONG) == PONG
     assert bench.up() == AUTH + PING
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_the_database_of_the_upstream_is_chosen_behind_it(gone: bool) -> None:
-    bench = Bench(2)
-    bench.send(PING + AUTH + HIT + AUTH)
-    bench.session.upstream_opened()
-    assert bench.up() == BASE
-    assert bench.answer(NOAUTH) == b""
-    assert bench.up() == PING
-    if gone:
-        bench.session.receive_eof()
-        assert bench.up() == b""
-    assert bench.answer(NOAUTH) == NOAUTH
-    assert bench.up() == AUTH
-    assert bench.answer(OK) == OK
-    assert bench.up() == BASE
-    assert bench.answer(OK) == b""
-    if not gone:
-        assert bench.up() == in_place()
-        assert bench.answer(FIVE) == FIVE
-        assert bench.up() == AUTH
-    else:
-        assert bench.up() == in_place() + AUTH
 
 
 def test_behind_quit_nothing_is_sent_once_that_is_answered() -> None:

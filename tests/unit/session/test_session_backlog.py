@@ -363,7 +363,7 @@ def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
     many = 5 * CLIENT_WORK // WORK_OF_OURS
     bench.send(PING * many)
     bench.session.upstream_failed("refused")
-    while bench.session._without_redis().failing():
+    while bench.session._fail_open.failing():
         bench.session.receive(PING * 200)
         bench.session.go_on()
     assert many <= len(bench.session.to_client) < many + 200

@@ -14,7 +14,7 @@ from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER, NOTHING
 
-from tests.unit.session.bench import BASE, FIVE, HIT, NOAUTH, PING, PONG, in_place
+from tests.unit.session.bench import FIVE, HIT, NOAUTH, PING, PONG, in_place
 from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
 
 OK = b"+OK\r\n"
@@ -39,9 +39,9 @@ def failed(bench: Faulty, data: bytes) -> bytes:
     return bench.down()
 
 
-def greeted(mode: str = "allow", base_db: int = 0, said: bytes = HELLO + INFO + SELECT) -> Faulty:
+def greeted(mode: str = "allow", said: bytes = HELLO + INFO + SELECT) -> Faulty:
     """A client that has said its greeting."""
-    bench = Faulty(mode, base_db)
+    bench = Faulty(mode)
     reply = failed(bench, said + HIT)
     assert reply.endswith(bench.without(REFUSED))
     assert b"UPSTREAMDOWN" not in reply
@@ -158,18 +158,6 @@ def test_a_password_is_wanted_and_none_was_said() -> None:
     assert bench.session.closed
 
 
-def test_in_the_database_of_the_proxy() -> None:
-    bench = greeted(base_db=2, said=HELLO)
-    assert asking(bench) == BASE
-    assert bench.answer(NOAUTH) == b""
-    assert bench.up() == HELLO
-    assert bench.answer(MAP) == b""
-    assert bench.up() == BASE
-    assert bench.answer(OK) == b""
-    assert bench.up() == GET
-    assert bench.answer(PONG) == PONG
-
-
 LOST = r.unreachable("redis:1", "connection lost")
 
 
@@ -187,16 +175,14 @@ def test_lost_before_redis_has_answered_it() -> None:
 
 
 def test_lost_before_redis_has_heard_all_of_it() -> None:
-    bench = greeted(base_db=2)
-    asking(bench, GET + HIT)
-    assert bench.answer(NOAUTH) == b""
-    assert bench.up() == HELLO  # (what follows depends on its reply)
+    bench = greeted(said=SELECT + HELLO + INFO)
+    assert asking(bench, GET + HIT) == SELECT  # HELLO with a password waits for its reply
     bench.session.upstream_lost()
     assert bench.down() == LOST + bench.without(LOST)
-    assert asking(bench, PING) == BASE
+    assert asking(bench, PING) == SELECT
     assert bench.answer(OK) == b""
-    assert bench.up() == HELLO + INFO + SELECT
-    assert bench.answer(MAP + OK + OK) == b""
+    assert bench.up() == HELLO + INFO
+    assert bench.answer(MAP + OK) == b""
     assert bench.up() == PING
 
 
@@ -207,13 +193,12 @@ def test_no_room_for_it() -> None:
     assert bench.session.closed
 
 
-@pytest.mark.parametrize("base_db", [0, 2])
-def test_redis_hangs_during_the_deferred_handshake(base_db: int) -> None:
+def test_redis_hangs_during_the_deferred_handshake() -> None:
     """The client waits. The circuit opens, so that later clients are served."""
-    bench = greeted(base_db=base_db)
+    bench = greeted()
     bench.send_at(20.0, HIT + INFO + HIT + GET)
     bench.session.upstream_opened()
-    assert bench.up() == (BASE if base_db else HELLO + INFO + SELECT)
+    assert bench.up() == HELLO + INFO + SELECT
     assert bench.session.overdue(20.9) == 20.0
     assert not bench.circuit.open
     assert bench.session.overdue(21.0) == NEVER
@@ -221,9 +206,6 @@ def test_redis_hangs_during_the_deferred_handshake(base_db: int) -> None:
     assert bench.session.overdue(30.0) == NEVER
     assert bench.down() == b""
     assert bench.session.private.status == private_stream.OPEN_NOW
-    if base_db:
-        assert bench.answer_at(31.0, OK) == b""
-        assert bench.up() == HELLO + INFO + SELECT
     assert bench.answer_at(31.0, MAP + OK + OK) == b""
     assert not bench.circuit.open
     assert bench.up() == in_place() + INFO + in_place() + GET
@@ -266,23 +248,22 @@ def test_redis_hangs_while_an_auth_waits() -> None:
     assert bench.answer(OK + FIVE) == OK + FIVE
 
 
-def hung(mode: str, said: bytes, base_db: int = 0) -> Faulty:
+def hung(mode: str, said: bytes) -> Faulty:
     """Redis takes a connection at 10.0, and `said`, and answers nothing."""
-    bench = Faulty(mode, base_db)
+    bench = Faulty(mode)
     bench.send_at(10.0, said)
     bench.session.upstream_opened()
     return bench
 
 
 @answering
-@pytest.mark.parametrize("base_db", [0, 2])
 def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello(
-    mode: str, base_db: int
+    mode: str,
 ) -> None:
     """No hit is late: those behind a handshake have not been sent, or wait for its reply."""
     hello = bulks(b"HELLO", b"3")
-    bench = hung(mode, hello + HIT, base_db)
-    assert bench.up() == (BASE if base_db else hello + in_place())
+    bench = hung(mode, hello + HIT)
+    assert bench.up() == hello + in_place()
     assert bench.session.overdue(10.9) == 10.0  # Redis is in doubt since then
     assert not bench.circuit.open
     assert bench.session.overdue(11.0) == NEVER
@@ -292,7 +273,7 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     assert bench.down() == b""  # this client waits
 
     bench.circuit.asked(11.0)
-    later = Faulty(mode, base_db)
+    later = Faulty(mode)
     later.session = sn.Session(bench.session.context)
     assert later.send_at(11.5, hello + HIT) == b""
     down = later.down()
@@ -458,7 +439,7 @@ class AwayAndBack:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.bench = Faulty("allow", random.choice([0, 2]))
+        self.bench = Faulty("allow")
         self.asked: list[bytes] = []  # by the client
         self.unsent = b""
         self.replies = ReplyFramer()  # to the client
@@ -521,8 +502,7 @@ class AwayAndBack:
             name = words[0]
             if name in (b"GET", b"EVAL"):
                 assert self.heard[: len(self.promised)] == self.promised
-            if bulks(*words) != BASE:
-                self.heard.append(bulks(*words))
+            self.heard.append(bulks(*words))
             if name == b"HELLO":
                 self.owed += MAP
             elif name == b"EVAL":

@@ -135,31 +135,19 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_behind_asking_it_acts_as_if_absent(answered: bool) -> None:
-    """It is for the next command only: a question that is put would be without it."""
+    """It is for the next command only: a question that is sent later would be without it."""
     world = World()
     client = world.probed()
     asking = bulks(b"ASKING")
     if answered:
         assert client.send(asking) == asking
         assert client.answer(OK) == OK
-        assert client.send(WAITING + WAITING) == absent()
+        assert client.send(WAITING) == absent()
     else:
-        assert client.send(asking + WAITING + WAITING) == asking + absent()
+        assert client.send(asking + WAITING) == asking + absent()
         assert client.answer(OK) == OK
     assert client.answer(TOLD_LATER) == TOLD_LATER
-    assert (client.up(), world.on_lanes()) == (b"", [attempt()])
-
-
-def test_watching_it_waits_on_its_own_connection() -> None:
-    world = World()
-    client = world.probed()
-    client.send(bulks(b"WATCH", b"w"))
-    client.answer(OK)
-    assert client.send(WAITING) == attempt()
-    client.answer(LATER)
-    world.clock.advance(2)
-    assert client.up() == attempt()
-    assert client.answer(ADMITTED) == TOLD
+    assert (client.up(), world.on_lanes()) == (b"", [])
 
 
 def test_too_many_wait_already() -> None:

@@ -169,13 +169,6 @@ def test_behind_a_select_it_is_in_that_database() -> None:
     assert zero.up() == b""
 
 
-def test_queues_are_of_the_base_database_too() -> None:
-    world = World(base_db=2)
-    client = world.waits()
-    assert world.waiting.blocks((2, b"$1\r\nk\r\n"))
-    client.vanishes()
-
-
 def test_malformed_bytes_behind_it_wait() -> None:
     world = World()
     client = world.client()

@@ -71,21 +71,20 @@ def absent(text: str = RULE, key: bytes = b"k") -> bytes:
 class World:
     """Clients of one process. Only pump() moves bytes, as in Downstream."""
 
-    def __init__(self, base_db: int = 0) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
         self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
         self.lanes: dict[object, FakeLane] = {}
         self.allowed = True
         self.settings = worker_context(
             grammar=GRAMMAR,
-            server=ServerFacts("redis:1", base_db),
+            server=ServerFacts("redis:1"),
             lane_of=self._lane_of,
             waiting=self.waiting,
         )
         self.settings.server.ignores_empty = (
             False  # (no empty requests, except where they are tested)
         )
-        self.base_db = base_db
 
     def _lane_of(self, identity: Identity) -> Lane | None:
         return self.lanes.setdefault(identity.key(), FakeLane()) if self.allowed else None
@@ -102,9 +101,6 @@ class World:
         made.send(PING)
         made.session.upstream_opened()
         made.session.flush()
-        if self.base_db:
-            assert made.up() == r.bulks(b"SELECT", b"%d" % self.base_db)
-            made.answer(OK)
         assert made.up() == PING
         assert made.answer(PONG) == PONG
         return made

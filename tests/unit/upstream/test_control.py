@@ -18,7 +18,6 @@ from rlproxy.upstream.control import Control
 from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
-NO_DATABASE = b"-ERR DB index is out of range\r\n"
 NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
 
 
@@ -123,16 +122,16 @@ async def test_a_refused_load_beside_another_problem_is_not_tried_with_it(
     """Each try pauses all lanes."""
     monkeypatch.setattr(module, "_PING_S", 0.02)
     monkeypatch.setattr(module, "_KEEP_S", 0.01)
-    world = World("redis://here/7")
-    world.target.replies |= {b"SELECT": NO_DATABASE, b"LOAD": NO_RIGHT}
+    world = World()
+    world.target.replies = {b"HELLO": NODE, b"LOAD": NO_RIGHT}
     await world.control.settled.wait()
-    assert world.control.kind == "database"
+    assert world.control.kind == "cluster"
     loads = world.count(b"LOAD")
-    await until(lambda: world.count(b"SELECT") >= 4)
+    await until(lambda: world.count(b"HELLO") >= 4)
     assert world.count(b"LOAD") == loads
     world.loading.load()  # a script was missing
     await until(lambda: world.count(b"LOAD") == 2 * loads)
-    del world.target.replies[b"SELECT"]
+    world.target.replies[b"HELLO"] = HELLO
     await until(lambda: world.control.kind == "scripts")
     assert world.control.problem.startswith("SCRIPT LOAD: NOPERM")
     world.loading.load()
@@ -171,7 +170,7 @@ NODE = b"%1\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("redis://h/2", "cluster"),
+        ("redis://h", "cluster"),
         ("unix:///s", "cluster"),
         ("redis+sentinel://h/m", "cluster"),
         ("redis://h?standalone=yes", ""),
