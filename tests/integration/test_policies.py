@@ -40,9 +40,9 @@ TRIAL = (0, 1, 0, -1, 60)
 
 
 def settings(path: Path, rules: str = RULES) -> Path:
-    file = path / "rlproxy.toml"
-    file.write_text(f"[policies]\n{rules}")
-    return file
+    file, new = path / "rlproxy.toml", path / "new.toml"
+    new.write_text(f"[policies]\n{rules}")
+    return new.replace(file)  # at once: the proxy may be reading
 
 
 class Named:

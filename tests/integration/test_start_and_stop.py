@@ -404,8 +404,8 @@ def test_cluster_node_is_refused(engine: str, workers: str) -> None:
     where = f"127.0.0.1:{node.port}"
     assert log == (
         f"rlproxy: Redis at {where}: it is a node of a Redis Cluster. For the whole cluster write "
-        "redis+cluster://HOST:PORT in --upstream (rediss+cluster:// over TLS); for this node alone "
-        "append ?standalone=yes\n"
+        f"--upstream redis+cluster://{where}; for this node alone append ?standalone=yes to its "
+        "URL\n"
     )
 
 

@@ -44,10 +44,6 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
-_IN_CLUSTER: Final = (
-    "it is a node of a Redis Cluster. For the whole cluster write redis+cluster://HOST:PORT in "
-    "--upstream (rediss+cluster:// over TLS); for this node alone append ?standalone=yes"
-)
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
@@ -272,7 +268,7 @@ class Control:
         if self._upstream.cluster:
             return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
         if clustered and not self._upstream.standalone:
-            return CLUSTER, _IN_CLUSTER
+            return CLUSTER, _in_cluster(self._upstream)
         return "", ""
 
     async def _identify(self, greeting: dict[Any, Any]) -> None:
@@ -374,6 +370,18 @@ def refusal(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
+
+
+def _in_cluster(upstream: Upstream) -> str:
+    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
+    scheme = "rediss+cluster" if upstream.tls else "redis+cluster"
+    login = "USER:PASSWORD@" if upstream.password is not None else ""
+    address = upstream.address
+    where = "HOST:PORT" if address is None or address.path else str(address)
+    return (
+        f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
+        f"{scheme}://{login}{where}; for this node alone append ?standalone=yes to its URL"
+    )
 
 
 def _text(found: Any) -> str:
