@@ -647,7 +647,7 @@ def test_asking_applies_to_the_next_hit_even_without_its_script(
                 assert [two.reply(), two.reply()] == ["OK", [0, 9, left - 1, -1, 60]]
                 left -= 2
                 if turn == 1:
-                    assert two.ask("RESET") == "RESET"  # ASKING keeps a client off the lanes
+                    assert two.ask("RESET") == "RESET"  # else it stays private behind ASKING
                     by_lane_of(second, two, other)
             assert admin.ask("ASKING") == "OK"
             assert admin.ask("LLEN", key) == 6

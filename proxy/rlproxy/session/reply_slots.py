@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.observability.counters import Counters
+from rlproxy.observability.counters import Counters, brief
 from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
@@ -243,7 +243,7 @@ class ReplySlots(SlotQueue):
         if slot is None or slot.kind != s.S_MISSING:
             return
         if slot.call is not None:
-            reply = slot.call.answered(self._stats, reply)
+            reply = self._counted(slot.call, reply)
         slot.kind = s.S_HIT
         self.out.append(reply)
         self._look(slot, reply)
@@ -267,7 +267,7 @@ class ReplySlots(SlotQueue):
         if instead is not None:
             reply = instead
         if slot.call is not None:
-            passed = slot.call.answered(self._stats, reply or frame)
+            passed = self._counted(slot.call, reply or frame)
             reply = passed if reply else reply
         if reply is not frame:
             if before > self._start:
@@ -279,6 +279,11 @@ class ReplySlots(SlotQueue):
             self._look(slot, line)
         self.pop()
         return True
+
+    def _counted(self, call: Call, reply: bytes) -> bytes:
+        """Count the outcome of `call` by its reply. Returns the reply for the client."""
+        call.key = brief(call.key)  # counters collect keys; one of a private call may have 64 KB
+        return call.answered(self._stats, reply)
 
     def _put(self, reply: bytes) -> None:
         """Pass on the bytes so far, and `reply` behind them."""
@@ -319,7 +324,7 @@ class ReplySlots(SlotQueue):
             while slot is not None and not broken_off:
                 if slot.kind == s.S_HIT:
                     if slot.call is not None:
-                        slot.call.answered(self._stats, r.LOST)
+                        self._counted(slot.call, r.LOST)
                     self.out.append(r.LOST)
                 elif slot.kind == s.S_LOCAL:
                     self.out.append(slot.data)
