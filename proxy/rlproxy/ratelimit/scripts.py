@@ -7,7 +7,6 @@ the Redis calls of a hit.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import string
@@ -217,11 +216,9 @@ def directory() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "lua"
 
 
-@functools.cache
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
-    The files are read once in a process.
     Raises ScriptError if there is no Lua file, or if one of them is wrong.
     """
     texts = {path.stem: path.read_text() for path in sorted(directory().glob("*.lua"))}
