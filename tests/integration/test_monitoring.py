@@ -43,8 +43,6 @@ STILL = {
 }
 # Graphs that may be empty.
 EMPTY = {
-    "Script time in Redis:A",  # from Redis 7.0 on
-    "Script time in Redis:B",
     "Redis answers, and has the scripts:C",  # of clusters
     "Starts",  # there is none under load
 }
