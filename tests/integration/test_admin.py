@@ -313,7 +313,9 @@ def test_server_that_becomes_a_cluster_node_is_not_ready(engine: str) -> None:
         made.args = ("--cluster-enabled", "yes")
         made.start()
         node = rf"Redis at 127\.0\.0\.1:{made.port}: it is a node of a Redis Cluster\. "
-        node += rf"For the whole cluster write --upstream redis\+cluster://127\.0\.0\.1:{made.port};"
+        node += (
+            rf"For the whole cluster write --upstream redis\+cluster://127\.0\.0\.1:{made.port};"
+        )
         answers(proxy, "/readyz", 503, node)
         assert get(proxy, "/readyz?exclude=upstream").status == 200
         assert problem(proxy, "cluster")
