@@ -406,7 +406,7 @@ def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
         assert len(page) == 1
         assert not page & (sockets(first) | sockets(second))
         os.kill(second, signal.SIGSTOP)
-        answers(made, "/healthz", 503, r"^worker \d was last heard of [\d.]+ s ago\n$")
+        answers(made, "/healthz", 503, r"^worker \d last reported [\d.]+ s ago\n$")
         assert get(made, "/readyz").status == 200
         wait_until(lambda: samples(made)["rlproxy_workers{}"] == 1, "the metric follows")
         os.kill(second, signal.SIGCONT)
@@ -521,7 +521,7 @@ def test_modules_in_the_working_directory_are_not_imported(
         text=True,
         timeout=DEADLINE_S,
     )
-    assert (done.stdout, done.stderr) == ("worker 1 has not been heard of yet\n", "")
+    assert (done.stdout, done.stderr) == ("worker 1 has not reported yet\n", "")
 
 
 # -- connections that are slow, many or malformed --------------------------------------------------

@@ -223,14 +223,14 @@ def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: Redi
             assert page.value("document.querySelector('#lag p').className") == kind
             assert page.value("document.querySelector('#lag dd').className") == ""
         show_changed(
-            page, "view.upstream = {}; view.not_ready = ['worker 1 was last heard of long ago']"
+            page, "view.upstream = {}; view.not_ready = ['worker 1 last reported long ago']"
         )
         assert (page.text("#state"), page.text("#mode")) == ("not ready", "")
         show_changed(page, "view.rejected = ['no option x']")
         assert page.text("#state") == "serving, settings rejected"
         assert page.value("document.querySelector('#state').dataset.hint") == "no option x"
         fits_and_is_legible(page)
-        show_changed(page, "Object.assign(view.upstream, {up: false, asked: 2, seen_by: 1})")
+        show_changed(page, "Object.assign(view.upstream, {up: false, workers: 2, seen_by: 1})")
         assert (
             page.text("#mode strong") == "Redis does not answer: hits of 1 of 2 workers get errors"
         )

@@ -83,7 +83,7 @@ def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int])
     wait_until(lambda: len(lines()) == 3, f"one line for each kind: {lines()}")
     assert [line.partition("away: ")[2] for line in lines()] == [
         "no PROXY header (--proxy-protocol)",
-        "a PROXY header that says something else than TCP4, TCP6 or UNKNOWN (--proxy-protocol)",
+        "a PROXY header with a protocol other than TCP4, TCP6 or UNKNOWN (--proxy-protocol)",
         "no PROXY header within 2 s",
     ]
 

@@ -467,7 +467,7 @@ def test_server_password_may_be_missing_in_the_url(one_engine: str) -> None:
 def test_unknown_master_name_is_an_error(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         at = f"127.0.0.1:{made.sentinels[0].port}"
-        why = f"no master known as nobody: {at} knows no master named nobody"
+        why = f"no master known as nobody: {at} has no master named nobody"
         with started(*LISTEN, made.url(name="nobody")) as proxy, proxy.raw() as raw:
             proxy.logged(f"in front of +sentinel {at}/nobody: {why}; retrying")
             assert raw.ask("GET", "k") == ReplyError(f"{NEVER_SENT}sentinel {at}/nobody: {why}")

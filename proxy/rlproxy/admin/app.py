@@ -123,11 +123,11 @@ class Pages:
 
     async def _ready(self, request: Request) -> Response:
         leave_out = []
-        asked = request.scope["query_string"].decode("latin-1")
-        for name, value in parse_qsl(asked, keep_blank_values=True):
+        query = request.scope["query_string"].decode("latin-1")
+        for name, value in parse_qsl(query, keep_blank_values=True):
             if name != "exclude" or value not in EXCLUDABLE:
                 known = ", ".join(f"exclude={each}" for each in EXCLUDABLE)
-                return PlainTextResponse(f"What may be asked here is {known}.\n", 400)
+                return PlainTextResponse(f"The parameters here are {known}.\n", 400)
             leave_out.append(value)
         seen = self._watch.seen()
         return _verdict(not_ready(seen, leave_out), _ready(seen))
@@ -202,7 +202,7 @@ class Guard:
                 reason=why,
             )
             if not begun:
-                sorry = PlainTextResponse("This failed; the proxy's log says more.\n", 500)
+                sorry = PlainTextResponse("This failed; see the proxy's log.\n", 500)
                 await sorry(scope, receive, send_on)
 
 

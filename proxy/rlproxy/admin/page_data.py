@@ -54,10 +54,10 @@ def view(
     policies: the policies with most hits.
     rejected: mistakes for which the latest reload was rejected.
     """
-    heard = [one for one in seen if one.heard()]
-    facts = heard[0].facts if heard else next((one.facts for one in seen if one.facts), {})
+    fresh = [one for one in seen if one.fresh()]
+    facts = fresh[0].facts if fresh else next((one.facts for one in seen if one.facts), {})
     *now, commands = recent.now()
-    upstream = _upstream(at, heard)
+    upstream = _upstream(at, fresh)
     # While Redis is away, earlier round trips are not shown as present ones.
     trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
@@ -66,10 +66,10 @@ def view(
         "compiled": bool(facts.get("compiled")),
         "python": shown(str(facts.get("python", ""))),
         "started": min(
-            (one.facts["started"] for one in heard if "started" in one.facts), default=0
+            (one.facts["started"] for one in fresh if "started" in one.facts), default=0
         ),
         "listen": [shown(str(each)) for each in facts.get("listen", ())],
-        "draining": any(one.facts.get("draining") for one in heard),
+        "draining": any(one.facts.get("draining") for one in fresh),
         "not_ready": [shown(why) for why in not_ready(seen)],
         "rejected": [shown(why) for why in rejected],
         "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
@@ -87,13 +87,13 @@ def view(
         "clients_max": _plain(samples, "rlproxy_clients_max"),
         "waiting": _plain(samples, "rlproxy_waiting"),
         "denials": _plain(samples, "rlproxy_denials"),
-        "addresses": _addresses(heard),
+        "addresses": _addresses(fresh),
         "prefixes": _prefixes(samples),
         "policies": [
             [shown(name), mode(shadow), *(round(rate, 2) for rate in rates)]
             for name, shadow, *rates in policies
         ],
-        "lanes": _lanes(heard),
+        "lanes": _lanes(fresh),
         "workers": [_worker(one, samples) for one in seen],
         "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
         "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
@@ -109,14 +109,14 @@ def _seconds(found: float | None) -> float | str | None:
     return OVER if found is not None and isinf(found) else found
 
 
-def _upstream(at: float, heard: Sequence[Seen]) -> dict[str, Any]:
+def _upstream(at: float, fresh: Sequence[Seen]) -> dict[str, Any]:
     """Return the upstream's state as seen by the worker for which Redis is away for longest.
 
     `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
-    `asked` workers.
+    `workers` workers.
     """
     rows: list[tuple[Mapping[str, Any], float | None]] = []
-    for one in heard:
+    for one in fresh:
         row: Mapping[str, Any] = one.facts.get("upstream", {})
         since = row.get("since")
         rows.append((row, None if since is None else at - (one.age_s or 0.0) - since))
@@ -130,14 +130,14 @@ def _upstream(at: float, heard: Sequence[Seen]) -> dict[str, Any]:
         "changed": None if changed is None else round(changed),
         "why": shown(str(worst.get("why", ""))),
         "problem": shown(str(worst.get("problem", ""))),
-        "asked": len(rows),
+        "workers": len(rows),
         "seen_by": sum(1 for row, _ in rows if row.get("up", True)),
     }
 
 
-def _addresses(heard: Sequence[Seen]) -> list[list[Any]]:
+def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
     clients: dict[str, int] = {}
-    for one in heard:
+    for one in fresh:
         for address, count in one.facts.get("addresses", ()):
             clients[address] = clients.get(address, 0) + count
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
@@ -157,13 +157,13 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     return [[shown(prefix), *counts] for prefix, counts in most]
 
 
-def _lanes(heard: Sequence[Seen]) -> list[list[Any]]:
+def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
     """Return the lanes of all workers, grouped by user, database and kind of calls.
 
     The rows are [user, database, kind, lanes, lanes that are ready, unanswered calls].
     """
     found: dict[tuple[str, int, str], list[int]] = {}
-    for one in heard:
+    for one in fresh:
         for lane in one.facts.get("lanes", ()):
             who = (str(lane.get("user", "")), lane.get("db", 0), str(lane.get("carries", "")))
             counts = found.setdefault(who, [0, 0, 0])
@@ -180,7 +180,7 @@ def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
         "number": one.worker + 1,
         "pid": one.facts.get("pid"),
         "age": one.age_s,
-        "heard": one.heard(),
+        "fresh": one.fresh(),
         "draining": bool(one.facts.get("draining")),
         "cpu": _plain(samples, "rlproxy_process_cpu_seconds_total", number),
         "memory": _plain(samples, "rlproxy_process_resident_bytes", number),

@@ -18,7 +18,7 @@ UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the prox
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
-def heard(age_s: float) -> bool:
+def fresh(age_s: float) -> bool:
     """Whether a worker that published `age_s` seconds ago counts as running."""
     return abs(age_s) <= HEARD_S  # a negative age: the clock was set back since
 
@@ -34,14 +34,14 @@ class Seen:
     age_s: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def heard(self) -> bool:
+    def fresh(self) -> bool:
         """Whether the worker has published within HEARD_S."""
-        return self.age_s is not None and heard(self.age_s)
+        return self.age_s is not None and fresh(self.age_s)
 
 
 def not_alive(seen: Sequence[Seen]) -> list[str]:
     """Return a reason for each worker that is not alive; empty if all are."""
-    return [_silence(one) for one in seen if not one.heard()]
+    return [_silence(one) for one in seen if not one.fresh()]
 
 
 def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str]:
@@ -51,7 +51,7 @@ def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str
     """
     found: dict[str, None] = {}
     for one in seen:
-        reasons = _reasons(one, leave_out) if one.heard() else [_silence(one)]
+        reasons = _reasons(one, leave_out) if one.fresh() else [_silence(one)]
         if not reasons:
             return []
         found.update(dict.fromkeys(reasons))
@@ -64,7 +64,7 @@ def without_redis(seen: Sequence[Seen]) -> str:
     Empty also if Redis is up for all workers.
     """
     for one in seen:
-        if one.heard() and not _upstream(one).get("up", True):
+        if one.fresh() and not _upstream(one).get("up", True):
             return WITHOUT.get(one.facts.get("on_upstream_failure", ERROR), "")
     return ""
 
@@ -73,7 +73,7 @@ def degraded(seen: Sequence[Seen]) -> str:
     """Return the problem of the control connection while clients are served; empty if none."""
     for one in seen:
         upstream = _upstream(one)
-        if one.heard() and upstream.get("up", True) and upstream.get("problem"):
+        if one.fresh() and upstream.get("up", True) and upstream.get("problem"):
             return _problem(upstream)
     return ""
 
@@ -92,8 +92,8 @@ def _is_unusable(kind: str, one: Seen) -> bool:
 
 def _silence(one: Seen) -> str:
     if one.age_s is None:
-        return f"worker {one.worker + 1} has not been heard of yet"
-    return f"worker {one.worker + 1} was last heard of {abs(one.age_s):.1f} s ago"
+        return f"worker {one.worker + 1} has not reported yet"
+    return f"worker {one.worker + 1} last reported {abs(one.age_s):.1f} s ago"
 
 
 def _upstream(one: Seen) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ class Reader:
         """
         before = time.monotonic()
         self._read()
-        if any(one.heard() for one in self.seen()):  # otherwise rates are unknown, not 0
+        if any(one.fresh() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
             self._rates.add(self._read_at, self.policies())
         self._made.pop(self._view, None)
@@ -95,13 +95,13 @@ class Reader:
         return made
 
     def _samples(self) -> Samples:
-        heard = {one.worker for one in self.seen() if one.heard()}
+        fresh = {one.worker for one in self.seen() if one.fresh()}
         samples = merged(
-            found.samples if worker in heard else kept(found.samples)
+            found.samples if worker in fresh else kept(found.samples)
             for worker, found in enumerate(self._found)
             if found is not None
         )
-        samples["rlproxy_workers"] = {(): float(len(heard))}
+        samples["rlproxy_workers"] = {(): float(len(fresh))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self.reloaded().mistakes))}
         return samples
 
@@ -114,7 +114,7 @@ class Reader:
     def _view(self) -> dict[str, Any]:
         seen = self.seen()
         pairs = zip(seen, self._found, strict=True)
-        tops = [found.top for one, found in pairs if one.heard() and found is not None]
+        tops = [found.top for one, found in pairs if one.fresh() and found is not None]
         return view(
             self._read_at,
             seen,

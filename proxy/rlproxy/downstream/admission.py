@@ -34,7 +34,7 @@ FULL: Final = Refusal(_FULL, "max number of clients reached")
 FULL_ADDRESS: Final = Refusal(_FULL, "max number of clients of one address reached")
 PROTECTED: Final = Refusal(
     r.error(
-        "DENIED rlproxy is running in protected mode: Redis behind it asks nobody for a password, "
+        "DENIED rlproxy is running in protected mode: Redis behind it requires no password, "
         "so only clients of rlproxy's own machine are served. To serve clients of other machines, "
         "set a password on Redis' default user (CONFIG SET requirepass, or ACL SETUSER default), "
         "or, where only trusted machines can reach this port, start rlproxy with "
@@ -60,7 +60,7 @@ class Admission:
         self._unjudged = Refusal(
             r.error(
                 f"UPSTREAMDOWN rlproxy has not reached Redis at {where} yet, and serves clients of "
-                "other machines only once it knows that Redis asks for a password (protected mode)"
+                "other machines only once Redis has requested a password (protected mode)"
             ),
             "protected mode, and it is not known yet whether Redis needs a password",
         )

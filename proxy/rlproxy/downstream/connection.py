@@ -298,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._taken = _ALL
         silent_s = now - self._received_at
-        silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_unasked()
+        silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_pushes()
         if silent and not self.session.outstanding():
             self.stats.error("idle")
             self._close()

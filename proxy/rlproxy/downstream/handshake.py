@@ -152,7 +152,7 @@ class Handshake(asyncio.Protocol):
             self._done()
             return
         # Not logged: clients that sent no byte, such as health checks and port scans.
-        if self._transport is not None and stream is not None and stream.heard:
+        if self._transport is not None and stream is not None and stream.received:
             self._log_failure(str(error))
         self._leave()
 

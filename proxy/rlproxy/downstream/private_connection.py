@@ -64,7 +64,7 @@ class PrivateConnection(asyncio.Protocol):
             self.read()
         if len(data) > PIECE:
             client.leave_little_unsent()
-            apart = client.session.gets_unasked() and self._stands_apart(len(data))
+            apart = client.session.gets_pushes() and self._stands_apart(len(data))
             if not apart and len(data) > LARGE and client.rests(len(data)):
                 self.resting = True
                 self.read()

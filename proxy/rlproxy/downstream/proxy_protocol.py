@@ -62,7 +62,7 @@ def _version_1(data: bytes) -> Header | None:
     if words[0] == b"UNKNOWN":
         return Header(end + 2, None)
     if words[0] not in _TCP or len(words) != 5:
-        raise HeaderError("a PROXY header that says something else than TCP4, TCP6 or UNKNOWN")
+        raise HeaderError("a PROXY header with a protocol other than TCP4, TCP6 or UNKNOWN")
     kind = _TCP[words[0]]
     try:
         source, _ = (kind(word.decode("ascii")) for word in words[1:3])

@@ -136,7 +136,7 @@ def _show(made: ssl.SSLContext, option: str, cert: str, key: str, mistakes: list
     try:
         made.load_cert_chain(cert, key, _refuse)
     except _EncryptedError:
-        mistakes.append(f"{named[1]}: the key is encrypted, and nobody is there to be asked")
+        mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or "PEM lib"
         mistakes.append(f"{', '.join(named)}: {_REASONS.get(reason) or _words(reason)}")

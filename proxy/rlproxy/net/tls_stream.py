@@ -43,7 +43,7 @@ class TlsStream(asyncio.Protocol):
         "_shut",
         "_tls",
         "_transport",
-        "heard",
+        "received",
     )
 
     def __init__(
@@ -62,7 +62,7 @@ class TlsStream(asyncio.Protocol):
         self._app: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._error: OSError | None = None  # reason why the connection failed
-        self.heard = False  # whether the other side has sent anything
+        self.received = False  # whether the other side has sent anything
         self._established = False  # whether the handshake is done
         self._finished = False  # whether the incoming TLS data has ended, or is broken
         self._eof = False  # whether the protocol's eof_received() was called
@@ -78,7 +78,7 @@ class TlsStream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self.heard = True
+        self.received = True
         if self._closing or self._finished or self._eof:
             return
         if not self._established:

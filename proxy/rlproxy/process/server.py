@@ -20,7 +20,7 @@ from rlproxy.process.wiring import Wiring
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
-NOTICE_S: Final = 0.5  # seconds of draining until the log says what is waited for
+NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
 
 
 class Server:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 from typing import Any, Final
 
-from rlproxy.admin.probes import heard
+from rlproxy.admin.probes import fresh
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.clients import Clients
@@ -195,7 +195,7 @@ class Telemetry:
             if worker != self._worker:
                 found = self._read_of(worker)
                 if found is not None:
-                    out.append(found if heard(now - found.at) else found.silent())
+                    out.append(found if fresh(now - found.at) else found.silent())
         return out
 
     def _read_of(self, worker: int) -> Published | None:

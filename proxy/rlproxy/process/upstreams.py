@@ -76,7 +76,7 @@ class UpstreamWiring:
         """Return all lanes, whether connected or not."""
         raise NotImplementedError
 
-    def heard_at(self) -> float:
+    def last_reply_at(self) -> float:
         """Return the loop time of the latest reply."""
         raise NotImplementedError
 
@@ -174,9 +174,9 @@ class OneServer(UpstreamWiring):
         """See UpstreamWiring.lanes()."""
         return self.pool.lanes()
 
-    def heard_at(self) -> float:
-        """See UpstreamWiring.heard_at()."""
-        return self.timeouts.circuit.heard_at
+    def last_reply_at(self) -> float:
+        """See UpstreamWiring.last_reply_at()."""
+        return self.timeouts.circuit.last_reply_at
 
     def state(self) -> State:
         """See UpstreamWiring.state()."""
@@ -291,10 +291,10 @@ class ClusterUpstream(UpstreamWiring):
         """See UpstreamWiring.lanes()."""
         return [lane for node in self.nodes.all() for lane in node.lanes()]
 
-    def heard_at(self) -> float:
-        """See UpstreamWiring.heard_at()."""
-        heard = [node.circuit.heard_at for node in self.nodes.masters()]
-        return max(heard, default=self._circuit.heard_at)
+    def last_reply_at(self) -> float:
+        """See UpstreamWiring.last_reply_at()."""
+        heard = [node.circuit.last_reply_at for node in self.nodes.masters()]
+        return max(heard, default=self._circuit.last_reply_at)
 
     def state(self) -> State:
         """See UpstreamWiring.state(). The problem is that of one node, which it names."""

@@ -93,7 +93,7 @@ class Wiring:
             post.balance,
             post.listeners.sockets,
             self.handshakes.protocol,
-            lambda: loop.time() - upstream.heard_at() <= SERVING_S,
+            lambda: loop.time() - upstream.last_reply_at() <= SERVING_S,
         )
         self.intake.rate = config.max_accept_rate
         self.clients.on_leave = self.handshakes.on_gone = self.intake.left

@@ -178,7 +178,7 @@ ENTRIES: Final = (
         tips=_VARIES,
         keys=[],
         summary=b"Returns the keys with most hits, or refusals, of the last minute.",
-        complexity=b"O(N) in the number of keys that are asked for",
+        complexity=b"O(N) in the number of keys that are returned",
         arguments=(Argument(b"keys", _INTEGER), _word(b"REFUSED")),
     ),
     Entry(

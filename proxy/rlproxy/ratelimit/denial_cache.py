@@ -48,7 +48,7 @@ class Denial:
     __slots__ = (
         "_after",
         "_before",
-        "_heard_at",
+        "_replied_at",
         "_limit",
         "_name",
         "_remaining",
@@ -70,7 +70,7 @@ class Denial:
         self.times: int = 0  # answers since the last DenialCache.harvest()
         self.sent_at: float = 0.0  # time at which the opening call was sent
         self._until: float = 0.0  # expiry
-        self._heard_at: float = 0.0  # time at which Redis' refusal came; the base of aging
+        self._replied_at: float = 0.0  # time at which Redis' refusal came; the base of aging
         self._limit: int = 0
         self._remaining: int = 0
         self._retry_us: int = 0
@@ -80,7 +80,7 @@ class Denial:
         self._before: Denial = self
         self._after: Denial = self
 
-    def heard(self, found: list[int], now: float) -> None:
+    def opened(self, found: list[int], now: float) -> None:
         """Open the entry with the refusal of its opening call.
 
         found: the script's reply, times in microseconds. The sixth integer is the time for which
@@ -94,7 +94,7 @@ class Denial:
             return
         self.state = OPEN
         self._until = self.sent_at + min(found[5] / _MICROSECONDS, MOST_S)
-        self._heard_at = now
+        self._replied_at = now
         self._limit = found[1]
         self._remaining = found[2]
         self._retry_us = found[3]
@@ -113,7 +113,7 @@ class Denial:
             self.state = MARKED
             return b""
         unit_us = self.rule.unit_us
-        age_us = max(0, int((now - self._heard_at) * _MICROSECONDS))
+        age_us = max(0, int((now - self._replied_at) * _MICROSECONDS))
         retry = max(1, -((age_us - self._retry_us) // unit_us))
         reset = max(1, -((age_us - self._reset_us) // unit_us))
         reply = encoding.five(1, self._limit, self._remaining, retry, reset)
@@ -121,7 +121,7 @@ class Denial:
         until_us = min(
             self._retry_us - (retry - 1) * unit_us, self._reset_us - (reset - 1) * unit_us
         )
-        self._reply_until = min(self._until, self._heard_at + until_us / _MICROSECONDS)
+        self._reply_until = min(self._until, self._replied_at + until_us / _MICROSECONDS)
         return self._reply
 
 

@@ -1,6 +1,6 @@
 """The reply framer: where the frames of a server's byte stream begin and end.
 
-It knows every RESP2 and RESP3 type, nested, with attributes and pushes, and counts top-level frames
+It frames every RESP2 and RESP3 type, nested, with attributes and pushes. It counts top-level frames
 without decoding their values. It is incremental, and takes time linear in the bytes that it is fed.
 Lengths in headers cause no allocation.
 """

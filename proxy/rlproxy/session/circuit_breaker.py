@@ -19,7 +19,7 @@ from typing import Final
 from rlproxy.session.call import nothing
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-UNASKED_S: Final = 3.0  # seconds without a control query after which hits are let through
+NO_QUERY_S: Final = 3.0  # seconds without a control query after which hits are let through
 TRIAL_S: Final = 0.5  # seconds between two clients with hits that are let through
 MOST_LOGGED: Final = 5  # outages logged per LOGGED_S; further ones are counted
 LOGGED_S: Final = 60.0  # seconds
@@ -54,13 +54,13 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_asked_at",
+        "_queried_at",
         "_logged",
         "_logged_since",
         "_trial_at",
         "_without",
         "counts",
-        "heard_at",
+        "last_reply_at",
         "on_close",
         "on_open",
         "open",
@@ -74,7 +74,7 @@ class CircuitBreaker:
         self.open = False
         self.since: float = 0.0
         self.why = ""
-        self.heard_at: float = -1e9  # time of the latest reply of Redis
+        self.last_reply_at: float = -1e9  # time of the latest reply of Redis
         self.counts = Counts()
         self.on_open: Callable[[], None] = nothing
         # arguments: seconds open, hits answered without Redis
@@ -83,13 +83,13 @@ class CircuitBreaker:
         self.untold: int = 0  # outages not logged since the last logged one
         self._logged: int = 0
         self._logged_since: float = -1e9
-        self._asked_at: float = -1e9  # time of the control connection's latest query or attempt
+        self._queried_at: float = -1e9  # time of the control connection's latest query or attempt
         self._trial_at: float = -1e9
         self._without: int = 0
 
-    def heard(self, now: float) -> None:
+    def replied(self, now: float) -> None:
         """Record a reply of Redis, and close the circuit."""
-        self.heard_at = now
+        self.last_reply_at = now
         if self.open:
             self._close(now)
 
@@ -100,7 +100,7 @@ class CircuitBreaker:
         it is.
         """
         self.counts.connects_failed += 1
-        if not ours and now - self.heard_at > SETTLED_S:
+        if not ours and now - self.last_reply_at > SETTLED_S:
             self._open(now, why)
 
     def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
@@ -110,20 +110,20 @@ class CircuitBreaker:
         which the first of these hits is unanswered.
         """
         self.counts.timeouts += number
-        if self.heard_at <= since:
+        if self.last_reply_at <= since:
             self._open(now, f"no answer within {limit_s * 1000:g} ms")
 
-    def asked(self, now: float) -> None:
+    def queried(self, now: float) -> None:
         """Record that the control connection queries Redis, or has failed to reach it."""
-        self._asked_at = now
+        self._queried_at = now
 
     def tries(self, now: float) -> bool:
         """Return whether a client's unread hits go to Redis although the circuit is open.
 
         They do for one client per TRIAL_S at most, and only if the control connection has not
-        queried Redis for UNASKED_S.
+        queried Redis for NO_QUERY_S.
         """
-        if now - self._asked_at < UNASKED_S or now - self._trial_at < TRIAL_S:
+        if now - self._queried_at < NO_QUERY_S or now - self._trial_at < TRIAL_S:
             return False
         self._trial_at = now
         return True

@@ -40,11 +40,11 @@ _NO_THROTTLE: Final = {entry.name: entry for entry in ENTRIES if entry.name != b
 class Plan(NamedTuple):
     """The treatment of one COMMAND: `slot` awaits its reply.
 
-    If there is `asked`, FORM_CALL must be sent before the COMMAND, and `asked` awaits its reply.
+    If there is `form`, FORM_CALL must be sent before the COMMAND, and `form` awaits its reply.
     """
 
     slot: Catch
-    asked: Catch | None = None
+    form: Catch | None = None
 
 
 def plan(args: list[bytes], native_throttle: bool) -> Plan | None:

@@ -81,7 +81,7 @@ class HeldHit(SessionPart):
         """
         if self.owed is call:
             self.owed = None
-            self._private.slots.forget_asked()
+            self._private.slots.forget_query()
         waiter = call.waiter
         if waiter is not None:
             call.waiter = None
@@ -129,7 +129,7 @@ class HeldHit(SessionPart):
             return
         self.owed = call
         self.owed_since = self._caller.now
-        private.ask(call, lambda reply: self._caught(call, reply))
+        private.query(call, lambda reply: self._caught(call, reply))
 
     def _caught(self, call: Call, reply: bytes) -> bytes:
         if self.owed is call:

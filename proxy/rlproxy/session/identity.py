@@ -46,7 +46,7 @@ def of_auth(args: list[bytes]) -> Identity | None:
 
 
 def of_hello(args: list[bytes]) -> tuple[Identity | None, bool]:
-    """Return the identity that `HELLO args` asks for, if any, and whether that is certain."""
+    """Return the identity that `HELLO args` requests, if any, and whether that is certain."""
     found: Identity | None = None
     index = 1
     while index < len(args):

@@ -12,13 +12,13 @@ from rlproxy.session.timeouts import NEVER, NOTHING
 
 
 def answer(
-    slots: ReplySlots, before: float, heard_at: float, instead: Callable[[Call], bytes]
+    slots: ReplySlots, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
 ) -> tuple[int, float, float]:
     """Answer the hits that are unanswered since `before` or longer.
 
     before: time in seconds.
-    heard_at: time of the latest reply. A hit is unanswered since that time, or since it was sent,
-        whichever is later.
+    last_reply_at: time of the latest reply. A hit is unanswered since that time, or since it was
+        sent, whichever is later.
     instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
 
     Returns the number of late hits, the time since which the first of them was unanswered, and that
@@ -33,7 +33,7 @@ def answer(
         kind = slot.kind
         call = slot.call
         if kind == s.S_HIT and call is not None:
-            since = max(heard_at, slot.sent_at)
+            since = max(last_reply_at, slot.sent_at)
             if since > before:
                 return number, first, since
             slots.out.append(instead(call))

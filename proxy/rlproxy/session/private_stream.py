@@ -62,7 +62,7 @@ class PrivateStream:
         "deciding",
         "expanded",
         "handshake",
-        "heard",
+        "started",
         "out",
         "received_at",
         "replies",
@@ -83,7 +83,7 @@ class PrivateStream:
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
-        self.heard = False  # this connection has received bytes
+        self.started = False  # this connection has received bytes
         self.received_at: float = 0.0  # time of its latest bytes, in seconds
         self._kept_at: float = 0.0  # time of the latest empty request
 
@@ -99,12 +99,12 @@ class PrivateStream:
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
         hit. These clients wait. The circuit opens, and later ones get their hits answered.
         """
-        return self.status == OPEN_NOW and not self.heard and not self.slots.quiescent()
+        return self.status == OPEN_NOW and not self.started and not self.slots.quiescent()
 
     def open(self) -> None:
         """Ask the owner to open the connection."""
         self.status = OPENING
-        self.heard = False
+        self.started = False
 
     def opened(self, requests: ClientRequests) -> None:
         """Take the connection, which is open now."""
@@ -128,9 +128,9 @@ class PrivateStream:
         """Take bytes of Redis. Returns whether `slots` is to read them; else they are passed on."""
         now = self._caller.now
         self._context.stats.upstream_in += len(data)
-        self._context.circuit.heard(now)
+        self._context.circuit.replied(now)
         self.received_at = now
-        self.heard = True
+        self.started = True
         if self.slots.raw:
             self.replies.append(data)
             return False
@@ -259,9 +259,9 @@ class PrivateStream:
         if plan is None:
             slots.expect_one()
             return
-        if plan.asked is not None:
+        if plan.form is not None:
             self.out.append(command_replies.FORM_CALL)
-            slots.expect(plan.asked)
+            slots.expect(plan.form)
         slots.expect(plan.slot)
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
@@ -310,7 +310,7 @@ class PrivateStream:
             self._context.stats.unanswered(call.counted(), UNSEEN)
         slots.expect(slot)
 
-    def ask(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
+    def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
         self.slots.expect(Catch(answered, s.S_ASKED))

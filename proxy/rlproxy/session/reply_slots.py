@@ -344,7 +344,7 @@ class ReplySlots(SlotQueue):
                 self._stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
-    def forget_asked(self) -> None:
+    def forget_query(self) -> None:
         """Drop the reply that is owed to a waiter's call."""
         slot = self.head
         while slot is not None:

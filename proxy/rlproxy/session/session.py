@@ -136,7 +136,7 @@ class Session(SessionParts):
         """Return whether some requests of the client are answered without Redis."""
         return not self._router.piped and self.private.slots.can_count()
 
-    def gets_unasked(self) -> bool:
+    def gets_pushes(self) -> bool:
         """Return whether Redis may send data that the client has not requested."""
         return self.private.state.level < state.COUNTED
 
@@ -204,7 +204,7 @@ class Session(SessionParts):
             self._route()
 
     def _set_wait(self, wait: int) -> None:
-        """Take what the router, or another part, says that the requests wait for."""
+        """Take what the router, or another part, has the requests wait for."""
         self.wait = wait
         if wait == WAIT_OPEN:
             self._unsent_at = self.now

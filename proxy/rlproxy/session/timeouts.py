@@ -99,6 +99,6 @@ class HitTimeouts:
             self._start()
         else:
             self._ticking = False
-        doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.heard_at <= oldest
+        doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.last_reply_at <= oldest
         if doubtful:
             self.on_doubt()

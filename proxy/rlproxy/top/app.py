@@ -106,11 +106,11 @@ class Client:
         by_policy: with the counts of all policies.
         """
         try:
-            with self._redis.pipeline(transaction=False) as asked:
+            with self._redis.pipeline(transaction=False) as pipeline:
                 tops = ("RL.TOP", keys), ("RL.TOP", keys, "REFUSED")
                 for words in ("RL.STATS",), *tops, *[("RL.POLICIES",)] * by_policy:
-                    asked.execute_command(*words)  # type: ignore[no-untyped-call]
-                text, busiest, denied, *named = asked.execute()
+                    pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
+                text, busiest, denied, *named = pipeline.execute()
             lines = [shown(line).partition(":") for line in text.split(b"\r\n")]
             stats = {name: value for name, colon, value in lines if colon}
             found = {name: float(x) for name, x in stats.items() if re.fullmatch(_NUMBER, x)}

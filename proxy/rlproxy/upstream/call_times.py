@@ -83,7 +83,7 @@ class CallTimes:
     def deaf(self, now: float) -> bool:
         """Return whether this connection with late calls is silent while Redis answers others."""
         circuit = self._timeouts.circuit
-        if circuit.open or circuit.heard_at < self._late_since:
+        if circuit.open or circuit.last_reply_at < self._late_since:
             return False
         silent_s = now - max(self._late_since, circuit.since)
         return silent_s >= max(DEAF_S, self._timeouts.timeout_s)

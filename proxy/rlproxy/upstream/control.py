@@ -148,17 +148,17 @@ class Control:
 
     async def _connect(self) -> None:
         circuit = self._circuit
-        connection = QueryConnection(lambda: circuit.heard(self._loop.time()))
+        connection = QueryConnection(lambda: circuit.replied(self._loop.time()))
         self._connection = connection
         try:
             await self._in_time(self._target.connect(lambda: connection), inf)
         except OSError as error:
             now = self._loop.time()
             if not lacks(error):
-                circuit.asked(now)
+                circuit.queried(now)
             circuit.connect_failed(now, reason(error), lacks(error))
             raise
-        circuit.asked(self._loop.time())
+        circuit.queried(self._loop.time())
 
     async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float = _PING_S) -> None:
         """Run `work` for at most `most_s` seconds. Raises TimeoutError.
@@ -243,17 +243,17 @@ class Control:
             user.encode() if user is not None else None,
             password.encode() if password is not None else None,
         )
-        greeting = await self._connection.query(*words)
-        if isinstance(greeting, hiredis.ReplyError):
-            why = refusal(str(greeting), password)
+        reply = await self._connection.query(*words)
+        if isinstance(reply, hiredis.ReplyError):
+            why = refusal(str(reply), password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
             self._loading.over(False)
             return
-        if not isinstance(greeting, dict):
+        if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
-        await self._identify(greeting)
-        kind, problem = self._wrong_mode(greeting.get(b"mode") == b"cluster")
+        await self._identify(reply)
+        kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
         if self._refused and not kind:
@@ -271,11 +271,11 @@ class Control:
             return CLUSTER, _in_cluster(self._upstream)
         return "", ""
 
-    async def _identify(self, greeting: dict[Any, Any]) -> None:
+    async def _identify(self, reply: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""
         found = Identification(
-            _text(greeting.get(b"server", b"redis")).capitalize(),
-            _text(greeting.get(b"version", b"?")),
+            _text(reply.get(b"server", b"redis")).capitalize(),
+            _text(reply.get(b"version", b"?")),
             await self._ignores_empty(),
         )
         reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
@@ -333,7 +333,7 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        self._circuit.asked(self._loop.time())
+        self._circuit.queried(self._loop.time())
         if self._reload.is_set():
             await self._in_time(self._load_again())
         elif self._is_worth_another_try() and not self._probe.is_set():

@@ -338,7 +338,7 @@ class Failover:
             self._report(answers, refused)
         except Exception as error:  # an exception would end the task that follows the master
             if self._notice.news(f"{type(error).__name__}: {error}"):
-                text = "cannot ask the Sentinels: {reason}; retrying"
+                text = "cannot query the Sentinels: {reason}; retrying"
                 log.error("sentinels_failed", text, reason=repr(error))
             return False
         return self.master is not None and claim is not None and not refused and None not in answers

@@ -286,7 +286,7 @@ class SharedLane(Lane):
         """Finish a batch of replies: time it, make room, and flush the callers in `touched`."""
         pool, inflight = self._pool, len(self._inflight)
         now = pool.loop.time()
-        pool.timeouts.circuit.heard(now)
+        pool.timeouts.circuit.replied(now)
         took_s = self._times.received(inflight)
         if took_s >= 0.0:
             self._counters.round_trips.add(took_s)

@@ -105,7 +105,7 @@ class LaneDenials:
         assert denial is not None
         found = encoding.integers(frame)
         if found and found[0] == 1:
-            denial.heard(found, self._cache.clock())
+            denial.opened(found, self._cache.clock())
         else:
             self._cache.drop(denial)
         return encoding.rounded(found, call.rule.unit_us) if found else frame

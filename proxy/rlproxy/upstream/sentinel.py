@@ -88,7 +88,7 @@ def answer(name: str, where: object, facts: object) -> Answer:
     and only the second one returns the epoch.
     """
     if where is None:
-        return Answer(why=f"knows no master named {name}")
+        return Answer(why=f"has no master named {name}")
     if isinstance(where, Exception):
         why = str(where).removeprefix("ERR ")
         return Answer(why=f"is no Sentinel, or will not tell: {why}")

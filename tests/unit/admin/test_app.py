@@ -166,7 +166,7 @@ async def test_alive_while_workers_report() -> None:
     found = await proxy.ask("/healthz")
     assert (found.status_code, found.text) == (
         503,
-        "worker 1 has not been heard of yet\nworker 2 has not been heard of yet\n",
+        "worker 1 has not reported yet\nworker 2 has not reported yet\n",
     )
     proxy.now += 1
     proxy.publish(0)
@@ -175,7 +175,7 @@ async def test_alive_while_workers_report() -> None:
     proxy.now += 3
     proxy.publish(1)
     found = await proxy.ask("/healthz")
-    assert (found.status_code, found.text) == (503, "worker 1 was last heard of 3.0 s ago\n")
+    assert (found.status_code, found.text) == (503, "worker 1 last reported 3.0 s ago\n")
 
 
 async def test_readiness_follows_the_snapshots(proxy: Proxy) -> None:
@@ -198,7 +198,7 @@ async def test_readiness_follows_the_snapshots(proxy: Proxy) -> None:
 @pytest.mark.parametrize("query", ["exclude=", "exclude=draining", "verbose", "exclude=upstream&x"])
 async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: str) -> None:
     found = await proxy.ask(f"/readyz?{query}")
-    assert (found.status_code, found.text) == (400, "What may be asked here is exclude=upstream.\n")
+    assert (found.status_code, found.text) == (400, "The parameters here are exclude=upstream.\n")
 
 
 async def test_reason_stays_one_line(proxy: Proxy) -> None:
@@ -263,7 +263,7 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
             found = await client.get("/live.json")
             assert (found.status_code, found.text) == (
                 500,
-                "This failed; the proxy's log says more.\n",
+                "This failed; see the proxy's log.\n",
             )
     (line,) = proxy.log
     assert re.fullmatch(

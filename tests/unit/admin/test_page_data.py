@@ -90,7 +90,7 @@ def test_data_of_one_worker() -> None:
         "number": 1,
         "pid": 7,
         "age": 0.1,
-        "heard": True,
+        "fresh": True,
         "draining": False,
         "cpu": 1.5,
         "memory": None,
@@ -105,11 +105,11 @@ def test_several_workers_are_merged() -> None:
     found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
-    assert (found["upstream"]["seen_by"], found["upstream"]["asked"]) == (1, 2)
+    assert (found["upstream"]["seen_by"], found["upstream"]["workers"]) == (1, 2)
     assert found["addresses"] == [["10.0.0.1", 6], ["10.0.0.2", 4]]
     assert found["lanes"] == [["default", 0, "hits", 3, 2, 6]]
     assert found["started"] == 900.0
-    assert [worker["heard"] for worker in found["workers"]] == [True, True, False]
+    assert [worker["fresh"] for worker in found["workers"]] == [True, True, False]
 
 
 def test_first_worker_without_redis_determines_the_outages_start() -> None:
@@ -118,7 +118,7 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
         away = {"where": "redis:6379", "up": False, "since": since, "why": f"why {number}"}
         seen.append(Seen(number, 0.5, {**FACTS, "upstream": away}))
     found = made(seen)["upstream"]
-    assert (found["up"], found["seen_by"], found["asked"]) == (False, 0, 3)
+    assert (found["up"], found["seen_by"], found["workers"]) == (False, 0, 3)
     assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
     never = {"where": "redis:6379", "up": True, "since": None}
     assert made([Seen(0, 0.1, {**FACTS, "upstream": never})])["upstream"]["changed"] is None
@@ -140,7 +140,7 @@ def test_silent_worker_has_no_current_data() -> None:
     found = made([Seen(0, 60.0, FACTS)])
     assert found["version"] == "1.2.3"
     assert (found["lanes"], found["addresses"], found["upstream"]) == ([], [], {})
-    assert found["not_ready"] == ["worker 1 was last heard of 60.0 s ago"]
+    assert found["not_ready"] == ["worker 1 last reported 60.0 s ago"]
 
 
 def test_data_before_the_first_snapshot() -> None:

@@ -35,8 +35,8 @@ def test_worker_with_a_recent_snapshot_is_alive() -> None:
 
 def test_silent_worker_is_named() -> None:
     assert not_alive([seen(0), seen(1, 3.21), Seen(2)]) == [
-        "worker 2 was last heard of 3.2 s ago",
-        "worker 3 has not been heard of yet",
+        "worker 2 last reported 3.2 s ago",
+        "worker 3 has not reported yet",
     ]
 
 
@@ -63,7 +63,7 @@ def test_all_reasons_are_reported() -> None:
     assert not_ready([seen(0, draining=True, upstream=AWAY), Seen(1)]) == [
         "the proxy is ending: it takes no new clients",
         "Redis at redis:6379 does not answer (connection refused)",
-        "worker 2 has not been heard of yet",
+        "worker 2 has not reported yet",
     ]
 
 

@@ -29,15 +29,15 @@ class Session:
         self.slow = False
         self.wait = WAIT_NOTHING
         self.now = 1000.0
-        self.unasked = False
+        self.pushes = False
         self.private = self.slots = self
         self.sends_again = False
 
     def awaits_lane(self) -> bool:
         return self.sends_again
 
-    def gets_unasked(self) -> bool:
-        return self.unasked
+    def gets_pushes(self) -> bool:
+        return self.pushes
 
 
 class FanOut:
@@ -128,7 +128,7 @@ def crowd() -> Iterator[Connected]:
     """A subscriber on a real socket, while many are readable."""
     with socket.socket() as sock:
         connected = Connected(sock)
-        connected.client.session.unasked = True
+        connected.client.session.pushes = True
         connected.client.fan_out.crowded = True
         yield connected
 
@@ -239,7 +239,7 @@ def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
 
 
 @pytest.mark.parametrize(
-    ("unasked", "crowded", "broken", "size", "apart"),
+    ("pushes", "crowded", "broken", "size", "apart"),
     [
         (True, True, False, PIECE + 1, True),
         (True, True, False, PIECE, False),  # too little
@@ -249,9 +249,9 @@ def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
     ],
 )
 def test_many_that_are_readable_together_are_read_by_turns(
-    crowd: Connected, unasked: bool, crowded: bool, broken: bool, size: int, apart: bool
+    crowd: Connected, pushes: bool, crowded: bool, broken: bool, size: int, apart: bool
 ) -> None:
-    crowd.client.session.unasked = unasked
+    crowd.client.session.pushes = pushes
     fan_out = crowd.client.fan_out
     fan_out.crowded, fan_out.broken = crowded, broken
     crowd.private.data_received(b"x" * size)

@@ -125,7 +125,7 @@ def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -
         f"--tls-cert {made.cert}, --tls-key {other}: the key does not belong to the certificate",
     )
     assert server(made.cert, locked) == (
-        f"--tls-key {locked}: the key is encrypted, and nobody is there to be asked",
+        f"--tls-key {locked}: the key is encrypted, and there is no passphrase",
     )
     assert server(made.cert, made.key, "--tls-client-ca", torn) == (
         f"--tls-client-ca {torn}: damaged, or not PEM",
@@ -138,7 +138,7 @@ def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -
     ) == (
         f"--tls-cert {nothing}: {missing}",
         f"--upstream-tls-ca {text}: no certificate in it (PEM)",
-        f"--upstream-tls-key {locked}: the key is encrypted, and nobody is there to be asked",
+        f"--upstream-tls-key {locked}: the key is encrypted, and there is no passphrase",
         "--upstream-tls-name a..b: no name of a host",
     )
     if os.geteuid():

@@ -115,7 +115,7 @@ async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) 
     circuit = wiring.context.circuit
     circuit.connect_failed(10.0, "refused")
     assert one_server(wiring).control._probe.is_set()
-    circuit.heard(12.5)
+    circuit.replied(12.5)
     silent, back = caplog.messages
     assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
     assert silent.endswith("--on-upstream-failure says")
@@ -129,7 +129,7 @@ async def test_an_outage_that_the_control_connection_logged_is_not_logged_again(
     one_server(wiring).control.warned = True
     wiring.context.circuit.connect_failed(10.0, "refused")
     assert caplog.messages == []
-    wiring.context.circuit.heard(11.0)
+    wiring.context.circuit.replied(11.0)
     assert len(caplog.messages) == 1
     assert not one_server(wiring).control.warned
 
@@ -203,9 +203,9 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
 async def test_new_clients_are_paced_while_others_are_served() -> None:
     wiring, now = wired(), asyncio.get_running_loop().time()
     assert not wiring.intake._busy()
-    wiring.context.circuit.heard(now - 2 * SERVING_S)
+    wiring.context.circuit.replied(now - 2 * SERVING_S)
     assert not wiring.intake._busy()
-    wiring.context.circuit.heard(now + 60)
+    wiring.context.circuit.replied(now + 60)
     assert wiring.intake._busy()
 
 

@@ -28,12 +28,12 @@ def rule(unit_us: int = SECOND) -> Rule:
     return made
 
 
-def opened(found: list[int], sent_at: float, heard_at: float, unit_us: int = SECOND) -> Denial:
+def opened(found: list[int], sent_at: float, replied_at: float, unit_us: int = SECOND) -> Denial:
     """An entry opened by the reply `found`."""
     denial = Denial(b"1 k", rule(unit_us))
     denial.state = d.OPENING
     denial.sent_at = sent_at
-    denial.heard(found, heard_at)
+    denial.opened(found, replied_at)
     return denial
 
 
@@ -47,12 +47,12 @@ def integers(reply: bytes) -> list[int]:
 # -- the answers of an entry -----------------------------------------------------------------------
 
 
-def model(found: list[int], sent_at: float, heard_at: float, unit_us: int, now: float) -> bytes:
+def model(found: list[int], sent_at: float, replied_at: float, unit_us: int, now: float) -> bytes:
     """The reply at `now`; empty once the entry has expired."""
     lives = min(Fraction(found[5], SECOND), Fraction(1))
     if Fraction(now) >= Fraction(sent_at) + lives:
         return b""
-    age_us = max(0, int((Fraction(now) - Fraction(heard_at)) * SECOND))
+    age_us = max(0, int((Fraction(now) - Fraction(replied_at)) * SECOND))
     times = [max(1, -(-(time_us - age_us) // unit_us)) for time_us in found[3:5]]
     return r.five(1, found[1], found[2], times[0], times[1])
 
@@ -84,13 +84,13 @@ def test_entry_answers_as_the_model_does(
     queries: list[tuple[str, int]],
 ) -> None:
     found = [1, 7, 3, retry_us, retry_us + longer_us, int(retry_us * stays)]
-    sent_at, heard_at = sent * TICK, (sent + way) * TICK
+    sent_at, replied_at = sent * TICK, (sent + way) * TICK
     near = {
-        "retry": heard_at + retry_us / SECOND,
-        "reset": heard_at + (retry_us + longer_us) / SECOND,
+        "retry": replied_at + retry_us / SECOND,
+        "reset": replied_at + (retry_us + longer_us) / SECOND,
         "end": sent_at + min(found[5] / SECOND, d.MOST_S),
         # The moments at which the first number of the reply changes.
-        "turn": heard_at + (1 + (retry_us - 1) % unit_us) / SECOND,
+        "turn": replied_at + (1 + (retry_us - 1) % unit_us) / SECOND,
     }
     ticks = [sent + way + more for kind, more in queries if kind == "after"]
     ticks += [
@@ -98,11 +98,11 @@ def test_entry_answers_as_the_model_does(
         for kind, more in queries
         if kind != "after" and near[kind] < 1 << 20
     ]
-    denial = opened(found, sent_at, heard_at, unit_us)
+    denial = opened(found, sent_at, replied_at, unit_us)
     assert denial.state == d.OPEN
     for tick in [sent + way, *sorted(ticks)]:
         now = tick * TICK
-        expected = model(found, sent_at, heard_at, unit_us, now)
+        expected = model(found, sent_at, replied_at, unit_us, now)
         assert denial.answer(now) == expected
         assert denial.state == (d.OPEN if expected else d.MARKED)
         if not expected:
@@ -198,12 +198,12 @@ def test_short_lived_refusal_opens_no_entry(found: list[int]) -> None:
 def test_only_an_opening_entry_is_opened(state: int) -> None:
     denial = Denial(b"1 k", rule())
     denial.state = state
-    denial.heard([1, 5, 0, 7, 9, 7], 0.0)
+    denial.opened([1, 5, 0, 7, 9, 7], 0.0)
     assert denial.state == state
     if state == d.OPEN:
         assert denial.answer(0.0) == b""  # it has not received a reply yet
         denial.state = state
-    denial.heard([1, 5, 0, 7, 9], 0.0)
+    denial.opened([1, 5, 0, 7, 9], 0.0)
     assert denial.state == state
 
 
@@ -213,7 +213,7 @@ def test_entry_may_be_opened_again() -> None:
     assert denial.answer(0.5) == b""
     denial.state = d.OPENING
     denial.sent_at = 0.5
-    denial.heard([1, 9, 2, 3_000_000, 80_000_000, 250_000], 0.5)
+    denial.opened([1, 9, 2, 3_000_000, 80_000_000, 250_000], 0.5)
     assert integers(denial.answer(0.5)) == [1, 9, 2, 3, 80]
     assert denial.answer(0.75) == b""
 
@@ -334,7 +334,7 @@ def test_dropped_entry_stays_dropped() -> None:
     assert new is not None
     assert new is not old
     denial_cache.drop(old)  # without effect on its successor
-    old.heard([1, 5, 0, 7, 9, 7], 0.0)
+    old.opened([1, 5, 0, 7, 9, 7], 0.0)
     assert old.state == d.DROPPED
     assert denial_cache.find(b"a") is new
     assert len(denial_cache) == 1

@@ -6,9 +6,9 @@ import pytest
 from rlproxy.session.circuit_breaker import (
     LOGGED_S,
     MOST_LOGGED,
+    NO_QUERY_S,
     SETTLED_S,
     TRIAL_S,
-    UNASKED_S,
     Backoff,
     CircuitBreaker,
 )
@@ -41,7 +41,7 @@ def test_a_connection_that_failed_for_want_of_something_here_does_not() -> None:
 
 def test_who_was_heard_just_now_is_there() -> None:
     circuit = CircuitBreaker()
-    circuit.heard(5.0)
+    circuit.replied(5.0)
     circuit.connect_failed(5.0 + SETTLED_S / 2, "connection refused")
     assert not circuit.open
     circuit.connect_failed(5.001 + SETTLED_S, "connection refused")
@@ -51,7 +51,7 @@ def test_who_was_heard_just_now_is_there() -> None:
 @pytest.mark.parametrize(("heard", "opens"), [(9.0, True), (10.0, True), (10.1, False)])
 def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool) -> None:
     circuit = CircuitBreaker()
-    circuit.heard(heard)
+    circuit.replied(heard)
     circuit.timed_out(3, 10.0, 11.0, 1.0)
     assert circuit.open is opens
     assert circuit.counts.timeouts == 3
@@ -67,21 +67,21 @@ def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
     circuit.counts.failed += 1
     circuit.counts.failed_open += 2
     circuit.counts.failed_closed += 3
-    circuit.heard(103.5)
+    circuit.replied(103.5)
     assert not circuit.open
-    assert (circuit.since, circuit.why, circuit.heard_at) == (103.5, "", 103.5)
-    circuit.heard(104.0)
+    assert (circuit.since, circuit.why, circuit.last_reply_at) == (103.5, "", 103.5)
+    circuit.replied(104.0)
     assert logged == [(3.5, 6)]
 
 
 def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
     circuit = opened(100.0)
-    circuit.asked(100.0)
-    assert not circuit.tries(100.0 + UNASKED_S - 0.1)
-    assert circuit.tries(100.0 + UNASKED_S)
-    assert not circuit.tries(100.0 + UNASKED_S + TRIAL_S / 2)
-    assert circuit.tries(100.0 + UNASKED_S + TRIAL_S)
-    circuit.asked(105.0)
+    circuit.queried(100.0)
+    assert not circuit.tries(100.0 + NO_QUERY_S - 0.1)
+    assert circuit.tries(100.0 + NO_QUERY_S)
+    assert not circuit.tries(100.0 + NO_QUERY_S + TRIAL_S / 2)
+    assert circuit.tries(100.0 + NO_QUERY_S + TRIAL_S)
+    circuit.queried(105.0)
     assert not circuit.tries(106.0)
 
 
@@ -91,7 +91,7 @@ def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
     for number in range(MOST_LOGGED + 3):
         circuit.connect_failed(100.0 + number, "connection refused")
         logged.append(circuit.logged)
-        circuit.heard(100.5 + number)
+        circuit.replied(100.5 + number)
     assert logged == [True] * MOST_LOGGED + [False] * 3
     assert circuit.untold == 3
     circuit.connect_failed(100.0 + LOGGED_S, "connection refused")

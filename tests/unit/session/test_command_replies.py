@@ -98,9 +98,9 @@ def test_info(nil: bytes, learnt: bytes) -> None:
     words = (b"INFO", b"nosuch", b"RL.HIT", b"get", b"ping", b"rl.help", b"rl.hit")
     made = planned(*words)
     assert made is not None
-    assert made.asked is not None
-    assert made.asked.kind == s.S_ASKED
-    assert made.asked.edit(b"*1\r\n" + learnt) == b""
+    assert made.form is not None
+    assert made.form.kind == s.S_ASKED
+    assert made.form.edit(b"*1\r\n" + learnt) == b""
     redis = [nil, nil, GET_7, PING_10, nil, nil]
     hit, help_ = (form(learnt).info(BY_NAME[name]) for name in (b"rl.hit", b"rl.help"))
     expected = [nil, hit, GET_7, PING_10, help_, hit]

@@ -286,7 +286,7 @@ def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
 
 def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
     bench.session.context.failure.reconfigure("error", 1000)
-    bench.session.context.circuit.heard(1e9)  # Redis answers others
+    bench.session.context.circuit.replied(1e9)  # Redis answers others
     assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
     bench.answer(PONG)
     late(bench, MAX_BY_SHA)

@@ -78,7 +78,7 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     parts = Parts()
     parts.opened()
     parts.private.slots.expect_one()
-    parts.private.heard = True
+    parts.private.started = True
     assert not parts.private.unanswered()
     parts.private.open()
     parts.private.opened(parts.requests)
@@ -128,7 +128,7 @@ def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
     parts.private.slots.expect_one()
     assert parts.private.received(PONG)
     assert parts.private.received_at == 7.0
-    assert parts.private.heard
+    assert parts.private.started
     assert not parts.context.circuit.open
     assert parts.context.stats.upstream_in == len(PONG)
     parts.private.slots.answer()
@@ -332,7 +332,7 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
         got.append(reply)
         return b""
 
-    parts.private.ask(call_of(parts.caller), answered)
+    parts.private.query(call_of(parts.caller), answered)
     assert parts.up() == in_place()
     assert parts.answer(FIVE[:9]) == b""
     assert parts.answer(FIVE[9:]) == b""

@@ -205,7 +205,7 @@ def test_a_connection_that_cannot_be_opened(mode: str) -> None:
 def test_while_the_circuit_is_open_redis_is_not_asked(mode: str) -> None:
     bench = Faulty(mode)
     bench.circuit.connect_failed(10.0, "connection refused")
-    bench.circuit.asked(10.0)
+    bench.circuit.queried(10.0)
     assert bench.send_at(11.0, HIT * 3 + WRONG_HIT + PEEK) == b""
     assert bench.down() == bench.without(REFUSED) * 3 + ARITY + REFUSED
     assert bench.session.private.status == private_stream.NONE
@@ -225,7 +225,7 @@ def test_while_it_is_open_a_lane_gets_no_more_and_a_trial_goes_through() -> None
     bench.send(HIT)
     bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
     assert bench.circuit.open
-    bench.circuit.asked(2.0)
+    bench.circuit.queried(2.0)
     bench.send_at(2.0, HIT)
     assert len(bench.lane.calls) == 1
     bench.session.lane_late(bench.lane.calls[0])

@@ -69,7 +69,7 @@ def test_doubt_comes_at_half_the_timeout_unless_something_was_heard() -> None:
     assert time.doubts == []
     time.run(100.56)
     assert len(time.doubts) >= 1
-    time.circuit.heard(100.55)
+    time.circuit.replied(100.55)
     time.doubts.clear()
     time.run(101.5)
     assert time.doubts == []

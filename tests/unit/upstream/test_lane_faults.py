@@ -110,7 +110,7 @@ def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
     calls = [bench.sent_call(caller) for _ in range(5)]
     bench.look(100.2)
     bench.answer(ADMITTED * 3)
-    bench.circuit.heard(100.21)  # on another connection, after these were written
+    bench.circuit.replied(100.21)  # on another connection, after these were written
     bench.look(101.2)
     assert not bench.circuit.open
     assert caller.got == calls[:3]
@@ -231,7 +231,7 @@ def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty
     bench.sent_call()
     bench.look(100.0)
     bench.look(101.0)
-    bench.circuit.heard(101.1)
+    bench.circuit.replied(101.1)
     bench.look(101.1 + max(DEAF_S, 1.0) - 0.1)
     assert not bench.wire.aborted
     bench.look(101.2 + max(DEAF_S, 1.0))

@@ -75,7 +75,7 @@ def test_without_an_epoch_it_is_the_lowest(odd: object) -> None:
 
 def test_an_unknown_name() -> None:
     told = answer("m", None, Exception("No such master with that name"))
-    assert told == Answer(why="knows no master named m")
+    assert told == Answer(why="has no master named m")
 
 
 def test_no_sentinel() -> None:
@@ -205,8 +205,8 @@ def test_accepts(needs: int, itself: str, former: str, taken: bool) -> None:
 def test_unanswered() -> None:
     here, there = Address("s", 1), Address("s", 2)
     assert unanswered([(here, Answer(OLD, 1)), (there, Answer(OLD, 1))]) == ""
-    told = [(here, DOWN), (there, Answer(why="knows no master named m"))]
-    assert unanswered(told) == "s:1 connection refused, s:2 knows no master named m"
+    told = [(here, DOWN), (there, Answer(why="has no master named m"))]
+    assert unanswered(told) == "s:1 connection refused, s:2 has no master named m"
 
 
 # -- when -----------------------------------------------------------------------------------------

@@ -39,4 +39,4 @@ class ClusterCircuit(CircuitBreaker):
     def look(self, now: float) -> None:
         """Close it if a master answers."""
         if self.open and not self.down():
-            self.heard(now)
+            self.replied(now)

@@ -3,7 +3,7 @@
     session ──write()──> CommandSplitter ─> Dispatcher ─> Exchange ─> links to the nodes
     session <──data_received()── replies in request order <── Exchange
 
-The session knows nothing of the cluster. The parts that do: `routes` (where a command goes),
+The session is that in front of one Redis. The parts for a cluster: `routes` (where a command goes),
 `transaction`, `subscriptions`, `connection_setup` (login), `redirects`, `gather` (one reply from
 several), `face` (what cluster-aware clients see).
 """

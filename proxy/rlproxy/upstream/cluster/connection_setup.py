@@ -97,7 +97,7 @@ class ConnectionSetup:
                 home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
             self._renew()
-            exchange.links.greet_others([each for each in (self._login, self._hello) if each])
+            exchange.links.set_up_others([each for each in (self._login, self._hello) if each])
             return frame
 
         return self._alone(written, answered)
@@ -152,7 +152,7 @@ class ConnectionSetup:
 
     def _renew(self) -> None:
         commands = [self._login, self._hello, *self._settings.values()]
-        self._exchange.links.greeting = [written for written in commands if written]
+        self._exchange.links.setup = [written for written in commands if written]
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

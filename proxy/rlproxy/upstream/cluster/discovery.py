@@ -80,15 +80,15 @@ async def _viewed(
         password.encode() if password is not None else None,
     )
     words[1] = b"2"  # in RESP2, replies hold only lists
-    greeting = await connection.query(*words)
-    if isinstance(greeting, hiredis.ReplyError):
-        return View(problem=refusal(str(greeting), password), kind=LOGIN)
+    reply = await connection.query(*words)
+    if isinstance(reply, hiredis.ReplyError):
+        return View(problem=refusal(str(reply), password), kind=LOGIN)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
         if str(slots).startswith(_NO_NODE):
             return View(problem=no_node(address), kind=CLUSTER)
         return View(problem=f"CLUSTER SLOTS: {slots}", kind=LOGIN)
-    found = View(read_slots(slots, address.host), version=_version(greeting))
+    found = View(read_slots(slots, address.host), version=_version(reply))
     facts = _facts(info)
     found.healthy = facts.get("cluster_state") == "ok"
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
@@ -106,11 +106,11 @@ def no_node(address: Address) -> str:
     return f"it is no node of a Redis Cluster. Write --upstream redis://{address}"
 
 
-def _version(greeting: Any) -> str:
+def _version(reply: Any) -> str:
     """Return name and version of the server from its reply to HELLO 2."""
-    if not isinstance(greeting, list):
+    if not isinstance(reply, list):
         return "?"
-    fields = dict(zip(greeting[::2], greeting[1::2], strict=False))
+    fields = dict(zip(reply[::2], reply[1::2], strict=False))
     return f"{_text(fields.get(b'server', b''))} {_text(fields.get(b'version', b''))}"
 
 
@@ -132,13 +132,13 @@ def read_slots(reply: Any, host: str) -> SlotMap:
     return slot_map(ranges)
 
 
-def node_address(host: bytes | None, port: int, asked: str) -> Address:
+def node_address(host: bytes | None, port: int, reached: str) -> Address:
     """Return the address of a node as a reply of the cluster names it.
 
-    asked: the host by which the node that replied was reached.
+    reached: the host by which the node that replied was reached.
     """
     named = _text(host) if host is not None else ""
-    return Address(asked if named in _NAMELESS else named, port)
+    return Address(reached if named in _NAMELESS else named, port)
 
 
 async def best_view(

@@ -213,7 +213,7 @@ class Exchange:
             self._after.clear()
             self.done(request, b"")
 
-    def unasked(self, link: Link, frame: bytes) -> None:
+    def unrequested(self, link: Link, frame: bytes) -> None:
         """Take a push, or any frame that is no reply."""
         if not self.passes(link, frame):
             return

@@ -222,7 +222,7 @@ class ClusterLane(Lane):
         """
         if drain.lane.has_answered(drain.last):
             return False
-        silent_since = max(drain.since, drain.lane.circuit.heard_at)
+        silent_since = max(drain.since, drain.lane.circuit.last_reply_at)
         return drain.lane.address in self._map.index or now - silent_since < SILENT_S
 
     # -- calls that wait --------------------------------------------------------------------------

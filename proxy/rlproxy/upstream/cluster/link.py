@@ -205,7 +205,7 @@ class Link(asyncio.Protocol):
                 if owed and _is_reply(push, owed[0]):
                     self._reply(push)
                 else:
-                    exchange.unasked(self, push)
+                    exchange.unrequested(self, push)
                 continue
             frame = framer.frame()
             if not frame:
@@ -213,7 +213,7 @@ class Link(asyncio.Protocol):
                     break
                 continue
             if not owed or (self.subscribed and _is_message(frame, owed[0])):
-                exchange.unasked(self, frame)
+                exchange.unrequested(self, frame)
                 continue
             self._reply(frame)
         if framer.broken and self._transport is not None:

@@ -24,7 +24,7 @@ class Links:
     """The links of one client.
 
     by_address: the links by the address of their node.
-    greeting: what a further link sends first: the client's login, protocol and the like.
+    setup: what a further link sends first: the client's login, protocol and the like.
     holds_state: returns whether a link holds state that another one can't replace.
     map: the cluster's map by which commands are sent.
     full: a node takes no more bytes for now.
@@ -38,7 +38,7 @@ class Links:
         "_tasks",
         "by_address",
         "full",
-        "greeting",
+        "setup",
         "holds_state",
         "map",
     )
@@ -46,7 +46,7 @@ class Links:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.by_address: dict[Address, Link] = {}
-        self.greeting: list[bytes] = []
+        self.setup: list[bytes] = []
         self.holds_state: Callable[[Link], bool] = _holds_none
         self.map = exchange.cluster.map
         self.full = False
@@ -66,7 +66,7 @@ class Links:
         if link is None:
             link = self.by_address[address] = Link(self._exchange, address)
             link.paused = self._paused
-            self._greet(link, self.greeting)
+            self._set_up(link, self.setup)
             task = self._exchange.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -123,14 +123,14 @@ class Links:
         shards = self.map.shards
         return [self.to(address) for shard in shards for address in shard.replicas]
 
-    def greet_others(self, greeting: list[bytes]) -> None:
+    def set_up_others(self, setup: list[bytes]) -> None:
         """Send the client's new login or protocol on all links but home's."""
         for link in list(self.by_address.values()):
             if not self.is_home(link):
-                self._greet(link, greeting)
+                self._set_up(link, setup)
 
-    def _greet(self, link: Link, greeting: list[bytes]) -> None:
-        for at, written in enumerate(greeting):
+    def _set_up(self, link: Link, setup: list[bytes]) -> None:
+        for at, written in enumerate(setup):
             request = own(written)
             if at == 0:
                 request.answered = self._login_answer(link)

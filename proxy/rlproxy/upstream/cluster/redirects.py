@@ -174,10 +174,10 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
     return encoding.bulks(*words)
 
 
-def redirect(frame: bytes, asked: Address) -> tuple[int, Address | None]:
+def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     """Read a MOVED or ASK: the slot, and the node that it names. None for other errors.
 
-    asked: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
+    node: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
     """
     words = frame[1:].split()
     if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
@@ -186,5 +186,5 @@ def redirect(frame: bytes, asked: Address) -> tuple[int, Address | None]:
     if not colon or not port.isdigit():
         return NO_SLOT, None
     if host in ("", "?"):
-        host = asked.host
+        host = node.host
     return int(words[1]), Address(host.strip("[]"), int(port))

@@ -128,7 +128,7 @@ class ClusterShares:
         it bounds how often an identity that a node refuses is tried again.
         """
         for node in self._nodes.all():
-            silent_s = node.pool.loop.time() - node.circuit.heard_at
+            silent_s = node.pool.loop.time() - node.circuit.last_reply_at
             is_master = node.address in self._cluster.map.index
             node.pool.close_shares(used=not is_master and silent_s >= GONE_S)
         for key, share in list(self._shares.items()):

@@ -193,7 +193,7 @@ class Subscriptions:
         self._exchange.cluster.on_change.remove(self._changed)
 
     def _subscribed(self) -> Link:
-        """The link that knows that the client subscribes."""
+        """The link on which the client subscribes."""
         home = self._exchange.links.home()
         if home.subscribed:
             return home

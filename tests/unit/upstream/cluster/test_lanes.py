@@ -269,7 +269,7 @@ def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
         bench.wait(0.9 * LIMIT_S)
         assert bench.b.sent() == b""
         call = bench.hit()
-        bench.b.circuit.heard(bench.loop.now)
+        bench.b.circuit.replied(bench.loop.now)
         bench.wait(0.2 * LIMIT_S)
     assert bench.replies()[0] == end.encode()
     sent = bench.b.sent()
@@ -284,7 +284,7 @@ def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> Non
     bench.cluster.replaced(B)
     call = bench.hit()
     bench.wait(0.9 * SILENT_S)
-    bench.a.circuit.heard(bench.loop.now)  # it answers other calls: these may be answered, too
+    bench.a.circuit.replied(bench.loop.now)  # it answers other calls: these may be answered, too
     bench.wait(0.9 * SILENT_S)
     assert bench.b.sent() == b""
     bench.wait(0.2 * SILENT_S)

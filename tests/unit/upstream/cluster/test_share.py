@@ -267,7 +267,7 @@ def test_a_silent_node_that_was_replaced_is_left(
     bench: Bench, is_master: bool, silent_s: float, cut: bool
 ) -> None:
     call = bench.submit()
-    bench.a.circuit.heard(bench.loop.now)
+    bench.a.circuit.replied(bench.loop.now)
     if not is_master:
         bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     bench.loop.now += silent_s
