@@ -1193,6 +1193,9 @@ class Walk:
         if chance.random() < 0.3:
             many = [("MULTI",), write, hit, ("EXEC",)]
         elif chance.random() < 0.3:
+            # A hit whose script is missing is sent again, and then runs behind the write.
+            script = SCRIPTS[ALGORITHMS[self._algorithm.encode()].script]
+            self._direct.ask("SCRIPT", "LOAD", script.source)
             many = [hit, hit, write, hit, hit]
         raw = self._clients[who]
         self.story.append(f"{who} at once: {many}")
