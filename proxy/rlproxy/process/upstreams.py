@@ -293,8 +293,8 @@ class ClusterUpstream(UpstreamWiring):
 
     def last_reply_at(self) -> float:
         """See UpstreamWiring.last_reply_at()."""
-        heard = [node.circuit.last_reply_at for node in self.nodes.masters()]
-        return max(heard, default=self._circuit.last_reply_at)
+        times = [node.circuit.last_reply_at for node in self.nodes.masters()]
+        return max(times, default=self._circuit.last_reply_at)
 
     def state(self) -> State:
         """See UpstreamWiring.state(). The problem is that of one node, which it names."""

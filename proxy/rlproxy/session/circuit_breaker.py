@@ -66,7 +66,7 @@ class CircuitBreaker:
         "open",
         "since",
         "logged",
-        "untold",
+        "unlogged",
         "why",
     )
 
@@ -80,7 +80,7 @@ class CircuitBreaker:
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = _not_reported
         self.logged = False  # this outage is logged
-        self.untold: int = 0  # outages not logged since the last logged one
+        self.unlogged: int = 0  # outages not logged since the last logged one
         self._logged: int = 0
         self._logged_since: float = -1e9
         self._queried_at: float = -1e9  # time of the control connection's latest query or attempt
@@ -143,7 +143,7 @@ class CircuitBreaker:
         if self.logged:
             self._logged += 1
         else:
-            self.untold += 1
+            self.unlogged += 1
         self.on_open()
 
     def _close(self, now: float) -> None:

@@ -31,10 +31,10 @@ _NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
 class DeferredHandshake:
     """The commands of one client that were answered here and must still be sent to Redis."""
 
-    __slots__ = ("_protocol", "_said", "_size", "unsent")
+    __slots__ = ("_protocol", "_written", "_size", "unsent")
 
     def __init__(self) -> None:
-        self._said: list[bytes] = []  # commands as the client wrote them
+        self._written: list[bytes] = []  # commands as the client wrote them
         self._size = 0
         self._protocol = 2
         self.unsent = 0  # commands returned by begin() that are not forwarded yet
@@ -45,7 +45,7 @@ class DeferredHandshake:
         server, version: the values for HELLO's reply.
         """
         written = requests.buf[requests.start : requests.pos]
-        if len(self._said) >= MAX_COMMANDS or self._size + len(written) > MAX_BYTES:
+        if len(self._written) >= MAX_COMMANDS or self._size + len(written) > MAX_BYTES:
             return b""
         kind = requests.command.kind
         words = requests.arguments()
@@ -66,18 +66,18 @@ class DeferredHandshake:
         else:
             reply = b""
         if reply:
-            self._said.append(written)
+            self._written.append(written)
             self._size += len(written)
         return reply
 
     def empty(self) -> bool:
         """Return whether no command is to be sent."""
-        return not self._said
+        return not self._written
 
     def begin(self) -> bytes:
         """Return the commands to send first."""
-        self.unsent = len(self._said)
-        return b"".join(self._said)
+        self.unsent = len(self._written)
+        return b"".join(self._written)
 
 
 def _asked_for(words: list[bytes], protocol: int) -> int:

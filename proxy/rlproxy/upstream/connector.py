@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable
 from typing import Final, cast
 
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import NO_TLS, ClientSide, TlsFailure
 from rlproxy.net.tls_stream import TlsStream
 
@@ -116,3 +116,13 @@ def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes
     """
     auth = [b"AUTH", user or b"default", password] if password is not None else []
     return [b"HELLO", b"3", *auth, b"SETNAME", name]
+
+
+def control_hello(upstream: Upstream) -> list[bytes]:
+    """Return the first command of a control connection, as words: hello() with the URL's login."""
+    user, password = upstream.user, upstream.password
+    return hello(
+        b"rlproxy-control",
+        user.encode() if user is not None else None,
+        password.encode() if password is not None else None,
+    )

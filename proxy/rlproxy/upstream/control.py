@@ -24,7 +24,7 @@ from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.connector import Target, hello, lacks, reason
+from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
 
@@ -237,15 +237,9 @@ class Control:
         self._report()
 
     async def _introduce(self) -> None:
-        user, password = self._upstream.user, self._upstream.password
-        words = hello(
-            b"rlproxy-control",
-            user.encode() if user is not None else None,
-            password.encode() if password is not None else None,
-        )
-        reply = await self._connection.query(*words)
+        reply = await self._connection.query(*control_hello(self._upstream))
         if isinstance(reply, hiredis.ReplyError):
-            why = refusal(str(reply), password)
+            why = refusal(str(reply), self._upstream.password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
             self._loading.over(False)

@@ -75,7 +75,7 @@ class ServerParts:
             text = (
                 "Redis at {address} does not answer ({reason}), {count} times since this was last "
                 "logged; hits are answered as --on-upstream-failure says"
-                if circuit.untold
+                if circuit.unlogged
                 else "Redis at {address} does not answer ({reason}); hits are answered as "
                 "--on-upstream-failure says"
             )
@@ -84,9 +84,9 @@ class ServerParts:
                 text,
                 address=self.facts.where,
                 reason=circuit.why,
-                count=1 + circuit.untold,
+                count=1 + circuit.unlogged,
             )
-            circuit.untold = 0
+            circuit.unlogged = 0
 
     def closed(self, out_s: float, without: int) -> None:
         """Log that it answers again after `out_s`; `without` hits were answered without it."""

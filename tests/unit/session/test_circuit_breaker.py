@@ -93,7 +93,7 @@ def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
         logged.append(circuit.logged)
         circuit.replied(100.5 + number)
     assert logged == [True] * MOST_LOGGED + [False] * 3
-    assert circuit.untold == 3
+    assert circuit.unlogged == 3
     circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
     assert circuit.logged
 

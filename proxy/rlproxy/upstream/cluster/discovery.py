@@ -16,7 +16,7 @@ import hiredis
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
-from rlproxy.upstream.connector import Target, hello, reason
+from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import refusal
 from rlproxy.upstream.query_connection import QueryConnection
 
@@ -73,16 +73,11 @@ async def view(address: Address, target: Target, upstream: Upstream, known_versi
 async def _viewed(
     connection: QueryConnection, address: Address, upstream: Upstream, known_version: str
 ) -> View:
-    user, password = upstream.user, upstream.password
-    words = hello(
-        b"rlproxy-control",
-        user.encode() if user is not None else None,
-        password.encode() if password is not None else None,
-    )
+    words = control_hello(upstream)
     words[1] = b"2"  # in RESP2, replies hold only lists
     reply = await connection.query(*words)
     if isinstance(reply, hiredis.ReplyError):
-        return View(problem=refusal(str(reply), password), kind=LOGIN)
+        return View(problem=refusal(str(reply), upstream.password), kind=LOGIN)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
         if str(slots).startswith(_NO_NODE):
