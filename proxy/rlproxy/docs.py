@@ -1,6 +1,6 @@
-"""The tables in ARCHITECTURE.md and docs/ that are generated from the code.
+"""The tables in docs/ that are generated from the code.
 
-`rlproxy docs ARCHITECTURE.md docs/*.md` replaces the text between `<!-- NAME: ... -->` and
+`rlproxy docs docs/*.md` replaces the text between `<!-- NAME: ... -->` and
 `<!-- /NAME -->`. A test fails if a table differs from the code.
 """
 
@@ -56,7 +56,7 @@ def problems() -> str:
 
 
 def modules() -> str:
-    """Return the table of modules, with the first paragraph of each module's docstring."""
+    """Return the table of modules, with the first sentence of each module's docstring."""
     root = Path(__file__).parent
     rows = ["| module | owns |", "|---|---|"]
     for package in sorted(path.parent for path in root.glob("**/__init__.py")):
@@ -70,7 +70,8 @@ def modules() -> str:
 
 def _owns(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+    sentence, *_ = re.split(r"(?<=\.)\s", text, maxsplit=1)
+    return " ".join(sentence.split()).replace("|", "\\|")
 
 
 TABLES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 from rlproxy import docs
@@ -17,14 +18,16 @@ from tests.harness import ROOT
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 OPTIONS = (ROOT / "docs" / "options.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
-ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+LIMITS = (ROOT / "docs" / "resource-limits.md").read_text()
+MODULES = (ROOT / "docs" / "modules.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
-    again = "run: rlproxy docs docs/options.md ARCHITECTURE.md"
+    again = "run: rlproxy docs docs/*.md"
     assert "<!-- options: " in OPTIONS
     assert docs.filled(OPTIONS) == OPTIONS, again
-    assert docs.filled(ARCHITECTURE) == ARCHITECTURE, again
+    assert "<!-- modules: " in MODULES
+    assert docs.filled(MODULES) == MODULES, again
 
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
@@ -77,3 +80,28 @@ def test_rights_of_the_acl_line_cover_the_scripts_calls() -> None:
         words = {word.lower() for word in re.findall(r"[({]'([A-Z]{3,})'", script.source.decode())}
         called |= words - {name.decode().lower() for name in ALGORITHMS}
     assert documented == called
+
+
+def test_resource_limits_equal_the_code() -> None:
+    flags = {option.flag for option in config.OPTIONS}
+    for row in re.findall(r"^\| (?!what ).*\|$", LIMITS, re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", row.rpartition(" | ")[2]):
+            if name.startswith("--"):
+                assert name in flags, row
+                continue
+            module, _, constant = f"rlproxy.{name}".rpartition(".")
+            found = getattr(importlib.import_module(module), constant, None)
+            if isinstance(found, int | float):
+                assert any(re.search(rf"(?<![\d.,]){form}\b", row) for form in forms(found)), row
+            elif found is None:
+                importlib.import_module(f"rlproxy.{name}")
+
+
+def forms(value: float) -> list[str]:
+    """The forms in which the page may write a constant."""
+    return [
+        f"{value:,g}" if value < 1000 else f"{value:,}",
+        f"{value / 1024:g} KB",
+        f"{value / 1024**2:g} MB",
+        f"{value * 1000:g} ms",
+    ]
