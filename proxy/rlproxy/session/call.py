@@ -1,4 +1,4 @@
-"""A call on a lane or a private connection, and the interfaces of its sender and of a lane."""
+"""A call, and the interfaces of its sender (Caller) and of a lane (Lane)."""
 
 from __future__ import annotations
 

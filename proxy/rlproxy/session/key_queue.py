@@ -1,4 +1,4 @@
-"""Calls on a key for which hits with WAIT are held: they must not overtake. No I/O."""
+"""Hits on a key for which others wait: each is sent as a look, and overtakes none. No I/O."""
 
 from __future__ import annotations
 

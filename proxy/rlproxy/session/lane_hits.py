@@ -1,4 +1,4 @@
-"""Hits that go to the lane of their client's identity. No I/O."""
+"""The sender of one client's hits to the lane of its identity. No I/O."""
 
 from __future__ import annotations
 

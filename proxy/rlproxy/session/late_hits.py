@@ -1,4 +1,4 @@
-"""The hits on a private connection that Redis has not answered in time. No I/O."""
+"""The answers to hits on a private connection that Redis has not answered in time. No I/O."""
 
 from __future__ import annotations
 

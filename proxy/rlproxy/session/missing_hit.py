@@ -1,4 +1,5 @@
-"""A hit by EVALSHA on a private connection that Redis has not run. A lane sends it again. No I/O.
+"""A hit by EVALSHA on a private connection whose script Redis does not have. A lane sends it again.
+No I/O.
 
     client ── GET a, RL.HIT k, GET b ──> private connection ── GET a, EVALSHA k, GET b ──> Redis
     $1 A                                        <── $1 A

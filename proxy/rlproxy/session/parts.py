@@ -1,4 +1,4 @@
-"""What the classes of one session have in common: the objects that they act on. No I/O."""
+"""What the parts of one session share: unread requests, private connection, lane calls. No I/O."""
 
 from __future__ import annotations
 

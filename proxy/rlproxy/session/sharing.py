@@ -1,4 +1,4 @@
-"""Ordinary commands on shared connections (--share). No I/O.
+"""The sender of one client's ordinary commands on shared connections (--share). No I/O.
 
 A client without state sends one small command of the table and waits for its reply. That command
 may take a connection that other clients use, too: one for reads, one for writes. In front of a

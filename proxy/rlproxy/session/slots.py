@@ -1,4 +1,4 @@
-"""Slots: what one owed reply of a private connection is, and how it is treated."""
+"""Slots: the replies that a private connection owes, the kind of each, and their queue."""
 
 from __future__ import annotations
 

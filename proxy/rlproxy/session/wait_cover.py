@@ -1,4 +1,4 @@
-"""WAIT and WAITAOF behind writes that went by lane. No I/O.
+"""WAIT and WAITAOF behind writes by lane: the private connection rewrites a key first. No I/O.
 
 Redis counts the replicas that have the latest write of the connection that sends WAIT. A hit by
 lane is a write of another connection. So the private connection first rewrites the key of the

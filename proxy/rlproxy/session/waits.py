@@ -1,4 +1,4 @@
-"""What the unread requests of a client may wait for: each wait, what ends it, who sets it.
+"""The waits of a client's unread requests: each wait, what ends it, which part sets it.
 
     wait             ends when                                                   set by
     WAIT_NOTHING     (nothing is waited for)                                     session
