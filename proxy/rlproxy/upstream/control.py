@@ -1,4 +1,4 @@
-"""The control connection: the proxy's own connection to Redis."""
+"""The control connection: it identifies the server, loads the scripts, and sends PINGs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sentinel as upstream: which server is the master now, and the move of all connections after a
-failover.
+"""Sentinel as upstream: it follows the master, and moves all connections after a failover.
 
     each Sentinel ──+switch-master──┐
     -READONLY, a failed connection ─┼─> look: query all ─> choose() ─> ROLE ─> switch ─> on_master()

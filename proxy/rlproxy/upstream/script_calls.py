@@ -1,4 +1,4 @@
-"""How the calls on one connection name their scripts: by which command, and which text.
+"""The script calls of one connection: EVAL or EVALSHA, and of which text.
 
 | way | used |
 |---|---|

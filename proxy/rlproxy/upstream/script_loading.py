@@ -1,4 +1,4 @@
-"""Loading the scripts on the server, at a moment when no lane has a call under way.
+"""The loading of the scripts, at a moment when no lane has a call under way.
 
     a call was answered NOSCRIPT ──load()──────> held: lanes write nothing more
     a new control connection ──connected()──────>   │  all that lanes wrote is answered: look()

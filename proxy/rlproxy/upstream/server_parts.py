@@ -1,5 +1,5 @@
-"""The parts that serve one server: circuit, timeouts, scripts, control connection and lanes; and
-the log of its outages.
+"""The parts that serve one server: circuit, timeouts, scripts, control connection, lanes, log of
+outages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands in a client's bytes, split into words: whole commands only, as routing by key needs.
+"""The command splitter: a client's bytes as whole commands in words, by which they are routed.
 
 The bytes come from a session, which has framed them before: what it couldn't frame comes last.
 """

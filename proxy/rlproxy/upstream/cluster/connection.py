@@ -1,4 +1,4 @@
-"""A client's connection to a Redis Cluster, as one to a single Redis.
+"""A client's private connection in front of a Redis Cluster: it behaves like one to a single Redis.
 
     session ──write()──> CommandSplitter ─> Dispatcher ─> Exchange ─> links to the nodes
     session <──data_received()── replies in request order <── Exchange

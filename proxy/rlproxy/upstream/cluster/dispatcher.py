@@ -1,4 +1,5 @@
-"""Where each command of a client goes: by its key, to all masters, home, or no further than here.
+"""The dispatcher: it sends each command to the node of its key, to all masters or to home, or
+answers it.
 
 words ─> route ──┬─ by key          exchange.send() to the owner of the slot
                  ├─ several slots   split into parts, one per slot

@@ -1,4 +1,4 @@
-"""One client's connection to one node of the cluster: what it owes, and its replies, whole."""
+"""One client's connection to one node of the cluster, and the replies that it owes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts that serve one master: its circuit, timeouts, scripts, control connection and lanes."""
+"""One master of a cluster: its circuit, timeouts, scripts, control connection and lanes."""
 
 from __future__ import annotations
 

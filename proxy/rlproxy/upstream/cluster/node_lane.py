@@ -1,4 +1,4 @@
-"""The lane to one node of a cluster: a shared lane that gives back what the node has not run."""
+"""The lane to one node of a cluster: it gives back the calls that the node has not run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class ShareLane(NodeLane):
     """The lane of one identity to one node, for ordinary commands.
 
     A command that the node has not run goes back to its caller, whose private connection follows
-    redirects. It is the only one that its client has under way, so none overtakes it.
+    redirects. LaneCalls.move_to() keeps the order of those behind it.
     """
 
     def __init__(

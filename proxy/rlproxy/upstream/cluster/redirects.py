@@ -1,4 +1,4 @@
-"""Requests that a node hasn't run: they are sent again, to the node that has their slot now.
+"""The redirected requests of one client: each is sent again, to the node that has its slot now.
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──go_on()──> the new owner
                                         │ one slot waits until nothing of it is under way

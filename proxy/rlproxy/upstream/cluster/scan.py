@@ -1,4 +1,4 @@
-"""SCAN over all masters, one after the other; then a look at whether the slots have moved since.
+"""SCAN over all masters, one after the other; it begins again if the slots have moved since.
 
 cursor 0 ─> first master ─> ... ─> last master ─> CLUSTER SLOTS of all ─┬─ as before: cursor 0
    ^                                                                    │

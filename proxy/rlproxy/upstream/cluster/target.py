@@ -1,4 +1,4 @@
-"""Opening connections to a cluster: each looks like one to a single Redis."""
+"""The connector to a cluster: each connection that it opens looks like one to a single Redis."""
 
 from __future__ import annotations
 
