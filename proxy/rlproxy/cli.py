@@ -1,4 +1,4 @@
-"""The command `rlproxy` and its subcommands, each in the module that does it."""
+"""The command `rlproxy`: each subcommand runs in the module that implements it."""
 
 from __future__ import annotations
 

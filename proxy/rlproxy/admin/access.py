@@ -1,5 +1,5 @@
-"""The access that actions need: the token that permits them, and the address and credentials with
-which the admin process connects to its own proxy. No HTTP.
+"""The token that permits actions, and the address and credentials by which the admin process
+connects to its own proxy. No HTTP.
 """
 
 from __future__ import annotations

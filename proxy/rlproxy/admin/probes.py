@@ -1,5 +1,6 @@
-"""The liveness and readiness rules. Alive: every worker's event loop runs. Ready: at least one
-worker can serve new clients. Degraded: ready, with a named problem. No HTTP.
+"""The rules of /healthz and /readyz: when the proxy counts as alive, ready or degraded. Alive:
+every worker's event loop runs. Ready: at least one worker can serve new clients. Degraded: ready,
+with a named problem. No HTTP.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The reader of shared memory for HTTP requests: at most ten reads a second, and one a second for
-the history.
+"""The reader of shared memory for HTTP requests: at most ten reads a second, one for the history.
 """
 
 from __future__ import annotations

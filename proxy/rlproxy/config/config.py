@@ -1,4 +1,4 @@
-"""The settings: `Config`, whose fields are the table of options, and the rules between them."""
+"""The settings: `Config`, whose fields are the options, and the rules between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option is: a row of the table in `config`; and the values that options take."""
+"""Options: a row of the table in `config`, and the kinds of values that options take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of one worker: who is admitted, who is silent for too long, who has gone."""
+"""The clients of one worker: their admission, the checks of their timeouts, their removal."""
 
 from __future__ import annotations
 

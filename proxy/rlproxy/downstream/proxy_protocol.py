@@ -1,4 +1,4 @@
-"""The header of the PROXY protocol, versions 1 and 2: bytes to the client's address. No I/O."""
+"""The parser of PROXY headers, versions 1 and 2: bytes to the client's address. No I/O."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one client may do to the latency of others: how much work and how many hits at a time."""
+"""Fairness between clients: the work and the hits of one client before others are served."""

@@ -1,5 +1,4 @@
-"""The fan-out reader: connections that become readable together, such as 100 subscribers of one
-channel, are read a few per tick of the event loop.
+"""The fan-out reader: of many subscribers that become readable together, a few are read per tick.
 
 The event loop reads all readable connections before it does anything else. So connections in a
 fan-out are not watched by the loop itself. An epoll set watches them, and the loop watches the set,

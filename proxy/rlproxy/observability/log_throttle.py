@@ -1,5 +1,5 @@
-"""The log throttle: of an event that clients can cause at will, the first is logged at once, then
-a count at most every few seconds.
+"""The log throttle: the first event of a kind is logged at once, further ones as a count every few
+seconds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The rows of policies in Counters.hits: which policy counts where; and the text by which other
-processes get the counts. No I/O, no clock.
+"""The counters of policies: the row of each in Counters.hits, and their text for other processes.
+No I/O, no clock.
 
     use() ──> in force ──removed by a reload──> retired ──at the next reload──> free ──> in force
 

@@ -1,5 +1,5 @@
-"""The admin process as its parent controls it: socket bound early, started in the background,
-restarted when it ends, ended with the proxy.
+"""The admin process as its parent controls it: bound early, started in the background, restarted
+when it ends.
 """
 
 from __future__ import annotations

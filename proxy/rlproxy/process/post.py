@@ -1,5 +1,5 @@
-"""The post of one worker: what its parent has prepared for it, and how it reports to the parent. A
-proxy that is one process prepares it itself.
+"""The post of one worker: the objects that its parent has prepared for it, and its reports to the
+parent. A proxy that is one process prepares it itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The results of RL.STATS, RL.TOP and RL.POLICIES, and the requests by which Redis sends them to a
-client.
-"""
+"""The replies to RL.STATS, RL.TOP and RL.POLICIES, and the requests by which Redis sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands behind the sessions of one worker: one server, or the nodes of a cluster.
+"""The upstream side of one worker: one server, or the nodes of a cluster.
 
 | | one server | a cluster |
 |---|---|---|

@@ -1,5 +1,5 @@
-"""The unread bytes of one client: joined only when a command can be framed, and what remains of
-them once they turn out to be malformed.
+"""The unread bytes of one client, joined only when a command can be framed. After a malformed
+command, it returns the rest.
 """
 
 from __future__ import annotations
