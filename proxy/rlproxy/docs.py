@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -55,31 +54,11 @@ def problems() -> str:
     return "\n".join(rows)
 
 
-def modules() -> str:
-    """Return the table of modules, with the first sentence of each module's docstring."""
-    root = Path(__file__).parent
-    rows = ["| module | owns |", "|---|---|"]
-    for package in sorted(path.parent for path in root.glob("**/__init__.py")):
-        name = ".".join(package.relative_to(root).parts) or "rlproxy"
-        rows.append(f"| **{name}** | {_owns(package / '__init__.py')} |")
-        for path in sorted(package.glob("*.py")):
-            if not path.stem.startswith("__"):
-                rows.append(f"| `{path.stem}` | {_owns(path)} |")
-    return "\n".join(rows)
-
-
-def _owns(path: Path) -> str:
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-    sentence, *_ = re.split(r"(?<=\.)\s", text, maxsplit=1)
-    return " ".join(sentence.split()).replace("|", "\\|")
-
-
 TABLES = {
     "options": options,
     "metrics": metrics,
     "errors": errors,
     "problems": problems,
-    "modules": modules,
 }
 
 

@@ -19,15 +19,12 @@ COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 OPTIONS = (ROOT / "docs" / "options.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 LIMITS = (ROOT / "docs" / "resource-limits.md").read_text()
-MODULES = (ROOT / "docs" / "modules.md").read_text()
 
 
 def test_generated_tables_are_up_to_date() -> None:
     again = "run: rlproxy docs docs/*.md"
     assert "<!-- options: " in OPTIONS
     assert docs.filled(OPTIONS) == OPTIONS, again
-    assert "<!-- modules: " in MODULES
-    assert docs.filled(MODULES) == MODULES, again
 
 
 def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:

@@ -1,5 +1,4 @@
-"""The reader of shared memory for HTTP requests: at most ten reads a second, one for the history.
-"""
+"""The reader of shared memory for HTTP requests: ten reads a second, one for the history."""
 
 from __future__ import annotations
 
