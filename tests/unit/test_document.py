@@ -19,6 +19,7 @@ COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 OPTIONS = (ROOT / "docs" / "options.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 LIMITS = (ROOT / "docs" / "resource-limits.md").read_text()
+PACKAGE = ROOT / "proxy" / "rlproxy"
 
 
 def test_generated_tables_are_up_to_date() -> None:
@@ -102,3 +103,16 @@ def forms(value: float) -> list[str]:
         f"{value / 1024**2:g} MB",
         f"{value * 1000:g} ms",
     ]
+
+
+def test_names_in_the_architecture_exist() -> None:
+    pages = [(ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")]
+    text = re.sub(r"```.*?```", "", "".join(pages), flags=re.DOTALL)
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    folders = [PACKAGE, PACKAGE / "upstream" / "cluster", ROOT]
+    paths = set(re.findall(r"`([\w/]+\.(?:py|lua))`", text))
+    missing = {path for path in paths if not any((at / path).exists() for at in folders)}
+    assert missing == set()
+    names = set(re.findall(r"`(?:\w+\.)?(\w+)\(\)`", text))
+    assert {name for name in names if f"def {name}(" not in source} == set()
+    assert len(paths) > 60 and len(names) > 30
