@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from rlproxy.resp.key_slot import SLOTS, key_slot
@@ -22,6 +24,7 @@ from tests.harness import Raw, RedisServer, free_port, wait_until
 
 BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus; free_port() leaves it room
 NODE_TIMEOUT_MS = 1000
+ELECTION_S = 4.1 * NODE_TIMEOUT_MS / 1000  # for which an election affects the replica's next one
 MIGRATE_TIMEOUT_MS = 5000
 MIGRATE_AT_ONCE = 100  # keys in one MIGRATE
 READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can delay an election
@@ -109,6 +112,15 @@ class Node(RedisServer):
         """Return the newest configuration epoch that it knows of any node."""
         return max(row.epoch for row in self.view())
 
+    def since_election_s(self) -> float:
+        """Return the seconds since it last asked for votes, by its log."""
+        for line in reversed(self.log().splitlines()):
+            if "Starting a failover election" in line:
+                began = " ".join(line.split()[1:5])
+                at = datetime.strptime(began, "%d %b %Y %H:%M:%S.%f")
+                return (datetime.now() - at).total_seconds()
+        return math.inf
+
 
 @dataclass(frozen=True)
 class Row:
@@ -116,7 +128,8 @@ class Row:
 
     master: the id of its master; "-" for a master.
     epoch: its configuration epoch, which decides between nodes that claim the same slot.
-    slots: ranges of slots, first and last included; slots that are being moved are left out.
+    slots: ranges of slots, first and last included.
+    moving: slots that the node migrates or imports; it reports only its own.
     """
 
     id: str
@@ -125,6 +138,7 @@ class Row:
     epoch: int
     connected: bool
     slots: tuple[tuple[int, int], ...]
+    moving: tuple[int, ...]
 
     @classmethod
     def parse(cls, line: str) -> Row:
@@ -132,8 +146,9 @@ class Row:
         words = line.split()
         ends = [word.split("-") for word in words[8:] if not word.startswith("[")]
         slots = tuple((int(each[0]), int(each[-1])) for each in ends)
+        moving = tuple(int(word[1:].split("-")[0]) for word in words[8:] if word.startswith("["))
         flags, connected = frozenset(words[2].split(",")), words[7] == "connected"
-        return cls(words[0], flags, words[3], int(words[6]), connected, slots)
+        return cls(words[0], flags, words[3], int(words[6]), connected, slots, moving)
 
 
 class Cluster:
@@ -381,6 +396,15 @@ class Cluster:
         self.end_move(slot, to)
         self.wait_ok()
 
+    def give_up_moves(self) -> None:
+        """Leave each slot whose move has begun with its owner. Keys that were moved are lost.
+
+        A node does not learn another owner of a slot that it is importing.
+        """
+        for node in self.serving():
+            for slot in itertools.chain.from_iterable(row.moving for row in node.view()):
+                node.do("CLUSTER", "SETSLOT", slot, "STABLE")
+
     def moves_atomically(self) -> bool:
         """Return whether the servers have CLUSTER MIGRATESLOTS."""
         return self.engine.startswith("valkey") and self.nodes[0].version >= (9, 0)
@@ -420,9 +444,17 @@ class Cluster:
     def failover(self, replica: Node, option: str = "") -> None:
         """Make `replica` the master by a manual failover, and wait until all nodes agree.
 
+        A replica that was elected shortly before has to wait: Redis 7.0 would pause its master for
+        seconds, or count the votes of the earlier election, and then two masters accept writes.
+
         option: FORCE or TAKEOVER, where the master does not answer.
         """
+        wait_until(lambda: replica.since_election_s() > ELECTION_S, "its election is over", READY_S)
+        (master,) = [self.node(row.master) for row in replica.view() if "myself" in row.flags]
         replica.do("CLUSTER", "FAILOVER", *([option] if option else []))
+        if not option and replica.version < (7, 0):
+            wait_until(lambda: master.info("replication")["role"] == "slave", "it follows", READY_S)
+            master.do("CLIENT", "UNPAUSE")  # Redis 6.2 forgets that, and is silent for 10 s
         self.wait_promoted(replica)
 
     def wait_promoted(self, replica: Node) -> None:

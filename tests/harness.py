@@ -141,6 +141,7 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+            (Path(self._directory) / "dump.rdb").unlink(missing_ok=True)  # of a replication
 
     def close(self) -> None:
         """End the process and remove its directory."""

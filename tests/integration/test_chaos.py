@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 
 import pytest
 
 from tests import chaos, cluster_chaos, harness, soak
+from tests.stress.cluster_faults import Suffering
 from tests.stress.relay import Relay
 
 SLOW_MACHINE_S = 10.0  # the test requires that service returns; the command requires it within 1 s
@@ -39,6 +41,30 @@ async def test_proxy_survives_seconds_of_cluster_chaos(
         pytest.skip("one server: it is the proxy that is tried")
     code = await cluster_chaos.run(3, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S, exact_s=2)
     assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("nodes_fail", [True, False])
+async def test_a_change_of_the_cluster_that_fails(
+    nodes_fail: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is undone where nodes have failed, and ends the run where they have not."""
+    failures = itertools.count() if nodes_fail else itertools.repeat(0)
+    monkeypatch.setattr(cluster_chaos, "_failures", lambda _cluster: next(failures))
+    monkeypatch.setattr(cluster_chaos, "CHANGES", (_half_a_change,))
+    engine = harness.one_engine() or ""
+    code = await cluster_chaos.run(1, 7, engine, [], clients=1, only="exact", exact_s=1)
+    out = capsys.readouterr().out
+    assert code == (0 if nodes_fail else 1), out
+    assert ("not exact, as the cluster failed" in out) == nodes_fail
+    assert ("VIOLATION the harness: AssertionError: half a change" in out) != nodes_fail
+
+
+def _half_a_change(all_: Suffering) -> None:
+    cluster = all_.cluster
+    added = cluster.add_node()
+    cluster.move_slot(0, added)
+    cluster.begin_move(1, added)
+    raise AssertionError("half a change")
 
 
 async def test_violation_sets_the_exit_code(

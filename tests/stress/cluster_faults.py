@@ -47,6 +47,7 @@ class Suffering:
         self.slowest_neighbour = (0.0, "none")
         self.busiest = 1.0
         self.probes = 0
+        self._nodes = len(cluster.nodes)
 
     def any_tag(self) -> str:
         """Return a hash tag."""
@@ -65,6 +66,14 @@ class Suffering:
         self.actions[_name(change)] += 1
         change(self)
         self.cluster.wait_ok()
+
+    def repair(self) -> None:
+        """Undo what a failed change has left: moves that have begun, and a node that was added."""
+        cluster = self.cluster
+        cluster.give_up_moves()
+        cluster.wait_ok()
+        for added in cluster.nodes[self._nodes :]:
+            _remove(self, added)
 
     async def cause(self, fault: Fault, numbered: str) -> None:
         """Cause a fault of one master, and measure what clients notice."""
@@ -90,11 +99,11 @@ class Suffering:
         await asyncio.sleep(0.02)
         try:
             await self._recovered(name, where, key, nodes, hitter)
-        finally:
             await hurting
             await asyncio.to_thread(cluster.wait_ok)
+        finally:
             over.set()
-            await asyncio.gather(*tasks)
+            await asyncio.gather(hurting, *tasks)
 
     def busy(self) -> float:
         """Return the runnable processes per core."""
@@ -272,10 +281,18 @@ def _node_added_and_removed(all_: Suffering) -> None:
     for slot in slots:
         _move(all_, slot, added)
     all_.pause(0.3)
-    for slot in slots:
-        _move(all_, slot, all_.other_master(added))
+    _remove(all_, added)
+
+
+def _remove(all_: Suffering, added: Node) -> None:
+    """Give the slots of a node to other masters, and remove it."""
+    cluster = all_.cluster
+    owned = [each for row in added.view() if "myself" in row.flags for each in row.slots]
+    for first, last in owned:
+        for slot in range(first, last + 1):
+            _move(all_, slot, all_.other_master(added))
     cluster.wait_ok()
-    time.sleep(SETTLED_S)
+    time.sleep(SETTLED_S * all_.busy())
     cluster.remove_node(added)
 
 
