@@ -67,10 +67,8 @@ class Exchange:
         self.last: int = 0  # number of the latest request
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
-        self._held: int = 0  # bytes of replies in `queue`
-        self._holding = False  # a link may hold a large reply
+        self._held: int = 0  # bytes of replies, and of pieces, that wait for those before them
         self._throttled = False
-        self._busy = False
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -196,12 +194,13 @@ class Exchange:
             if not request.silent:
                 out.append(request.reply)
 
-    def may_stream(self, request: Request) -> bool:
-        """Return whether the reply to `request` is the next that the client gets."""
-        if self.queue and self.queue[0] is request:
-            return True
-        self._holding = True
-        return False
+    def streams(self, request: Request) -> bool:
+        """Return whether the client gets the reply to `request` while it is being received."""
+        return len(self.queue) > 0 and self.queue[0] is request and request.streams()
+
+    def hold(self, size: int) -> None:
+        """Count `size` more bytes of incomplete replies that wait, or fewer."""
+        self._held += size
 
     def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
         """Take a piece of the reply to `request`."""
@@ -221,52 +220,20 @@ class Exchange:
 
     def batch_over(self) -> None:
         """Act on the replies that have been taken."""
-        if self._busy:
-            return
         self.look()
-        self._busy = True
-        while self._holding and self.queue:
-            link = self._released()
-            if link is None:
-                break
-            link.go_on()
-        self._busy = False
         self.redirects.go_on()
         if self._throttled or self._held > MAX_HELD:
             self._throttle()
         self.wake()
 
-    def _next(self) -> list[Request]:
-        """Return the request whose reply the client gets next; if it is divided, its parts."""
-        head = self.queue[0] if self.queue else None
-        return head.parts if isinstance(head, Divided) else [head] if head is not None else []
-
-    def _released(self) -> Link | None:
-        """Return a link whose large reply need not be held any more.
-
-        It has become the next one; or the next one comes behind it, or may wait for it, and then it
-        is kept here.
-        """
-        following = self._next()
-        self._holding = False
-        for link in self.links.by_address.values():
-            if not link.held:
-                continue
-            self._holding = True
-            first = link.owed[0]
-            if first in following:
-                return link
-            if self.redirects.pending or any(request.link is link for request in following):
-                first.kept = True
-                return link
-        return None
-
     def _throttle(self) -> None:
         """While too many replies wait for the next one, read only the links that owe that one."""
         self._throttled = self._held > MAX_HELD and not self.redirects.pending
-        following = [request.link for request in self._next()]
+        head = self.queue[0] if self.queue else None
+        following = head.parts if isinstance(head, Divided) else [head]
+        links = [request.link for request in following if request is not None]
         for link in self.links.by_address.values():
-            link.throttled = self._throttled and link not in following
+            link.throttled = self._throttled and link not in links
             link.read()
 
     def link_full(self) -> None:

@@ -14,7 +14,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 if TYPE_CHECKING:
     from rlproxy.upstream.cluster.exchange import Exchange
 
-LARGE: Final = 65536  # bytes of an incomplete reply from which on it is passed on in pieces
+LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
 _INTEGER: Final = 58
 _CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
@@ -27,7 +27,6 @@ class Link(asyncio.Protocol):
     unsent: those that wait until the connection is open.
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
-    held: an incomplete large reply waits for the replies before it; the link isn't read.
     throttled: the link isn't read because too many replies wait for those of other links.
     used: something was sent since IdleLinks looked at it; used_at: loop time of its last look at a
         link that was in use.
@@ -37,6 +36,7 @@ class Link(asyncio.Protocol):
         "_exchange",
         "_finished",
         "_framer",
+        "_in_reply",
         "_out",
         "_pieces",
         "_reading",
@@ -44,8 +44,6 @@ class Link(asyncio.Protocol):
         "address",
         "client_id",
         "full",
-        "held",
-        "in_reply",
         "owed",
         "paused",
         "subscribed",
@@ -61,11 +59,10 @@ class Link(asyncio.Protocol):
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
         self.full = False
-        self.held = False
         self.throttled = False
         self.paused = False  # the client doesn't read
-        self.in_reply = False  # inside a large reply
-        self._pieces: list[bytes] = []  # of a large reply that can't be passed on in pieces
+        self._in_reply = False  # inside a large reply
+        self._pieces: list[bytes] = []  # of a large reply, until they may be passed on
         self._out: list[bytes] = []
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
@@ -124,8 +121,7 @@ class Link(asyncio.Protocol):
 
     def quiescent(self) -> bool:
         """Return whether the connection is open, and neither side has anything left to send."""
-        busy = self.owed or self._out or self.in_reply or self.held
-        return self._transport is not None and not (busy or self._finished)
+        return self._transport is not None and not (self.owed or self._out or self._finished)
 
     def close(self) -> None:
         """Close the connection. What is not sent, and unread replies, are dropped."""
@@ -142,20 +138,13 @@ class Link(asyncio.Protocol):
 
     def read(self) -> None:
         """Read the connection, or pause that."""
-        want = not (self.held or self.paused or self.throttled)
+        want = not (self.paused or self.throttled)
         if self._transport is not None and want != self._reading:
             self._reading = want
             if want:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-    def go_on(self) -> None:
-        """Pass on the large reply that was held: it is the next that the client gets."""
-        if self.held:
-            self.held = False
-            self.read()
-            self._pass()
 
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
@@ -170,8 +159,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._framer.feed(data)
-        if not self.held:
-            self._pass()
+        self._pass()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -193,8 +181,8 @@ class Link(asyncio.Protocol):
     def _pass(self) -> None:
         """Pass on all complete frames, and what may go of an incomplete one."""
         framer, exchange, owed = self._framer, self._exchange, self.owed
-        while not self.held:
-            if self.in_reply:
+        while True:
+            if self._in_reply:
                 if not self._piece():
                     break
                 continue
@@ -209,7 +197,7 @@ class Link(asyncio.Protocol):
                 continue
             frame = framer.frame()
             if not frame:
-                if len(framer.buf) - framer.pos <= LARGE or not self._begin_large():
+                if len(framer.buf) - framer.pos <= LARGE or not self._begins_large():
                     break
                 continue
             if not owed or (self.subscribed and _is_message(frame, owed[0])):
@@ -232,38 +220,39 @@ class Link(asyncio.Protocol):
         if not request.dropped or request.answered is not None:
             self._exchange.replied(self, request, frame)
 
-    def _begin_large(self) -> bool:
-        """Begin to take a reply in pieces, or hold it. Returns whether it is a reply at all."""
+    def _begins_large(self) -> bool:
+        """Return whether the incomplete frame is a reply, which is taken in pieces then."""
         framer = self._framer
         if not self.owed:
             return False
-        request = self.owed[0]
-        if self.subscribed and _is_message(framer.buf[framer.pos : framer.pos + _KIND], request):
+        kind = framer.buf[framer.pos : framer.pos + _KIND]
+        if self.subscribed and _is_message(kind, self.owed[0]):
             return False
-        first = request if request.part_of is None else request.part_of
-        self.held = not (request.dropped or request.kept or self._exchange.may_stream(first))
-        self.in_reply = not self.held
-        self.read()
+        self._in_reply = True
         return True
 
     def _piece(self) -> bool:
         """Take a piece of the large reply. Returns whether the reply has ended."""
-        framer, request = self._framer, self.owed[0]
+        framer, exchange, request = self._framer, self._exchange, self.owed[0]
         start = framer.pos
         ended = framer.skip(1, False) == 1
         piece = framer.buf[start : framer.pos]
-        self.in_reply = not ended
-        if request.streams() and not request.dropped:
-            if ended:
-                self.owed.popleft()
-                request.link = None
-            self._exchange.streamed(request, piece, ended)
-            return ended
         self._pieces.append(piece)
+        exchange.hold(len(piece))
+        self._in_reply = not ended
+        streams = exchange.streams(request)
+        if not (ended or streams):
+            return False
+        data = b"".join(self._pieces)
+        self._pieces = []
+        exchange.hold(-len(data))
+        if not streams:
+            self._reply(data)
+            return True
         if ended:
-            frame = b"".join(self._pieces)
-            self._pieces = []
-            self._reply(frame)
+            self.owed.popleft()
+            request.link = None
+        exchange.streamed(request, data, ended)
         return ended
 
 

@@ -32,7 +32,6 @@ class Request:
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
     front: requests of the proxy's own that are sent in front of it, behind ASKING.
-    kept: its reply isn't passed on in pieces, however large it is.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     answered: called with its reply, and returns what the client gets; None: the reply as it is.
     refused: called with an error of the node before that; returns whether there is no reply yet.
@@ -49,7 +48,6 @@ class Request:
         "dropped",
         "frames",
         "front",
-        "kept",
         "link",
         "number",
         "part_of",
@@ -78,7 +76,6 @@ class Request:
         self.target: Address | None = None
         self.asking = False
         self.front: list[Request] = []
-        self.kept = False
         self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
         self.answered: Callable[[bytes], bytes] | None = None
@@ -87,7 +84,7 @@ class Request:
 
     def streams(self) -> bool:
         """Return whether its reply may be passed on while it is being received."""
-        return self.part_of is None and self.answered is None and self.frames == 1 and not self.kept
+        return self.part_of is None and self.answered is None and self.frames == 1
 
 
 class Divided(Request):

@@ -1,0 +1,147 @@
+"""exchange: replies in request order, and what is read of those that come too early."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import bulk
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.exchange import MAX_HELD, Exchange
+from rlproxy.upstream.cluster.gather import concatenated
+from rlproxy.upstream.cluster.link import LARGE, Link
+from rlproxy.upstream.cluster.request import Divided, Request
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+
+ADDRESSES = [Address("h", port) for port in (1, 2, 3)]
+READ = 65536  # bytes that a node sends at a time
+
+
+class Node:
+    """A link whose node sends what the test gives it, while the link is read."""
+
+    def __init__(self, exchange: Exchange, address: Address) -> None:
+        self.link = Link(exchange, address)
+        self.reads = True
+        self._left = b""
+        exchange.links.by_address[address] = self.link
+        self.link.connection_made(cast("asyncio.BaseTransport", self))
+
+    def write(self, data: bytes) -> None:
+        """As a transport."""
+
+    def pause_reading(self) -> None:
+        """As a transport."""
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        """As a transport."""
+        self.reads = True
+
+    def reply(self, data: bytes) -> int:
+        """Send `data` as far as it is read. Returns the number of bytes that are left."""
+        self._left += data
+        while self._left and self.reads:
+            piece, self._left = self._left[:READ], self._left[READ:]
+            self.link.data_received(piece)
+        return len(self._left)
+
+
+class Client:
+    """One client of three nodes."""
+
+    def __init__(self) -> None:
+        shards: dict[Shard, list[tuple[int, int]]] = {Shard(str(at), at): [] for at in ADDRESSES}
+        cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
+        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
+        self.nodes = [Node(self.exchange, address) for address in ADDRESSES]
+
+    def send(self, *nodes: int) -> None:
+        """Send a command to each of these nodes."""
+        for at in nodes:
+            self.exchange.send(self.nodes[at].link, Request(b"*0\r\n"))
+
+    def got(self) -> bytes:
+        """Return what the client has received since the last call."""
+        out = b"".join(self.exchange.out)
+        self.exchange.out.clear()
+        return out
+
+
+async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
+    client = Client()
+    client.send(0, 1)
+    value = bulk(b"x" * 3 * MAX_HELD)
+    assert client.nodes[0].reply(value[:-2]) == 0
+    assert client.got() == value[:-2]
+    assert client.nodes[1].reply(b"+OK\r\n") == 0
+    assert client.got() == b""
+    assert client.nodes[0].reply(value[-2:]) == 0
+    assert client.got() == value[-2:] + b"+OK\r\n"
+
+
+async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0, 1, 2)
+    value = bulk(b"x" * 4 * MAX_HELD)
+    left = client.nodes[1].reply(value)
+    assert len(value) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    assert not client.nodes[2].reads
+    assert client.nodes[0].reads
+    client.nodes[0].reply(b"+OK\r\n")
+    assert client.got() == b"+OK\r\n"
+    assert client.nodes[1].reads  # it owes the next reply
+    assert not client.nodes[2].reads
+    assert client.nodes[1].reply(b"") == 0
+    assert client.got() == value
+    assert client.nodes[2].reads
+    assert client.exchange._held == 0
+
+
+async def test_many_replies_that_come_too_early_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0, *[1] * 100)
+    value = bulk(b"x" * LARGE)
+    left = client.nodes[1].reply(100 * value)
+    assert 100 * len(value) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    client.nodes[0].reply(b":1\r\n")
+    assert client.nodes[1].reply(b"") == 0
+    assert client.got() == b":1\r\n" + 100 * value
+    assert client.exchange._held == 0
+
+
+async def test_the_next_reply_may_come_behind_a_large_one() -> None:
+    client = Client()
+    client.send(0, 1)
+    first = client.exchange.queue[0]
+    client.nodes[0].link.owed.clear()  # the command is redirected, and sent again to the other node
+    client.nodes[1].link.send(first)
+    value = bulk(b"x" * 4 * MAX_HELD)
+    assert client.nodes[1].reply(value + b"+FIRST\r\n") == 0
+    assert client.got() == b"+FIRST\r\n" + value
+    assert client.exchange._held == 0
+
+
+async def test_the_large_parts_of_one_reply_are_read_whole() -> None:
+    client = Client()
+    whole = Divided([Request(b""), Request(b"")], concatenated)
+    client.exchange.send_parts([node.link for node in client.nodes[:2]], whole)
+    item = bulk(b"x" * 4 * MAX_HELD)
+    for node in client.nodes[:2]:
+        assert node.reply(b"*1\r\n" + item) == 0
+    assert client.got() == b"*2\r\n" + 2 * item
+    assert client.exchange._held == 0
+
+
+async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
+    client = Client()
+    client.send(0)
+    value = bulk(b"x" * 2 * LARGE)
+    client.nodes[0].reply(value[:-2])
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+    client.nodes[1].reply(message)
+    assert client.got() == value[:-2]
+    client.nodes[0].reply(value[-2:])
+    assert client.got() == value[-2:] + message
