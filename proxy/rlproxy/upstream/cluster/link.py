@@ -28,8 +28,8 @@ class Link(asyncio.Protocol):
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
     throttled: the link isn't read because too many replies wait for those of other links.
-    used: something was sent since IdleLinks looked at it; used_at: loop time of its last look at a
-        link that was in use.
+    used: something was sent since close_idle() looked at it; used_at: loop time of its last look
+        at a link that was in use.
     """
 
     __slots__ = (
