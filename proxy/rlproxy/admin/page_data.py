@@ -11,7 +11,7 @@ from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
-from rlproxy.observability.metrics import Distribution, Samples, total
+from rlproxy.observability.metrics import PREFIX_HITS, Distribution, Samples, total
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -150,7 +150,7 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     Empty without --metrics-prefixes.
     """
     found: dict[str, list[int]] = {}
-    for (prefix, kind), value in samples.get("rlproxy_prefix_hits_total", {}).items():
+    for (prefix, kind), value in samples.get(PREFIX_HITS, {}).items():
         assert not isinstance(value, Distribution)
         found.setdefault(prefix, [0, 0])[kind == REFUSED] = int(value)
     most = sorted(found.items(), key=lambda row: (-row[1][0], row[0]))[:PREFIXES]

@@ -12,8 +12,9 @@ from rlproxy.admin.policy_rates import PolicyRates
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
-from rlproxy.observability.metrics import SETTINGS_REJECTED, Samples, kept, merged
-from rlproxy.observability.policy_counters import HitsByPolicy, summed
+from rlproxy.observability.key_prefixes import samples as prefix_samples
+from rlproxy.observability.metrics import PREFIX_HITS, SETTINGS_REJECTED, Samples, kept, merged
+from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
 from rlproxy.observability.shared_memory import Published, Reloaded, SharedMemory
 
@@ -31,8 +32,7 @@ class Reader:
         self._memory = memory
         self._clock = clock
         self._read_at = 0.0
-        self._found: list[Published | None] = [None] * memory.workers
-        self._texts: list[bytes] = [b""] * memory.workers
+        self._found: list[Published | None] = []
         self._recent = Recent()
         self._rates = PolicyRates()
         self._made: dict[Callable[[], Any], Any] = {}  # results derived from the last read
@@ -63,7 +63,7 @@ class Reader:
 
     def reloaded(self) -> Reloaded:
         """Return the outcome of the latest reload, as it is now."""
-        return Reloaded.from_json(self._memory.latest(self._memory.parent))
+        return self._memory.latest(self._memory.parent) or Reloaded()
 
     def samples(self) -> Samples:
         """Return the sum of all workers' samples, without policies.
@@ -99,12 +99,15 @@ class Reader:
             for worker, found in enumerate(self._found)
             if found is not None
         )
+        prefixes = prefix_samples(found.prefixes for found in self._found if found is not None)
+        if prefixes:
+            samples[PREFIX_HITS] = prefixes
         samples["rlproxy_workers"] = {(): float(len(fresh))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self.reloaded().mistakes))}
         return samples
 
     def _policies(self) -> HitsByPolicy:
-        return summed(found.policies for found in self._found if found is not None)
+        return summed(hits_of(found.policies) for found in self._found if found is not None)
 
     def _metrics(self) -> bytes:
         return exposition({**self.samples(), **policy_samples(self.policies())})
@@ -130,12 +133,4 @@ class Reader:
             return
         self._read_at = now
         self._made.clear()
-        for worker in range(self._memory.workers):
-            text = self._memory.latest(worker)
-            if text == self._texts[worker]:
-                continue
-            try:
-                self._found[worker] = Published.from_text(text)
-            except (ValueError, KeyError):  # the text is empty, or its writer ended while writing
-                continue
-            self._texts[worker] = text
+        self._found = [self._memory.latest(worker) for worker in range(self._memory.workers)]

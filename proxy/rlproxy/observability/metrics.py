@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from rlproxy.observability.counters import MAX_POWER, TIMES_S
 
@@ -20,6 +20,7 @@ SUM: Final = "sum"
 MOST: Final = "most"
 LEAST: Final = "least"
 
+PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
 POLICY_HITS: Final = "rlproxy_policy_hits_total"
 POLICY_SHADOW: Final = "rlproxy_policy_shadow"
 SETTINGS_REJECTED: Final = "rlproxy_settings_rejected"
@@ -91,7 +92,7 @@ TABLE: Final = (
         ("algorithm",),
     ),
     Row(
-        "rlproxy_prefix_hits_total",
+        PREFIX_HITS,
         COUNTER,
         "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
         "refused (outcome refused), by the beginning of their key up to the first colon, at most "
@@ -289,28 +290,4 @@ def kept(samples: Samples) -> Samples:
         name: values
         for name, values in samples.items()
         if BY_NAME[name].kind != GAUGE and BY_NAME[name].across == SUM
-    }
-
-
-def to_plain(samples: Samples) -> dict[str, Any]:
-    """Convert `samples` to values that JSON can hold; see from_plain()."""
-    return {
-        name: [
-            [labels, [value.classes, value.sum] if isinstance(value, Distribution) else value]
-            for labels, value in values.items()
-        ]
-        for name, values in samples.items()
-    }
-
-
-def from_plain(plain: dict[str, Any]) -> Samples:
-    """Convert the result of to_plain() back, also after a round trip through JSON."""
-    return {
-        name: {
-            tuple(labels): Distribution(tuple(value[0]), value[1])
-            if isinstance(value, list)
-            else value
-            for labels, value in values
-        }
-        for name, values in plain.items()
     }

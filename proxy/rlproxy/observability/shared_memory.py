@@ -1,36 +1,37 @@
 """The memory that all processes of a proxy share: each worker's latest samples, and the outcome of
 the latest reload. It outlives a worker, so that its successor continues the counters.
 
-    process ──publish()──> its place: [turn | length, text | length, text] ──latest()──> any process
+    process ──publish()──> its place: [turn | length, bytes | length, bytes] ──latest()──> others
 
 A place has two halves, and the lowest bit of `turn` selects the one to read. The writer fills the
 other half, then increments `turn`. A reader that finds `turn` changed after reading starts again,
-because its text may be partly overwritten.
+because the bytes may be partly overwritten. The values are pickled: only processes of one proxy
+have the memory.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
+import pickle
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rlproxy.observability import key_prefixes
-from rlproxy.observability.metrics import Samples, from_plain, kept, to_plain
-from rlproxy.observability.policy_counters import HitsByPolicy, hits_of
+from rlproxy.observability.key_prefixes import PrefixHits
+from rlproxy.observability.metrics import Samples, kept
+from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
-# Longest text, bytes. Untouched pages take no memory. 10,000 prefixes take 7 MB if every byte of
-# them must be escaped, 10,000 policies 6 MB with the rows that reloads have freed.
+# Longest value, bytes. Untouched pages take no memory. 10,000 prefixes take 1 MB, and 10,000
+# policies 5 MB with the rows that reloads have freed.
 HALF: Final = 16 << 20
-PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
-_PLACE: Final = 8 + 2 * (8 + HALF)  # size of a worker's place, bytes
+_PLACE: Final = 8 + 2 * (8 + HALF)  # size of a place, bytes
 _TRIES: Final = 100  # reads of latest() before it gives up
 
 
 class SharedMemory:
-    """One place for a text of each worker, and one for their parent, in a file without a name.
+    """One place for a value of each worker, and one for their parent, in a file without a name.
 
     workers: number of workers.
     parent: number of the parent's place.
@@ -47,38 +48,43 @@ class SharedMemory:
         self._turns = [
             memoryview(self._map)[start : start + 8].cast("q") for start in range(0, size, _PLACE)
         ]
+        self._read: dict[int, tuple[int, Any]] = {}  # turn and value last read, by place
 
-    def publish(self, place: int, text: bytes) -> bool:
-        """Replace the text in a place, the number of a worker or `parent`.
+    def publish(self, place: int, value: object) -> bool:
+        """Replace the value in a place, the number of a worker or `parent`.
 
         Only the process of that worker, or the parent, may do so.
 
-        Returns False if `text` is longer than HALF.
+        Returns False if `value` takes more than HALF bytes.
         """
-        if len(text) > HALF:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if len(data) > HALF:
             return False
         turn = self._turns[place][0] + 1
         start = self._half(place, turn)
-        self._map[start + 8 : start + 8 + len(text)] = text
-        self._map[start : start + 8] = len(text).to_bytes(8, "little")
+        self._map[start + 8 : start + 8 + len(data)] = data
+        self._map[start : start + 8] = len(data).to_bytes(8, "little")
         self._turns[place][0] = turn
         return True
 
-    def latest(self, place: int) -> bytes:
-        """Return the latest text in a place.
+    def latest(self, place: int) -> Any:
+        """Return the latest value in a place, None if there is none. It must not be changed.
 
-        Empty if there is none, or if the writer overtook _TRIES reads.
+        A value is decoded once. Returns the one before if the writer overtook _TRIES reads.
         """
+        known, value = self._read.get(place, (0, None))
         for _ in range(_TRIES):
             turn = self._turns[place][0]
-            if turn == 0:
-                return b""
+            if turn == known:
+                break
             start = self._half(place, turn)
             length = int.from_bytes(self._map[start : start + 8], "little")
-            text = self._map[start + 8 : start + 8 + length]
+            data = self._map[start + 8 : start + 8 + length]
             if self._turns[place][0] == turn:
-                return text
-        return b""
+                value = pickle.loads(data)  # noqa: S301 (of this very program)
+                self._read[place] = (turn, value)
+                break
+        return value
 
     def _half(self, place: int, turn: int) -> int:
         return place * _PLACE + 8 + (turn & 1) * (8 + HALF)
@@ -89,75 +95,37 @@ class Published:
     """The published state of one worker.
 
     at: time of publication, seconds since 1970.
-    samples: metrics.
+    samples: metrics, without those of prefixes and policies.
     top: hot keys; see HotKeys.published().
     facts: further data for the live page and the probes; see `telemetry`.
-    policies: hits of policies.
+    prefixes: hits by key prefix; see `key_prefixes`.
+    policies: hits of policies; see `policy_counters`.
     """
 
     at: float
     samples: Samples
     top: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    policies: HitsByPolicy = field(default_factory=dict)
+    prefixes: PrefixHits = ({}, {})
+    policies: PolicyState = NO_POLICIES
 
     def silent(self) -> Published:
         """Return the part that stays valid when the worker no longer publishes."""
-        return Published(self.at, kept(self.samples), {}, self.facts, self.policies)
-
-    def to_text(self, prefix_hits: bytes = b"", policies: bytes = b"") -> bytes:
-        """Encode the state as text, but for `policies`; see from_text().
-
-        prefix_hits: result of Prefixes.text().
-        policies: result of PolicyCounters.text().
-        """
-        plain = {"at": self.at, "samples": to_plain(self.samples)}
-        plain |= {"top": self.top, "facts": self.facts}
-        head = json.dumps(plain, separators=(",", ":")).encode()
-        return b"\n".join((head, prefix_hits, policies))
-
-    @classmethod
-    def from_text(cls, text: bytes) -> Published:
-        """Decode the result of to_text()."""
-        head, prefix_hits, policies = apart(text)
-        found = json.loads(head)
-        samples = from_plain(found["samples"])
-        if prefix_hits:
-            samples[PREFIX_HITS] = dict(key_prefixes.samples(prefix_hits))
-        return cls(found["at"], samples, found["top"], found["facts"], hits_of(policies))
+        return replace(self, samples=kept(self.samples), top={})
 
 
 @dataclass(frozen=True)
 class Reloaded:
     """The outcome of the latest reload, published by the process that reads the settings file.
 
-    began: time.monotonic() when it began, before the file was read.
+    began: time.monotonic() when it began, before the file was read; before all times if none did.
     mistakes: reasons why the settings were rejected; empty if they are in force.
     later: options that have changed and take a restart.
     """
 
-    began: float
-    mistakes: list[str]
-    later: list[str]
-
-    def to_json(self) -> bytes:
-        """Encode the outcome as text; see from_json()."""
-        return json.dumps([self.began, self.mistakes, self.later]).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Reloaded:
-        """Decode the result of to_json(); of an empty text, an outcome long before any."""
-        return cls(*json.loads(text)) if text else cls(float("-inf"), [], [])
-
-
-def apart(text: bytes) -> tuple[bytes, bytes, bytes]:
-    """Split the result of to_text() into the state alone, `prefix_hits` and `policies`.
-
-    from_text() accepts the first part alone.
-    """
-    head, _, more = text.partition(b"\n")
-    prefix_hits, _, policies = more.partition(b"\n")
-    return head, prefix_hits, policies
+    began: float = float("-inf")
+    mistakes: Sequence[str] = ()
+    later: Sequence[str] = ()
 
 
 def _file(size: int) -> int:

@@ -49,7 +49,7 @@ def reload(
             text = "SIGHUP: {reason}; all stays as it was"
             log.error("settings_rejected", text, reason=mistake)
     if memory is not None:
-        memory.publish(memory.parent, Reloaded(began, _some(mistakes), later).to_json())
+        memory.publish(memory.parent, Reloaded(began, _some(mistakes), later))
     return made
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pickle
 import select
 import signal
 import sys
@@ -175,7 +174,7 @@ class Supervisor:
 
     def _accept(self, config: Config) -> None:
         """Publish settings for the workers. Raises ConfigError."""
-        if not self._accepted.publish(0, pickle.dumps(config)):
+        if not self._accepted.publish(0, config):
             raise ConfigError([f"the settings take more than {HALF >> 20} MB"])
 
     # -- starting ---------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class Supervisor:
 
     def _accepted_settings(self) -> Config:
         """Return the latest settings of _accept(); called in a worker's process."""
-        found: Config = pickle.loads(self._accepted.latest(0))  # noqa: S301 (of this very program)
+        found: Config = self._accepted.latest(0)
         return found
 
     def _report(self, worker: _Worker, word: str, text: str) -> None:

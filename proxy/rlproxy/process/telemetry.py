@@ -13,6 +13,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from heapq import nlargest
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.shared_memory import Published, apart
+from rlproxy.observability.shared_memory import Published
 from rlproxy.process.policy_log import ShadowLog
 from rlproxy.process.post import Post
 from rlproxy.process.stats import policies_request, stats_request, top_request
@@ -77,10 +78,10 @@ class Telemetry:
         self._server = server
         self._listen = [str(address) for address in post.listeners.addresses()]
         self._stats: Counters = clients.context.stats
-        before = post.memory.latest(post.worker)  # of the process that this one replaces
-        head, prefix_hits, policy_hits = apart(before)
-        self._before: Samples = kept(Published.from_text(head).samples) if head else {}
-        self._policies = PolicyCounters(self._stats, hits_of(policy_hits))
+        # of the process that this one replaces
+        before: Published = post.memory.latest(post.worker) or Published(0.0, {})
+        self._before: Samples = kept(before.samples)
+        self._policies = PolicyCounters(self._stats, hits_of(before.policies))
         self._shadow_log = ShadowLog(self._policies.shadow_refused)
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
@@ -92,8 +93,7 @@ class Telemetry:
             lambda: [each.top for each in self.all()[1:]] + [self._top.state()],
             top_request,
         )
-        self._prefixes = Prefixes(config.metrics_prefixes)
-        self._prefixes.go_on(prefix_hits)
+        self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
         self._samples_keys = not config.metrics_prefixes
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
@@ -101,7 +101,6 @@ class Telemetry:
             self._stats.harvest = upstream.denial_cache.harvest
         self._due = 0.0
         self._publish_due = 0.0
-        self._others: dict[int, tuple[bytes, Published]] = {}  # each worker's last text, and parsed
         self._files = 0
         self._files_due = 0.0
         self._addresses: list[list[Any]] = []
@@ -136,12 +135,9 @@ class Telemetry:
         now = time.monotonic()
         if now >= self._policies_until:
             self._stats.gather()
-            texts = [self._policies.text()]
-            for worker in range(self._memory.workers):
-                if worker != self._worker:
-                    texts.append(apart(self._memory.latest(worker))[2])
+            states = [self._policies.state(), *(each.policies for each in self._others())]
             policies = self._context.grammar.policies.values()
-            self._policies_call = policies_request(policies, summed(map(hits_of, texts)))
+            self._policies_call = policies_request(policies, summed(map(hits_of, states)))
             self._policies_until = now + _pause_s(time.monotonic() - now)
         return self._policies_call
 
@@ -161,8 +157,10 @@ class Telemetry:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            text = self.own().to_text(self._prefixes.text(), self._policies.text())
-            self._memory.publish(self._worker, text)
+            prefixes, policies = self._prefixes.counts(), self._policies.state()
+            self._memory.publish(
+                self._worker, replace(self.own(), prefixes=prefixes, policies=policies)
+            )
             self._publish_due = now + _pause_s(time.monotonic() - begun)
 
     def _pace(self, now: float) -> None:
@@ -177,41 +175,26 @@ class Telemetry:
     def own(self) -> Published:
         """Return this worker's samples as of now, without prefixes and policies.
 
-        There may be thousands of both, which are published as texts of their own.
+        There may be thousands of both.
         """
         self._stats.gather()
         samples = merged([self._before, self._samples()])
         return Published(time.time(), samples, self._top.published(), self._facts())
 
     def all(self) -> list[Published]:
-        """Return the samples of all workers, without prefixes and policies.
+        """Return the samples of all workers.
 
         This worker comes first, as of now; the others follow as last published. Of a worker that
         has stopped publishing, only its counters remain: see Published.silent().
         """
-        out = [self.own()]
         now = time.time()
-        for worker in range(self._memory.workers):
-            if worker != self._worker:
-                found = self._read_of(worker)
-                if found is not None:
-                    out.append(found if fresh(now - found.at) else found.silent())
-        return out
+        others = (each if fresh(now - each.at) else each.silent() for each in self._others())
+        return [self.own(), *others]
 
-    def _read_of(self, worker: int) -> Published | None:
-        """Return what another worker has published last; None if nothing.
-
-        A text is parsed once only: clients may send RL.STATS at any rate.
-        """
-        text, *_ = apart(self._memory.latest(worker))
-        before = self._others.get(worker)
-        if before is not None and (before[0] == text or not text):
-            return before[1]
-        if not text:
-            return None
-        found = Published.from_text(text)
-        self._others[worker] = (text, found)
-        return found
+    def _others(self) -> list[Published]:
+        """Return what the other workers have published last."""
+        places = (place for place in range(self._memory.workers) if place != self._worker)
+        return [each for each in map(self._memory.latest, places) if each is not None]
 
     def _facts(self) -> dict[str, Any]:
         clients, context, circuit = self._clients, self._context, self._context.circuit

@@ -118,7 +118,7 @@ class Site:
         access = Access(nowhere, "bob", "hunter2", str(self.token_file))
         self.log: list[str] = []
         throttle = LogThrottle(lambda: 0.0, self.write)
-        self.reloaded = Reloaded.from_json(b"")
+        self.reloaded = Reloaded()
         made = Actions(access, -1, lambda: self.reloaded, throttle)
         self.guard = application(Reader(SharedMemory(1)), True, throttle, made)
 

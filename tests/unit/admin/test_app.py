@@ -41,7 +41,7 @@ class Proxy:
             "rlproxy_workers": {(): 1.0},
         }
         snapshot = Published(self.now, samples, {}, {**FACTS, **facts})
-        assert self.memory.publish(worker, snapshot.to_text())
+        assert self.memory.publish(worker, snapshot)
 
     def application(self, local: bool = True) -> Guard:
         throttle = LogThrottle(lambda: self.now, self.say)
@@ -269,13 +269,6 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
     assert re.fullmatch(
         r"a request to the admin address failed: TypeError \(encoder\.py:\d+\)", line
     )
-
-
-async def test_partial_snapshot_is_ignored(proxy: Proxy) -> None:
-    assert (await proxy.ask("/healthz")).status_code == 200
-    proxy.memory.publish(0, b'{"at": 1')
-    proxy.now += 1
-    assert (await proxy.ask("/healthz")).status_code == 200
 
 
 # -- warnings --------------------------------------------------------------------------------------

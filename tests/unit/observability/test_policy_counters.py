@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW
 from rlproxy.observability.policy_counters import (
+    NO_POLICIES,
     HitsByPolicy,
     PolicyCounters,
     PolicyHits,
@@ -50,7 +51,7 @@ class Used:
         """Hits by policy and outcome, as another process finds them, without zeros."""
         return {
             (name, outcome): count
-            for name, found in hits_of(self.counters.text()).items()
+            for name, found in hits_of(self.counters.state()).items()
             for outcome, count in zip(oc.OUTCOMES, found.counts, strict=True)
             if count
         }
@@ -163,7 +164,7 @@ def test_the_hits_of_a_former_process_are_continued_by_name() -> None:
     used.hit(again, REFUSED)
     assert used.hits() == {("a", "admitted"): 5, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
     used.counters.use([])
-    assert (used.hits(), hits_of(b"")) == ({}, {})
+    assert (used.hits(), hits_of(NO_POLICIES)) == ({}, {})
 
 
 def test_the_hits_of_processes_are_summed() -> None:

@@ -1,16 +1,16 @@
-"""Shared memory: a reader gets the last published text, whole."""
+"""Shared memory: a reader gets the last published value, whole."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 
 from rlproxy.config.config import MAX_PREFIXES
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import MOST, HotKeys
-from rlproxy.observability.key_prefixes import Prefixes
-from rlproxy.observability.metrics import Distribution
-from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits
+from rlproxy.observability.key_prefixes import Prefixes, samples
+from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
 from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import Policy
@@ -19,27 +19,23 @@ from rlproxy.ratelimit.policies import MAX_POLICIES
 from rlproxy.upstream.lane_pool import MAX_LANES
 
 
-def published(memory: SharedMemory) -> list[Published]:
-    """The last text of each worker."""
-    texts = [memory.latest(worker) for worker in range(memory.workers)]
-    return [Published.from_text(text) for text in texts if text]
-
-
-def test_reader_gets_the_latest_text() -> None:
+def test_reader_gets_the_latest_value() -> None:
     memory = SharedMemory(2)
-    assert memory.latest(0) == b""
+    assert memory.latest(0) is None
     assert memory.publish(0, b"one")
-    assert memory.publish(1, b"other")
+    assert memory.latest(0) == b"one"
+    assert memory.publish(1, {"other": 1})
     assert memory.publish(0, b"two, and longer")
     assert memory.publish(0, b"3")
-    assert (memory.latest(0), memory.latest(1)) == (b"3", b"other")
+    assert (memory.latest(0), memory.latest(1)) == (b"3", {"other": 1})
 
 
-def test_too_long_text_keeps_the_previous_one() -> None:
+def test_too_large_value_keeps_the_previous_one() -> None:
     memory = SharedMemory(1)
-    assert memory.publish(0, b"x" * HALF)
-    assert not memory.publish(0, b"y" * (HALF + 1))
-    assert memory.latest(0) == b"x" * HALF
+    largest = b"x" * (HALF - len(pickle.dumps(b"x" * HALF)) + HALF)
+    assert memory.publish(0, largest)
+    assert not memory.publish(0, largest + b"y")
+    assert memory.latest(0) == largest
 
 
 def test_another_process_reads_it_by_its_descriptor() -> None:
@@ -54,7 +50,7 @@ def test_another_process_reads_it_by_its_descriptor() -> None:
     assert memory.latest(0) == b"here and there"
 
 
-def test_texts_are_never_mixed() -> None:
+def test_values_are_never_mixed() -> None:
     memory = SharedMemory(1)
     letters = [bytes([letter]) * (1 << 16) for letter in b"abcdefgh"]
     memory.publish(0, letters[0])
@@ -69,14 +65,13 @@ def test_texts_are_never_mixed() -> None:
     writer.start()
     read = 0
     while not done.is_set() or not read:
-        text = memory.latest(0)
-        assert text in letters
+        assert memory.latest(0) in letters
         read += 1
     writer.join()
 
 
-def test_largest_text_fits() -> None:
-    """The maximum of --metrics-prefixes and of keys, all of which need escapes; and of policies."""
+def test_largest_value_fits() -> None:
+    """The maximum of --metrics-prefixes, of keys and of policies."""
     prefixes = Prefixes(MAX_PREFIXES)
     keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
     prefixes.add(keys, keys)
@@ -90,20 +85,11 @@ def test_largest_text_fits() -> None:
         policies.use([Policy(name, b"5 60", True) for name in names])
     lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
     memory = SharedMemory(1)
-    snapshot = Published(1.5, {}, top.state(), {"lanes": lanes})
-    assert memory.publish(0, snapshot.to_text(prefixes.text(), policies.text()))
-    (found,) = published(memory)
-    assert len(found.samples["rlproxy_prefix_hits_total"]) == 20_000
-    assert found.silent().samples == found.samples
-    assert len(found.policies) == MAX_POLICIES
-
-
-def test_published_texts() -> None:
-    memory = SharedMemory(3)
-    one = Published(1.5, {"rlproxy_clients": {(): 2.0}}, {"keys": ["é"]}, {"pid": 1})
-    two = Published(
-        2.5, {"rlproxy_event_loop_lag_seconds": {(): Distribution((0,) * 13 + (1,), 2.0)}}
+    snapshot = Published(
+        1.5, {}, top.state(), {"lanes": lanes}, prefixes.counts(), policies.state()
     )
-    memory.publish(0, one.to_text())
-    memory.publish(2, two.to_text())
-    assert published(memory) == [one, two]
+    assert memory.publish(0, snapshot)
+    found = memory.latest(0)
+    assert found == snapshot
+    assert len(samples([found.silent().prefixes])) == 20_000
+    assert len(hits_of(found.silent().policies)) == MAX_POLICIES

@@ -40,7 +40,7 @@ class Reading:
         self.applied.append(config)
 
     def outcome(self) -> Reloaded:
-        return Reloaded.from_json(self.memory.latest(self.memory.parent))
+        return self.memory.latest(self.memory.parent) or Reloaded()
 
     def log(self) -> list[str]:
         return self._caplog.messages
@@ -89,4 +89,4 @@ def test_a_worker_of_several_publishes_nothing(caplog: pytest.LogCaptureFixture)
     assert (reading.applied, reading.log()) == ([MADE], [])
     assert reading.reload(["wrong"]) is OLD
     assert reading.log() == ["SIGHUP: wrong; all stays as it was"]
-    assert reading.memory.latest(reading.memory.parent) == b""
+    assert reading.memory.latest(reading.memory.parent) is None

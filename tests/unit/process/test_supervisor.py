@@ -129,8 +129,8 @@ def test_settings_that_the_workers_can_not_get_are_rejected(
     config = Config(workers=2)
     supervisor = Supervisor(config, lambda *_: None, lambda: Config(workers=2, max_clients=7))
     supervisor._memory, supervisor._accepted = SharedMemory(2), SharedMemory(1)
-    monkeypatch.setattr(shared_memory, "HALF", 100)
+    monkeypatch.setattr(shared_memory, "HALF", 300)
     supervisor.reload()
     assert supervisor._config is config
-    outcome = Reloaded.from_json(supervisor._memory.latest(supervisor._memory.parent))
+    outcome: Reloaded = supervisor._memory.latest(supervisor._memory.parent)
     assert outcome.mistakes == ["the settings take more than 16 MB"]

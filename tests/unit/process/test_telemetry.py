@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -10,6 +12,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
+from rlproxy.observability import shared_memory
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.shared_memory import Published, SharedMemory
 from rlproxy.process.balancer import Balancer
@@ -75,28 +78,27 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
     memory = SharedMemory(3)
     telemetry = made(memory)
     read: list[bytes] = []
-    plain = Published.from_text
 
-    def reads(text: bytes) -> Published:
-        read.append(text)
-        return plain(text)
+    def reads(data: bytes) -> object:
+        read.append(data)
+        return pickle.loads(data)
 
-    monkeypatch.setattr(Published, "from_text", reads)
-    texts = []
+    monkeypatch.setattr(
+        shared_memory, "pickle", SimpleNamespace(**{**vars(pickle), "loads": reads})
+    )
     for clients in (2.0, 3.0):
-        texts.append(Published(time.time(), {"rlproxy_clients": {(): clients}}).to_text())
-        memory.publish(2, texts[-1])
+        memory.publish(2, Published(time.time(), {"rlproxy_clients": {(): clients}}))
         for _ in range(3):
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
-    assert read == [text.rstrip(b"\n") for text in texts]
+    assert len(read) == 2
 
 
 def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
     memory = SharedMemory(2)
     telemetry = made(memory)
     samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}).to_text())
+    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}))
     other = telemetry.all()[1]
     assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
 
