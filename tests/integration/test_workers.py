@@ -239,7 +239,7 @@ def test_all_workers_serve_every_address(upstream: str, tmp_path: Path) -> None:
                 raws += [Raw(first), UnixRaw(path), Raw(int(found[2]))]
             left = [raw.ask("RL.HIT", "k", 99, 60) for raw in raws]
             assert left == [[0, 99, 98 - number, -1, 60] for number in range(12)]
-            # Without listening sockets, inboxes and lanes, each worker has a third of the clients.
+            # Without listening sockets and lanes, each worker has a third of the clients.
             tcp = [len(served(pid, first) | served(pid, int(found[2]))) for pid in pids]
             assert sum(tcp) == 8
             assert max(tcp) <= 5  # with unix clients, 4 in all, or one more
@@ -329,22 +329,48 @@ def test_clients_are_spread_evenly_and_limits_are_exact(upstream: str) -> None:
 def test_worker_without_descriptors_logs_once_and_loses_no_client(upstream: str) -> None:
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
         port = made.port()
-        full, other = workers(made)
+        full, _ = workers(made)
         raws += opened(port, 2)
         most = max(int(entry.name) for entry in Path(f"/proc/{full}/fd").iterdir()) + 1
         resource.prlimit(full, resource.RLIMIT_NOFILE, (most, DESCRIPTORS[1]))
-        late = [Raw(port) for _ in range(20)]  # it accepts some, and is handed some
+        late = [Raw(port) for _ in range(20)]  # it accepts some
         raws += late
         made.logged(r"worker \d: cannot accept: Too many open files; new clients wait")
-        wait_until(lambda: len(served(other, port)) >= 2, "the other one serves its share")
+        wait_until(lambda: sum(loads(made)) == 22, "the other one serves the rest")
         used_s = cpu_s(full)
         time.sleep(1.2)  # longer than the interval of its checks
         assert cpu_s(full) - used_s < 0.1
         assert made.log().count("cannot accept") == 1
         resource.prlimit(full, resource.RLIMIT_NOFILE, DESCRIPTORS)
         assert [raw.ask("PING") for raw in late] == ["PONG"] * 20
+        few = len(served(full, port))
+
+        def accepts() -> bool:
+            raws.extend(opened(port, 1))
+            return len(served(full, port)) > few
+
+        wait_until(accepts, "it accepts clients again")
+        raws += opened(port, len(raws))
         both = loads(made)
         assert abs(both[0] - both[1]) <= 2, both
+
+
+def test_stuck_worker_keeps_no_new_client(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, closing([]) as raws:
+        port = made.port()
+        stuck, other = workers(made)
+        raws += opened(port, 4)
+        mine = served(stuck, port)
+        for raw in raws:
+            if peer(raw) in mine:
+                raw.close()
+        wait_until(lambda: not served(stuck, port), "it has noticed")
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            raws += opened(port, 10)  # the first one waits for it
+            assert len(served(other, port)) == 12
+        finally:
+            os.kill(stuck, signal.SIGCONT)
 
 
 # -- a worker ends ---------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from rlproxy.config.urls import Upstream
 from rlproxy.net.listeners import ListenError, Listeners
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import Balancer
 from rlproxy.process.banner import log_end, print_banner
+from rlproxy.process.intake import ClientCounts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedError, embedded_of
@@ -55,7 +55,7 @@ class Post:
 
     worker: int
     listeners: Listeners
-    balance: Balancer
+    client_counts: ClientCounts
     memory: SharedMemory
     started: float
     upstream: Upstream
@@ -85,8 +85,6 @@ async def alone(config: Config, read: Callable[[], Config]) -> AsyncIterator[Pos
         if upstream.embedded:
             closing.callback(embedded.stop)
             upstream = await embedded.start()
-        balance = Balancer(1)
-        closing.callback(balance.close)
         up_at: list[float] = []
 
         def report(kind: str, text: str) -> None:
@@ -104,7 +102,7 @@ async def alone(config: Config, read: Callable[[], Config]) -> AsyncIterator[Pos
         yield Post(
             0,
             listeners,
-            balance,
+            ClientCounts(1),
             memory,
             time.time(),
             upstream,

@@ -4,7 +4,7 @@ on SIGTERM. It never reads a client's bytes.
     forked ──ready──> serving ──SIGTERM──> leaving ──┐
        ^                 └──────────died─────────────┴──> forked anew, at once or after a pause
 
-The sockets and inboxes belong to the supervisor and outlive every worker.
+The listening sockets belong to the supervisor and outlive every worker.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.balancer import AWAY, Balancer
 from rlproxy.process.banner import log_end, print_banner
+from rlproxy.process.intake import AWAY, ClientCounts
 from rlproxy.process.post import (
     CANNOT_RUN,
     CUT,
@@ -138,7 +138,7 @@ class Supervisor:
 
     def _open_ways(self) -> None:
         try:
-            self._balance = Balancer(len(self._workers))
+            self._client_counts = ClientCounts(len(self._workers))
             self._memory = SharedMemory(len(self._workers))
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
             self._accept(self._config)
@@ -230,7 +230,7 @@ class Supervisor:
         return Post(
             worker.number,
             self._listeners,
-            self._balance,
+            self._client_counts,
             self._memory,
             self._started,
             self._upstream,
@@ -320,12 +320,9 @@ class Supervisor:
         if all(other.restarts.hopeless() for other in self._workers):
             self._failed = f"no worker lasts: {worker.name} {how}, as all did {MAX_FAILURES} times"
             return
-        # A worker that starts at once counts as empty, so that new clients wait in its inbox.
+        # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
-        self._balance.clients[worker.number] = AWAY if pause_s else 0
-        if pause_s:
-            with contextlib.suppress(OSError):  # without a free descriptor they wait
-                self._balance.relay(worker.number)
+        self._client_counts.clients[worker.number] = AWAY if pause_s else 0
         worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
         if pid:

@@ -22,7 +22,7 @@ from rlproxy.net.peers import Peer
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
-from rlproxy.process.balancer import Intake
+from rlproxy.process.intake import Intake
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
 from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
@@ -90,7 +90,7 @@ class Wiring:
         )
         self.intake = Intake(
             post.worker,
-            post.balance,
+            post.client_counts,
             post.listeners.sockets,
             self.handshakes.protocol,
             lambda: loop.time() - upstream.last_reply_at() <= SERVING_S,

@@ -1,4 +1,4 @@
-"""Which worker gets the next client, and when one that ended is started again."""
+"""When a process that ended is started again, and settings that workers can not get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.observability import shared_memory
 from rlproxy.observability.shared_memory import Reloaded, SharedMemory
-from rlproxy.process.balancer import AWAY, least_loaded
 from rlproxy.process.restart_policy import (
     LASTS_S,
     MAX_FAILURES,
@@ -25,51 +24,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.mark.parametrize(
-    ("clients", "in_flight", "own", "chosen"),
-    [
-        ([0, 0], [0, 0], 1, 1),  # equals: nobody is bothered
-        ([3, 2], [0, 0], 0, 1),
-        ([2, 3], [0, 0], 0, 0),
-        ([3, 2], [0, 1], 0, 0),  # what lies in an inbox counts
-        ([3, 3], [1, 0], 0, 1),  # one's own, too
-        ([5, 4, 2, 3], [0, 0, 3, 0], 0, 3),
-        ([1, AWAY], [0, 0], 0, 0),
-        ([1, AWAY, 0], [0, 0, 0], 0, 2),
-        ([AWAY, 7], [0, 0], 0, 1),  # not to oneself, when one is away
-        ([AWAY, AWAY], [0, 0], 0, None),
-        ([2, 1, 1], [0, 0, 0], None, 1),  # nobody's own: the first of the least
-        ([AWAY, AWAY], [0, 0], None, None),
-    ],
-)
-def test_who_serves_the_next_client(
-    clients: list[int], in_flight: list[int], own: int | None, chosen: int | None
-) -> None:
-    assert least_loaded(clients, in_flight.__getitem__, own) == chosen
-
-
-def test_inboxes_are_looked_at_only_where_it_matters() -> None:
-    looked: list[int] = []
-
-    def in_flight(worker: int) -> int:
-        looked.append(worker)
-        return 0
-
-    assert least_loaded([1, 9, AWAY, 1, 5], in_flight, 0) == 0
-    assert looked == [0]
-
-
-@pytest.mark.parametrize("workers", [2, 3, 7])
-def test_clients_that_come_anywhere_are_spread_evenly(workers: int) -> None:
-    clients = [0] * workers
-    for number in range(100):
-        own = number * number % workers  # where the kernel put it
-        chosen = least_loaded(clients, lambda _: 0, own)
-        assert chosen is not None
-        clients[chosen] += 1
-        assert max(clients) - min(clients) <= 1
 
 
 def test_at_once_the_first_time_and_later_and_later() -> None:

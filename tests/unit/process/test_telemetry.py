@@ -15,7 +15,7 @@ from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.shared_memory import Published, SharedMemory
-from rlproxy.process.balancer import Balancer
+from rlproxy.process.intake import ClientCounts
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
@@ -60,7 +60,7 @@ def made(
 ) -> Telemetry:
     nobody = Nobody(settings or context())
     post = Post(
-        *(0, Listeners([]), cast("Balancer", None), memory, 1.0, Upstream(None), {}, True),
+        *(0, Listeners([]), ClientCounts(1), memory, 1.0, Upstream(None), {}, True),
         report=lambda *_: None,
         look=lambda: "",
         reload=lambda config, _: config,

@@ -15,7 +15,7 @@ from rlproxy.net import file_limit
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.balancer import Balancer
+from rlproxy.process.intake import ClientCounts
 from rlproxy.process.post import Post
 from rlproxy.process.reload import Apply
 from rlproxy.process.upstreams import OneServer
@@ -35,7 +35,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     post = Post(
         worker,
         cast("Listeners", listeners),
-        cast("Balancer", None),
+        ClientCounts(worker + 1),
         SharedMemory(worker + 1),
         time.time(),
         config.upstream,

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
 
 import pytest
-from rlproxy.process.balancer import (
+from rlproxy.process.intake import (
     AWAY,
     FULL_S,
     GONE_PER_TURN,
-    Balancer,
+    STUCK_S,
+    TICK_S,
+    ClientCounts,
     Intake,
     is_gone,
 )
+
+
+class Task:
+    def add_done_callback(self, _callback: Callable[[object], None]) -> None:
+        pass
 
 
 class Loop:
@@ -44,52 +52,65 @@ class Loop:
     def time(self) -> float:
         return self.now
 
+    def create_task(self, connecting: Coroutine[Any, Any, None]) -> Task:
+        connecting.close()
+        return Task()
 
-class Bench:
-    def __init__(self, loop: Loop, balance: Balancer) -> None:
-        self.loop = loop
-        self.busy = False
+
+class Queue:
+    """A listening socket."""
+
+    def __init__(self) -> None:
         self.waiting = 0  # clients that may be taken,
         self.gone = 0  # behind so many that have gone
-        self.begun: list[socket.socket] = []
-        self.intake = Intake(0, balance, [], self.never, lambda: self.busy)
-        self.intake.rate = 1000
-        self.intake.open()
+        self.full = False
+        self.taken: list[socket.socket] = []
 
-    def never(self, _tls: bool, _tcp: bool) -> asyncio.Protocol:
-        raise AssertionError
-
-    def take(self) -> tuple[socket.socket, bool] | None:
-        if self.gone == 0 and self.waiting == 0:
-            return None
-        if self.waiting < 0:
+    def accept(self) -> tuple[socket.socket, None]:
+        if self.full:
             raise OSError(24, "Too many open files")
+        if self.gone == 0 and self.waiting == 0:
+            raise BlockingIOError
         ours, theirs = socket.socketpair()
         if self.gone > 0:
             self.gone -= 1
             theirs.close()
         else:
             self.waiting -= 1
-            self.begun.append(theirs)
-        return ours, False
+            self.taken += (ours, theirs)
+        return ours, None
 
-    def begin(self, sock: socket.socket, _tls: bool) -> None:
-        """Instead of a connection: the client leaves at once."""
-        sock.close()
-        self.begun.pop().close()
+
+class Bench(Queue):
+    """A worker with one listening socket."""
+
+    def __init__(self, loop: Loop, counts: ClientCounts) -> None:
+        super().__init__()
+        self.loop = loop
+        self.counts = counts.clients
+        self.accepted = counts.accepted
+        self.busy = False
+        listening = [(cast("socket.socket", self), False)]
+        self.intake = Intake(0, counts, listening, self.never, lambda: self.busy)
+        self.intake.rate = 1000
+        self.intake.open()
+
+    def never(self, _tls: bool, _tcp: bool) -> asyncio.Protocol:
+        raise AssertionError
 
     def readable(self) -> None:
-        self.intake._readable(self.take)
+        self.loop.watched[self]()
 
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    loop, balance = Loop(), Balancer(1)
+    loop = Loop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    made = Bench(loop, balance)
-    monkeypatch.setattr(made.intake, "_begin", made.begin)
+    made = Bench(loop, ClientCounts(3))
+    made.counts[1] = made.counts[2] = AWAY
     yield made
-    balance.close()
+    for sock in made.taken:
+        sock.close()
 
 
 def test_one_in_a_turn(bench: Bench) -> None:
@@ -160,59 +181,65 @@ def test_nobody_is_taken_after_a_pause_in_which_it_was_closed(bench: Bench) -> N
     bench.readable()
     bench.intake.close()
     bench.loop.tick()
-    (relay,) = bench.loop.watched.values()  # of the inbox: what still comes is for others
-    relay()
-    assert bench.waiting == 0
+    assert not bench.loop.watched
+    assert bench.counts[0] == AWAY
 
 
-@pytest.fixture
-def two() -> Iterator[Balancer]:
-    balance = Balancer(2)
-    yield balance
-    balance.close()
+def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
+    bench.waiting = 2
+    bench.readable()
+    bench.counts[1] = 0
+    bench.counts[2] = 5
+    bench.readable()
+    assert (bench.waiting, bench.counts[0]) == (1, 1)
+    assert bench.loop.tick() == TICK_S
+    bench.readable()
+    assert bench.waiting == 1
+    bench.counts[1] = 1  # it has taken another one
+    bench.loop.tick()
+    bench.readable()
+    assert (bench.waiting, bench.counts[0]) == (0, 2)
 
 
-def arrive(balance: Balancer, worker: int, *tls: bool) -> None:
-    """Put clients into a worker's inbox."""
-    for each in tls:
-        client, other = socket.socketpair()
-        other.close()
-        assert balance.give(worker, client, each)
+@pytest.mark.parametrize("away", [False, True])
+def test_no_client_waits_long_for_a_worker_that_takes_none(bench: Bench, away: bool) -> None:
+    bench.waiting = 4
+    bench.readable()
+    bench.counts[1] = AWAY if away else 0
+    began = bench.loop.now
+    while bench.waiting:
+        while bench.loop.later:
+            bench.loop.tick()
+        bench.readable()
+    assert bench.loop.now - began == pytest.approx(0 if away else STUCK_S, abs=0.01)
+    if not away:
+        bench.accepted[1] += 1  # it goes on
+        bench.waiting = 1
+        bench.readable()
+        assert bench.waiting == 1
 
 
-def taken(balance: Balancer, worker: int) -> list[bool]:
-    """Empty a worker's inbox."""
-    found = []
-    while (client := balance.take(worker)) is not None:
-        client[0].close()
-        found.append(client[1])
-    return found
-
-
-def test_clients_of_a_worker_that_is_away_go_to_others(two: Balancer) -> None:
-    arrive(two, 0, True, False)
-    two.clients[0] = AWAY
-    assert two.relay(0)
-    assert (taken(two, 0), taken(two, 1)) == ([], [True, False])
-
-
-def test_clients_stay_where_no_worker_takes_them(two: Balancer) -> None:
-    arrive(two, 0, True)
-    two.clients[0] = two.clients[1] = AWAY
-    assert not two.relay(0)
-    two.clients[1] = 0
-    arrive(two, 1, False)
-    while two.give(1, full := socket.socket()):  # until its inbox has no room
-        pass
-    full.close()
-    assert not two.relay(0)
-    assert taken(two, 0) == [True]
+def test_clients_that_stay_for_a_moment_are_left_to_a_worker_with_fewer(bench: Bench) -> None:
+    bench.waiting = 1
+    bench.readable()
+    bench.counts[1] = 0
+    for _ in range(10):
+        bench.waiting = 1
+        bench.readable()
+        assert bench.loop.tick() == TICK_S
+        assert bench.waiting == 1
+        bench.accepted[1] += 1  # the other worker has taken it, and it has left
+        bench.loop.now += STUCK_S
 
 
 def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.waiting = -1
+    bench.full = True
     for _ in range(2):
         bench.readable()
         assert not bench.loop.watched
+        assert bench.counts[0] == AWAY
         assert bench.loop.tick() == FULL_S
+    bench.full, bench.waiting = False, 1
+    bench.readable()
+    assert bench.counts[0] == 1
     assert [line.getMessage().partition(":")[0] for line in caplog.records] == ["cannot accept"]
