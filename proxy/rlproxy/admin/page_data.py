@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import isinf
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Distribution, Samples, total
+from rlproxy.observability.published import NO_FACTS, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -55,24 +56,22 @@ def view(
     rejected: mistakes for which the latest reload was rejected.
     """
     fresh = [one for one in seen if one.fresh()]
-    facts = fresh[0].facts if fresh else next((one.facts for one in seen if one.facts), {})
+    facts = next((one.facts for one in (*fresh, *seen) if one.age_s is not None), NO_FACTS)
     *now, commands = recent.now()
     upstream = _upstream(at, fresh)
     # While Redis is away, earlier round trips are not shown as present ones.
     trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
         "at": at,
-        "version": shown(str(facts.get("version", ""))),
-        "compiled": bool(facts.get("compiled")),
-        "python": shown(str(facts.get("python", ""))),
-        "started": min(
-            (one.facts["started"] for one in fresh if "started" in one.facts), default=0
-        ),
-        "listen": [shown(str(each)) for each in facts.get("listen", ())],
-        "draining": any(one.facts.get("draining") for one in fresh),
+        "version": shown(facts.version),
+        "compiled": facts.compiled,
+        "python": shown(facts.python),
+        "started": min((one.facts.started for one in fresh), default=0),
+        "listen": [shown(each) for each in facts.listen],
+        "draining": any(one.facts.draining for one in fresh),
         "not_ready": [shown(why) for why in not_ready(seen)],
         "rejected": [shown(why) for why in rejected],
-        "on_upstream_failure": shown(str(facts.get("on_upstream_failure", ""))),
+        "on_upstream_failure": shown(facts.on_upstream_failure),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
         "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
@@ -115,30 +114,30 @@ def _upstream(at: float, fresh: Sequence[Seen]) -> dict[str, Any]:
     `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
     `workers` workers.
     """
-    rows: list[tuple[Mapping[str, Any], float | None]] = []
+    rows: list[tuple[UpstreamFacts, float | None]] = []
     for one in fresh:
-        row: Mapping[str, Any] = one.facts.get("upstream", {})
-        since = row.get("since")
-        rows.append((row, None if since is None else at - (one.age_s or 0.0) - since))
+        row = one.facts.upstream
+        since_s = row.since_s
+        rows.append((row, None if since_s is None else at - (one.age_s or 0.0) - since_s))
     if not rows:
         return {}
-    worst, changed = min(rows, key=lambda found: (bool(found[0].get("up", True)), found[1] or at))
+    worst, changed = min(rows, key=lambda found: (found[0].up, found[1] or at))
     return {
-        "where": shown(str(worst.get("where", ""))),
-        "server": shown(str(worst.get("server", ""))),
-        "up": bool(worst.get("up", True)),
+        "where": shown(worst.where),
+        "server": shown(worst.server),
+        "up": worst.up,
         "changed": None if changed is None else round(changed),
-        "why": shown(str(worst.get("why", ""))),
-        "problem": shown(str(worst.get("problem", ""))),
+        "why": shown(worst.why),
+        "problem": shown(worst.problem),
         "workers": len(rows),
-        "seen_by": sum(1 for row, _ in rows if row.get("up", True)),
+        "seen_by": sum(row.up for row, _ in rows),
     }
 
 
 def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
     clients: dict[str, int] = {}
     for one in fresh:
-        for address, count in one.facts.get("addresses", ()):
+        for address, count in one.facts.addresses:
             clients[address] = clients.get(address, 0) + count
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
     return [[shown(address), count] for address, count in most]
@@ -164,12 +163,11 @@ def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
     """
     found: dict[tuple[str, int, str], list[int]] = {}
     for one in fresh:
-        for lane in one.facts.get("lanes", ()):
-            who = (str(lane.get("user", "")), lane.get("db", 0), str(lane.get("carries", "")))
-            counts = found.setdefault(who, [0, 0, 0])
+        for lane in one.facts.lanes:
+            counts = found.setdefault((lane.user, lane.db, lane.carries), [0, 0, 0])
             counts[0] += 1
-            counts[1] += bool(lane.get("ready"))
-            counts[2] += lane.get("unanswered", 0)
+            counts[1] += lane.ready
+            counts[2] += lane.unanswered
     most = sorted(found.items(), key=lambda row: (-row[1][2], row[0]))[:MAX_LANES]
     return [[shown(user), db, shown(carries), *counts] for (user, db, carries), counts in most]
 
@@ -178,10 +176,10 @@ def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
     number = str(one.worker + 1)
     return {
         "number": one.worker + 1,
-        "pid": one.facts.get("pid"),
+        "pid": one.facts.pid or None,
         "age": one.age_s,
         "fresh": one.fresh(),
-        "draining": bool(one.facts.get("draining")),
+        "draining": one.facts.draining,
         "cpu": _plain(samples, "rlproxy_process_cpu_seconds_total", number),
         "memory": _plain(samples, "rlproxy_process_resident_bytes", number),
         "files": _plain(samples, "rlproxy_process_open_fds", number),

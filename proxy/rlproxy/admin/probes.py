@@ -5,11 +5,12 @@ with a named problem. No HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from rlproxy.observability.metrics import CLUSTER, FULL, UNREACHABLE
+from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts
 
 HEARD_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
 UPSTREAM: Final = "upstream"
@@ -26,14 +27,14 @@ def fresh(age_s: float) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """One worker, counted from 0: its facts (see `telemetry`) and their age in seconds.
+    """One worker, counted from 0: its facts and their age in seconds.
 
     The age is None if it has never published.
     """
 
     worker: int
     age_s: float | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = NO_FACTS
 
     def fresh(self) -> bool:
         """Whether the worker has published within HEARD_S."""
@@ -52,7 +53,7 @@ def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str
     """
     found: dict[str, None] = {}
     for one in seen:
-        reasons = _reasons(one, leave_out) if one.fresh() else [_silence(one)]
+        reasons = _reasons(one.facts, leave_out) if one.fresh() else [_silence(one)]
         if not reasons:
             return []
         found.update(dict.fromkeys(reasons))
@@ -65,30 +66,30 @@ def without_redis(seen: Sequence[Seen]) -> str:
     Empty also if Redis is up for all workers.
     """
     for one in seen:
-        if one.fresh() and not _upstream(one).get("up", True):
-            return WITHOUT.get(one.facts.get("on_upstream_failure", ERROR), "")
+        if one.fresh() and not one.facts.upstream.up:
+            return WITHOUT.get(one.facts.on_upstream_failure, "")
     return ""
 
 
 def degraded(seen: Sequence[Seen]) -> str:
     """Return the problem of the control connection while clients are served; empty if none."""
     for one in seen:
-        upstream = _upstream(one)
-        if one.fresh() and upstream.get("up", True) and upstream.get("problem"):
+        upstream = one.facts.upstream
+        if one.fresh() and upstream.up and upstream.problem:
             return _problem(upstream)
     return ""
 
 
-def _problem(upstream: Mapping[str, Any]) -> str:
-    return f"Redis at {upstream.get('where', '')}: {upstream['problem']}"
+def _problem(upstream: UpstreamFacts) -> str:
+    return f"Redis at {upstream.where}: {upstream.problem}"
 
 
-def _is_unusable(kind: str, one: Seen) -> bool:
+def _is_unusable(facts: Facts) -> bool:
     """Whether no new client is served well. A Redis without room is as one that is away: hits get
     the answer of --on-upstream-failure.
     """
-    fails = one.facts.get("on_upstream_failure", ERROR) == ERROR
-    return kind in UNUSABLE or (kind == FULL and fails)
+    kind = facts.upstream.kind
+    return kind in UNUSABLE or (kind == FULL and facts.on_upstream_failure == ERROR)
 
 
 def _silence(one: Seen) -> str:
@@ -97,25 +98,20 @@ def _silence(one: Seen) -> str:
     return f"worker {one.worker + 1} last reported {abs(one.age_s):.1f} s ago"
 
 
-def _upstream(one: Seen) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = one.facts.get("upstream", {})
-    return found
-
-
-def _reasons(one: Seen, leave_out: Collection[str]) -> list[str]:
+def _reasons(facts: Facts, leave_out: Collection[str]) -> list[str]:
     found = []
-    if one.facts.get("draining"):
+    if facts.draining:
         found.append("the proxy is ending: it takes no new clients")
-    upstream = _upstream(one)
+    upstream = facts.upstream
     if UPSTREAM in leave_out:
         return found
-    if not upstream.get("up", True):
-        if one.facts.get("on_upstream_failure", ERROR) == ERROR:
-            why = f" ({upstream['why']})" if upstream.get("why") else ""
-            found.append(f"Redis at {upstream.get('where', '')} does not answer{why}")
-    elif _is_unusable(upstream.get("kind", ""), one):
+    if not upstream.up:
+        if facts.on_upstream_failure == ERROR:
+            why = f" ({upstream.why})" if upstream.why else ""
+            found.append(f"Redis at {upstream.where} does not answer{why}")
+    elif _is_unusable(facts):
         found.append(_problem(upstream))
-    elif not one.facts.get("scripts", True) and not upstream.get("problem"):
+    elif not facts.scripts and not upstream.problem:
         # If the control connection may not load scripts (a problem), clients' hits carry them.
         found.append("the scripts are not loaded yet")
     return found

@@ -16,7 +16,8 @@ from rlproxy.observability.key_prefixes import samples as prefix_samples
 from rlproxy.observability.metrics import PREFIX_HITS, SETTINGS_REJECTED, Samples, kept, merged
 from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
-from rlproxy.observability.shared_memory import Published, Reloaded, SharedMemory
+from rlproxy.observability.published import Published, Reloaded
+from rlproxy.observability.shared_memory import SharedMemory
 
 SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
 READ_S: Final = 0.1  # seconds between two reads of shared memory, at least

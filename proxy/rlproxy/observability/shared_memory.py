@@ -15,13 +15,7 @@ import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-from rlproxy.observability.key_prefixes import PrefixHits
-from rlproxy.observability.metrics import Samples, kept
-from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
 # Longest value, bytes. Untouched pages take no memory. 10,000 prefixes take 1 MB, and 10,000
 # policies 5 MB with the rows that reloads have freed.
@@ -88,44 +82,6 @@ class SharedMemory:
 
     def _half(self, place: int, turn: int) -> int:
         return place * _PLACE + 8 + (turn & 1) * (8 + HALF)
-
-
-@dataclass(frozen=True)
-class Published:
-    """The published state of one worker.
-
-    at: time of publication, seconds since 1970.
-    samples: metrics, without those of prefixes and policies.
-    top: hot keys; see HotKeys.published().
-    facts: further data for the live page and the probes; see `telemetry`.
-    prefixes: hits by key prefix; see `key_prefixes`.
-    policies: hits of policies; see `policy_counters`.
-    """
-
-    at: float
-    samples: Samples
-    top: dict[str, Any] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    prefixes: PrefixHits = ({}, {})
-    policies: PolicyState = NO_POLICIES
-
-    def silent(self) -> Published:
-        """Return the part that stays valid when the worker no longer publishes."""
-        return replace(self, samples=kept(self.samples), top={})
-
-
-@dataclass(frozen=True)
-class Reloaded:
-    """The outcome of the latest reload, published by the process that reads the settings file.
-
-    began: time.monotonic() when it began, before the file was read; before all times if none did.
-    mistakes: reasons why the settings were rejected; empty if they are in force.
-    later: options that have changed and take a restart.
-    """
-
-    began: float = float("-inf")
-    mistakes: Sequence[str] = ()
-    later: Sequence[str] = ()
 
 
 def _file(size: int) -> int:

@@ -11,7 +11,8 @@ from rlproxy.net import tls_contexts
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.observability.shared_memory import Reloaded, SharedMemory
+from rlproxy.observability.published import Reloaded
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.policy_log import log_changes
 
 MAX_MISTAKES: Final = 10  # published mistakes; the log has all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import Row, covered
@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import (
     total,
 )
 from rlproxy.observability.policy_counters import HitsByPolicy
-from rlproxy.observability.shared_memory import Published
+from rlproxy.observability.published import Published, UpstreamFacts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -51,13 +51,13 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {
         "Server": {
-            "version": facts["version"],
-            "compiled": int(facts["compiled"]),
-            "uptime_in_seconds": max(0, int(now - facts["started"])),
-            "workers": facts["workers"],
-            "process_id": facts["pid"],
-            "mode": facts["mode"],
-            "on_upstream_failure": facts["on_upstream_failure"],
+            "version": facts.version,
+            "compiled": int(facts.compiled),
+            "uptime_in_seconds": max(0, int(now - facts.started)),
+            "workers": facts.workers,
+            "process_id": facts.pid,
+            "mode": facts.mode,
+            "on_upstream_failure": facts.on_upstream_failure,
         },
         "Hits": _hits(samples, several),
         "Calls": {name: number("rlproxy_calls_total", name) for name in CALLS},
@@ -68,7 +68,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "clients": number("rlproxy_clients"),
             "clients_accepted": number("rlproxy_clients_accepted_total"),
         },
-        "Upstream": _upstream(samples, facts["upstream"]),
+        "Upstream": _upstream(samples, facts.upstream),
         "Errors": {
             "errors": number("rlproxy_errors_total"),
             **{f"errors_{kind}": number("rlproxy_errors_total", kind) for kind in ERRORS},
@@ -98,15 +98,15 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
     return found
 
 
-def _upstream(samples: Samples, facts: dict[str, Any]) -> dict[str, object]:
+def _upstream(samples: Samples, facts: UpstreamFacts) -> dict[str, object]:
     number = partial(_total, samples)
     nodes = samples.get("rlproxy_upstream_node_up", {})
     up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
     return {
-        "upstream": facts["where"],
-        "upstream_server": facts["server"],
+        "upstream": facts.where,
+        "upstream_server": facts.server,
         "upstream_up": number("rlproxy_upstream_up"),
-        "upstream_why": facts["why"],
+        "upstream_why": facts.why,
         **({"upstream_nodes": up} if up else {}),
         "scripts_loaded": number("rlproxy_scripts_loaded"),
         "lanes": number("rlproxy_upstream_connections", "lane"),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from heapq import nlargest
-from typing import Any, Final
+from typing import Final
 
 from rlproxy.admin.probes import fresh
 from rlproxy.build import compiled
@@ -35,7 +35,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.shared_memory import Published
+from rlproxy.observability.published import Facts, LaneFacts, Published, UpstreamFacts
 from rlproxy.process.policy_log import ShadowLog
 from rlproxy.process.post import Post
 from rlproxy.process.stats import policies_request, stats_request, top_request
@@ -103,7 +103,7 @@ class Telemetry:
         self._publish_due = 0.0
         self._files = 0
         self._files_due = 0.0
-        self._addresses: list[list[Any]] = []
+        self._addresses: list[tuple[str, int]] = []
         self._addresses_due = 0.0
         self._paced_at = 0.0
         self._decided = 0
@@ -196,51 +196,46 @@ class Telemetry:
         places = (place for place in range(self._memory.workers) if place != self._worker)
         return [each for each in map(self._memory.latest, places) if each is not None]
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Facts:
         clients, context, circuit = self._clients, self._context, self._context.circuit
-        upstream = self._upstream
-        state = upstream.state()
+        state = self._upstream.state()
         if self._due >= self._addresses_due:
             self._addresses_due = self._due + ADDRESSES_EVERY_S
-            most = nlargest(MAX_ADDRESSES, clients.addresses.items(), key=lambda item: item[1])
-            self._addresses = [list(item) for item in most]
-        return {
-            "worker": self._worker,
-            "workers": self._memory.workers,
-            "pid": os.getpid(),
-            "version": VERSION,
-            "compiled": compiled(),
-            "python": platform.python_version(),
-            "started": self._started,
-            "listen": self._listen,
-            "draining": clients.draining,
-            "scripts": state.loaded,
-            "mode": "share" if context.share_of is not None else "private",
-            "on_upstream_failure": context.failure.mode,
-            "upstream": {
-                "where": context.server.where,
-                "server": self._server(),
-                "up": not circuit.open,
-                "since": round(clients.loop.time() - circuit.since, 1) if circuit.since else None,
-                "why": circuit.why,
-                "problem": state.problem,
-                "kind": state.kind,
-                "nodes": [
-                    {"where": node.where, "up": node.up, "why": node.why} for node in state.nodes
-                ],
-            },
-            "lanes": [
-                {
-                    "user": _shown(lane.key.user or b"default"),
-                    "db": lane.key.db,
-                    "carries": lane.carries(),
-                    "ready": lane.ready,
-                    "unanswered": lane.unanswered(),
-                }
-                for lane in upstream.lanes()
+            items = clients.addresses.items()
+            self._addresses = nlargest(MAX_ADDRESSES, items, key=lambda item: item[1])
+        return Facts(
+            workers=self._memory.workers,
+            pid=os.getpid(),
+            version=VERSION,
+            compiled=compiled(),
+            python=platform.python_version(),
+            started=self._started,
+            listen=self._listen,
+            draining=clients.draining,
+            scripts=state.loaded,
+            mode="share" if context.share_of is not None else "private",
+            on_upstream_failure=context.failure.mode,
+            upstream=UpstreamFacts(
+                where=context.server.where,
+                server=self._server(),
+                up=not circuit.open,
+                why=circuit.why,
+                since_s=clients.loop.time() - circuit.since if circuit.since else None,
+                kind=state.kind,
+                problem=state.problem,
+            ),
+            lanes=[
+                LaneFacts(
+                    _shown(lane.key.user or b"default"),
+                    lane.key.db,
+                    lane.carries(),
+                    lane.ready,
+                    lane.unanswered(),
+                )
+                for lane in self._upstream.lanes()
             ],
-            "addresses": self._addresses,
-        }
+            addresses=self._addresses,
+        )
 
     def _samples(self) -> Samples:
         stats, clients, state = self._stats, self._clients, self._upstream.state()

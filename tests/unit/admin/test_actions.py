@@ -18,7 +18,8 @@ from rlproxy.admin.app import FORM, FORM_MARK, PAGE, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.shared_memory import Reloaded, SharedMemory
+from rlproxy.observability.published import Reloaded
+from rlproxy.observability.shared_memory import SharedMemory
 
 TOKEN = "0123456789abcdef"
 RIGHT = {"authorization": f"Bearer {TOKEN}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,13 +17,14 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import warnings
 
 from tests.unit.admin.test_page_data import FACTS
 
 PATHS = ["/", "/live.json", "/metrics", "/healthz", "/readyz"]
-AWAY = {"where": "redis:6379", "up": False, "since": 3.0, "why": "connection refused"}
+AWAY = UpstreamFacts("redis:6379", up=False, since_s=3.0, why="connection refused")
 
 
 class Proxy:
@@ -40,7 +42,7 @@ class Proxy:
             "rlproxy_clients": {(): 3.0},
             "rlproxy_workers": {(): 1.0},
         }
-        snapshot = Published(self.now, samples, {}, {**FACTS, **facts})
+        snapshot = Published(self.now, samples, {}, replace(FACTS, **facts))
         assert self.memory.publish(worker, snapshot)
 
     def application(self, local: bool = True) -> Guard:
@@ -203,7 +205,7 @@ async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: s
 
 async def test_reason_stays_one_line(proxy: Proxy) -> None:
     proxy.now += 1
-    proxy.publish(upstream={**AWAY, "why": "a\nok\n"}, on_upstream_failure="error")
+    proxy.publish(upstream=replace(AWAY, why="a\nok\n"), on_upstream_failure="error")
     assert (await proxy.ask("/readyz")).text.count("\n") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,23 +14,22 @@ from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
-LANE = {"user": "default", "db": 0, "carries": "hits", "ready": True, "unanswered": 3}
-FACTS: dict[str, Any] = {
-    "version": "1.2.3",
-    "compiled": True,
-    "python": "3.13.1",
-    "started": 1000.0,
-    "pid": 7,
-    "listen": ["127.0.0.1:6380"],
-    "draining": False,
-    "scripts": True,
-    "on_upstream_failure": "allow",
-    "upstream": {"where": "redis:6379", "server": "Redis 8", "up": True, "since": 5.0},
-    "lanes": [LANE],
-    "addresses": [["10.0.0.1", 3], ["10.0.0.2", 2]],
-}
+LANE = LaneFacts("default", 0, "hits", True, 3)
+FACTS = Facts(
+    version="1.2.3",
+    compiled=True,
+    python="3.13.1",
+    started=1000.0,
+    pid=7,
+    listen=["127.0.0.1:6380"],
+    on_upstream_failure="allow",
+    upstream=UpstreamFacts("redis:6379", "Redis 8", since_s=5.0),
+    lanes=[LANE],
+    addresses=[("10.0.0.1", 3), ("10.0.0.2", 2)],
+)
 SAMPLES: Samples = {
     "rlproxy_hits_total": {("gcra", "admitted"): 5.0, ("gcra", "refused"): 2.0},
     "rlproxy_clients": {(): 4.0},
@@ -99,9 +99,9 @@ def test_data_of_one_worker() -> None:
 
 
 def test_several_workers_are_merged() -> None:
-    away = {"where": "redis:6379", "server": "", "up": False, "since": 2.0, "why": "refused"}
-    idle = {**LANE, "ready": False, "unanswered": 0}
-    other = {**FACTS, "started": 900.0, "upstream": away, "lanes": [LANE, idle]}
+    away = UpstreamFacts("redis:6379", up=False, since_s=2.0, why="refused")
+    idle = LANE._replace(ready=False, unanswered=0)
+    other = replace(FACTS, started=900.0, upstream=away, lanes=[LANE, idle])
     found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
@@ -115,13 +115,13 @@ def test_several_workers_are_merged() -> None:
 def test_first_worker_without_redis_determines_the_outages_start() -> None:
     seen = []
     for number, since in enumerate((2.0, 60.0, 30.0)):
-        away = {"where": "redis:6379", "up": False, "since": since, "why": f"why {number}"}
-        seen.append(Seen(number, 0.5, {**FACTS, "upstream": away}))
+        away = UpstreamFacts("redis:6379", up=False, since_s=since, why=f"why {number}")
+        seen.append(Seen(number, 0.5, replace(FACTS, upstream=away)))
     found = made(seen)["upstream"]
     assert (found["up"], found["seen_by"], found["workers"]) == (False, 0, 3)
     assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
-    never = {"where": "redis:6379", "up": True, "since": None}
-    assert made([Seen(0, 0.1, {**FACTS, "upstream": never})])["upstream"]["changed"] is None
+    never = replace(FACTS, upstream=UpstreamFacts("redis:6379"))
+    assert made([Seen(0, 0.1, never)])["upstream"]["changed"] is None
 
 
 def test_round_trips_are_omitted_during_an_outage() -> None:
@@ -130,7 +130,7 @@ def test_round_trips_are_omitted_during_an_outage() -> None:
     took: Samples = {ROUND_TRIP: {(): Distribution((9, *[0] * len(TIMES_S)), 0.001)}}
     recent.add(moment(2000.0, took))
     here = Seen(0, 0.1, FACTS)
-    away = Seen(1, 0.1, {**FACTS, "upstream": {**FACTS["upstream"], "up": False}})
+    away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
     assert None not in made([here], took, recent)["times"]["round_trip"]
     assert None not in made([here, away], took, recent)["times"]["round_trip"]
     assert made([away], took, recent)["times"]["round_trip"] == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,19 +15,15 @@ from rlproxy.admin.probes import (
     not_ready,
     without_redis,
 )
+from rlproxy.observability.published import Facts, UpstreamFacts
 
-UP = {"where": "redis:6379", "up": True, "why": "", "problem": ""}
-AWAY = {"where": "redis:6379", "up": False, "why": "connection refused", "problem": "refused"}
-GOOD: dict[str, Any] = {
-    "draining": False,
-    "scripts": True,
-    "on_upstream_failure": "error",
-    "upstream": UP,
-}
+UP = UpstreamFacts("redis:6379")
+AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")
+GOOD = Facts(on_upstream_failure="error", upstream=UP)
 
 
 def seen(worker: int = 0, age_s: float | None = 0.1, **facts: Any) -> Seen:
-    return Seen(worker, age_s, {**GOOD, **facts})
+    return Seen(worker, age_s, replace(GOOD, **facts))
 
 
 def test_worker_with_a_recent_snapshot_is_alive() -> None:
@@ -74,13 +71,13 @@ def test_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
 
 
 def test_server_that_refuses_the_proxys_scripts_is_still_ready() -> None:
-    refused = {**UP, "problem": "needs a password"}
+    refused = replace(UP, problem="needs a password")
     assert not_ready([seen(0, scripts=False, upstream=refused)]) == []
 
 
 @pytest.mark.parametrize("kind", ["login", "scripts"])
 def test_incomplete_control_connection_is_degraded(kind: str) -> None:
-    facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it lacks something"}}
+    facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it lacks something")}
     assert not_ready([seen(0, scripts=False, **facts)]) == []
     assert degraded([seen(0), seen(1, **facts)]) == "Redis at redis:6379: it lacks something"
     assert degraded([seen(0), seen(1, 9.0, **facts)]) == ""
@@ -88,14 +85,14 @@ def test_incomplete_control_connection_is_degraded(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["unreachable", "cluster"])
 def test_unusable_server_is_not_ready(kind: str) -> None:
-    facts: dict[str, Any] = {"upstream": {**UP, "kind": kind, "problem": "it is of no use"}}
+    facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it is of no use")}
     assert not_ready([seen(0, **facts)]) == ["Redis at redis:6379: it is of no use"]
     assert not_ready([seen(0, **facts)], [UPSTREAM]) == []
 
 
 @pytest.mark.parametrize("failure", ["error", "allow", "deny"])
 def test_server_at_its_client_limit_counts_as_unreachable(failure: str) -> None:
-    full = {**UP, "kind": "full", "problem": "max number of clients reached"}
+    full = replace(UP, kind="full", problem="max number of clients reached")
     facts: dict[str, Any] = {"upstream": full, "scripts": False, "on_upstream_failure": failure}
     why = "Redis at redis:6379: max number of clients reached"
     assert not_ready([seen(0, **facts)]) == ([why] if failure == "error" else [])

@@ -11,7 +11,8 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import MOST, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes, samples
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
-from rlproxy.observability.shared_memory import HALF, Published, SharedMemory
+from rlproxy.observability.published import Facts, LaneFacts, Published
+from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
@@ -83,10 +84,10 @@ def test_largest_value_fits() -> None:
     for first in (2 * MAX_POLICIES, MAX_POLICIES, 0):
         names = [f"{first + n:064}".encode() for n in range(MAX_POLICIES)]
         policies.use([Policy(name, b"5 60", True) for name in names])
-    lanes = [{"user": "\ufffd" * MAX_USER, "ready": True}] * MAX_LANES
+    lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Published(
-        1.5, {}, top.state(), {"lanes": lanes}, prefixes.counts(), policies.state()
+        1.5, {}, top.state(), Facts(lanes=lanes), prefixes.counts(), policies.state()
     )
     assert memory.publish(0, snapshot)
     found = memory.latest(0)

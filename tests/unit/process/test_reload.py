@@ -7,7 +7,8 @@ import time
 import pytest
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.tls_contexts import Contexts
-from rlproxy.observability.shared_memory import Reloaded, SharedMemory
+from rlproxy.observability.published import Reloaded
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.reload import MAX_MISTAKES, Apply, reload
 
 OLD = Config(max_clients=1)

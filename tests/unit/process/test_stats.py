@@ -5,22 +5,22 @@ from __future__ import annotations
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import ERRORS, Distribution, Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.shared_memory import Published
+from rlproxy.observability.published import Facts, Published, UpstreamFacts
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
-FACTS = {
-    "version": "1.2.3",
-    "compiled": True,
-    "started": 100.0,
-    "workers": 2,
-    "pid": 7,
-    "mode": "share",
-    "on_upstream_failure": "deny",
-    "upstream": {"where": "h:1", "server": "Redis 7", "why": "late"},
-}
+FACTS = Facts(
+    version="1.2.3",
+    compiled=True,
+    started=100.0,
+    workers=2,
+    pid=7,
+    mode="share",
+    on_upstream_failure="deny",
+    upstream=UpstreamFacts(where="h:1", server="Redis 7", why="late"),
+)
 
 
 def published(factor: int) -> Published:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.observability import shared_memory
-from rlproxy.observability.shared_memory import Reloaded, SharedMemory
+from rlproxy.observability.published import Reloaded
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.restart_policy import (
     LASTS_S,
     MAX_FAILURES,

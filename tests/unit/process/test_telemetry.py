@@ -14,7 +14,8 @@ from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.shared_memory import Published, SharedMemory
+from rlproxy.observability.published import Facts, Published
+from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import ClientCounts
 from rlproxy.process.post import Post
 from rlproxy.process.telemetry import Telemetry
@@ -98,7 +99,7 @@ def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
     memory = SharedMemory(2)
     telemetry = made(memory)
     samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, {"pid": 1}))
+    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, Facts(pid=1)))
     other = telemetry.all()[1]
     assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
 

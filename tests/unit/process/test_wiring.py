@@ -72,7 +72,7 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     assert server.has_throttle
     assert one_server(wiring).pool.server.has_throttle
     assert not server.ignores_empty
-    assert wiring.telemetry.own().facts["upstream"]["server"] == "Valkey 9.1"
+    assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
 
 
 @pytest.mark.parametrize(

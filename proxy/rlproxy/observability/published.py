@@ -1,0 +1,110 @@
+"""What the processes of a proxy publish in shared memory: the state of each worker, and the outcome
+of the latest reload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from rlproxy.observability.key_prefixes import PrefixHits
+from rlproxy.observability.metrics import Samples, kept
+from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
+
+
+@dataclass(frozen=True)
+class UpstreamFacts:
+    """The upstream as one worker sees it.
+
+    where, server: its address, and name and version of the server.
+    up, why: whether Redis answers, and why not.
+    since_s: seconds since `up` changed; None if it never did.
+    kind, problem: see metrics.PROBLEMS; empty if there is none.
+    """
+
+    where: str = ""
+    server: str = ""
+    up: bool = True
+    why: str = ""
+    since_s: float | None = None
+    kind: str = ""
+    problem: str = ""
+
+
+class LaneFacts(NamedTuple):
+    """One lane: what it carries, whether it is connected, and its unanswered calls."""
+
+    user: str
+    db: int
+    carries: str
+    ready: bool
+    unanswered: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the live page, the probes and RL.STATS show of a worker beside its samples.
+
+    workers: number of workers of the proxy.
+    started: time.time() at the start of the proxy.
+    listen: addresses where clients connect.
+    scripts: the scripts are on all servers.
+    mode: "share" or "private": the usual way of ordinary commands.
+    addresses: addresses of clients with the number of their connections, those with most.
+    """
+
+    workers: int = 1
+    pid: int = 0
+    version: str = ""
+    compiled: bool = False
+    python: str = ""
+    started: float = 0.0
+    listen: Sequence[str] = ()
+    draining: bool = False
+    scripts: bool = True
+    mode: str = ""
+    on_upstream_failure: str = ""
+    upstream: UpstreamFacts = UpstreamFacts()
+    lanes: Sequence[LaneFacts] = ()
+    addresses: Sequence[tuple[str, int]] = ()
+
+
+NO_FACTS: Final = Facts()
+
+
+@dataclass(frozen=True)
+class Published:
+    """The published state of one worker.
+
+    at: time of publication, seconds since 1970.
+    samples: metrics, without those of prefixes and policies.
+    top: hot keys; see HotKeys.published().
+    prefixes: hits by key prefix; see `key_prefixes`.
+    policies: hits of policies; see `policy_counters`.
+    """
+
+    at: float
+    samples: Samples
+    top: dict[str, Any] = field(default_factory=dict)
+    facts: Facts = NO_FACTS
+    prefixes: PrefixHits = ({}, {})
+    policies: PolicyState = NO_POLICIES
+
+    def silent(self) -> Published:
+        """Return the part that stays valid when the worker no longer publishes."""
+        return replace(self, samples=kept(self.samples), top={})
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """The outcome of the latest reload, published by the process that reads the settings file.
+
+    began: time.monotonic() when it began, before the file was read; before all times if none did.
+    mistakes: reasons why the settings were rejected; empty if they are in force.
+    later: options that have changed and take a restart.
+    """
+
+    began: float = float("-inf")
+    mistakes: Sequence[str] = ()
+    later: Sequence[str] = ()
