@@ -24,9 +24,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.process.post import Post
 from rlproxy.ratelimit.denial_cache import DenialCache
-from rlproxy.session.call import Lane
 from rlproxy.session.context import ServerFacts
-from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster, HomeTarget
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
@@ -41,71 +39,7 @@ from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import SharedLane
 from rlproxy.upstream.server_parts import ServerParts
 
-
-class UpstreamWiring:
-    """The interface of what stands behind the sessions.
-
-    target: opens private connections.
-    plain: opens connections to one server, for the proxy's own queries.
-    facts, timeouts: see WorkerContext.
-    share_of: see WorkerContext; None if ordinary commands can't be shared.
-    denial_cache: None if no refusals are remembered.
-    on_server: called with the facts about the server whenever they are found.
-    """
-
-    target: Target
-    plain: Target
-    facts: ServerFacts
-    timeouts: HitTimeouts
-    counters: Counters
-    denial_cache: DenialCache | None
-    share_of: Callable[[Identity, int, int], Lane | None] | None
-
-    def __init__(self, config: Config) -> None:
-        self.counters = Counters()
-        cache = DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None
-        self.denial_cache = cache
-        self.share_of = None
-        self.on_server: Callable[[Identification], None] = lambda _found: None
-
-    def lane_of(self, identity: Identity) -> Lane | None:
-        """See WorkerContext."""
-        raise NotImplementedError
-
-    def lanes(self) -> Sequence[SharedLane]:
-        """Return all lanes, whether connected or not."""
-        raise NotImplementedError
-
-    def last_reply_at(self) -> float:
-        """Return the loop time of the latest reply."""
-        raise NotImplementedError
-
-    def state(self) -> State:
-        """Return what the proxy's own connections have found."""
-        raise NotImplementedError
-
-    def now(self) -> str:
-        """Return in a few words what stands behind the URL now; "" if that is clear."""
-        return ""
-
-    def configure(self, contexts: Contexts) -> None:
-        """Apply new settings."""
-        raise NotImplementedError
-
-    async def start(self, most_s: float) -> list[asyncio.Event]:
-        """Start the proxy's own connections. Returns the events of their first results.
-
-        most_s: longest wait for what must be known first, in seconds.
-        """
-        raise NotImplementedError
-
-    def close_idle(self) -> None:
-        """Close what has been unused for a while; called regularly."""
-        raise NotImplementedError
-
-    async def stop(self) -> None:
-        """Close all lanes and the proxy's own connections."""
-        raise NotImplementedError
+OnServer = Callable[[Identification], None]
 
 
 class NodeState(NamedTuple):
@@ -134,18 +68,28 @@ class State(NamedTuple):
     nodes: Sequence[NodeState] = ()
 
 
-class OneServer(UpstreamWiring):
+class OneServer:
     """One server, or the master that Sentinels name.
 
     on_moved: called when the master is another one.
+
+    target: opens private connections.
+    plain: opens connections to one server, for the proxy's own queries.
+    facts, timeouts, lane_of, share_of: see WorkerContext. `share_of` is None if ordinary commands
+        can't be shared.
+    denial_cache: None if no refusals are remembered.
+    on_server: called with the facts about the server whenever they are found.
     """
 
     def __init__(
         self, config: Config, post: Post, contexts: Contexts, on_moved: Callable[[], None]
     ) -> None:
-        super().__init__(config)
         upstream, timeout_s = post.upstream, config.connect_timeout_s
         self._on_moved = on_moved
+        self.counters = Counters()
+        self.denial_cache = _denial_cache(config)
+        self.on_server: OnServer = lambda _found: None
+        self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
             self.target = Target(upstream.address, timeout_s, contexts.client)
@@ -167,19 +111,19 @@ class OneServer(UpstreamWiring):
             lambda found: self.on_server(found),
         )
         self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
-        self.lane_of = self.pool.lane_of  # type: ignore[method-assign]  # without a detour
+        self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
 
     def lanes(self) -> Sequence[SharedLane]:
-        """See UpstreamWiring.lanes()."""
+        """Return all lanes, whether connected or not."""
         return self.pool.lanes()
 
     def last_reply_at(self) -> float:
-        """See UpstreamWiring.last_reply_at()."""
+        """Return the loop time of the latest reply."""
         return self.timeouts.circuit.last_reply_at
 
     def state(self) -> State:
-        """See UpstreamWiring.state()."""
+        """Return what the proxy's own connections have found."""
         control = self.control
         return State(
             control.loaded,
@@ -190,14 +134,14 @@ class OneServer(UpstreamWiring):
         )
 
     def now(self) -> str:
-        """See UpstreamWiring.now()."""
+        """Return in a few words what stands behind the URL now; "" if that is clear."""
         failover = self.failover
         if failover is None or failover.master is None:
             return ""
         return f"now {failover.master.address}"
 
     def configure(self, contexts: Contexts) -> None:
-        """See UpstreamWiring.configure()."""
+        """Apply new settings."""
         self.target.tls = contexts.client
 
     def _moved(self) -> None:
@@ -208,7 +152,10 @@ class OneServer(UpstreamWiring):
         self.control.move()
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
-        """See UpstreamWiring.start()."""
+        """Start the proxy's own connections. Returns the events of their first results.
+
+        most_s: longest wait for what must be known first, in seconds.
+        """
         if self.failover is not None:
             self.failover.start()
             await at_most(most_s, self.failover.settled)
@@ -216,21 +163,23 @@ class OneServer(UpstreamWiring):
         return [self.control.settled]
 
     def close_idle(self) -> None:
-        """See UpstreamWiring.close_idle()."""
+        """Close what has been unused for a while; called regularly."""
         self.pool.close_idle()
 
     async def stop(self) -> None:
-        """See UpstreamWiring.stop()."""
+        """Close all lanes and the proxy's own connections."""
         if self.failover is not None:
             await self.failover.stop()
         await self._parts.stop()
 
 
-class ClusterUpstream(UpstreamWiring):
-    """The nodes of a Redis Cluster."""
+class ClusterUpstream:
+    """The nodes of a Redis Cluster; see OneServer for its attributes."""
 
     def __init__(self, config: Config, post: Post, contexts: Contexts) -> None:
-        super().__init__(config)
+        self.counters = Counters()
+        self.denial_cache = _denial_cache(config)
+        self.on_server: OnServer = lambda _found: None
         self._loop = loop = asyncio.get_running_loop()
         upstream = post.upstream
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
@@ -252,6 +201,7 @@ class ClusterUpstream(UpstreamWiring):
         self.nodes = Nodes(self.cluster, settings)
         splits = config.cross_slot == "split"
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
+        self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
         self._shares = ClusterShares(self.cluster, self.nodes)
         self.share_of = self._shares.share_of if config.shares else None
@@ -283,21 +233,17 @@ class ClusterUpstream(UpstreamWiring):
                 )
             )
 
-    def lane_of(self, identity: Identity) -> Lane | None:
-        """See UpstreamWiring.lane_of()."""
-        return self._lanes.lane_of(identity)
-
     def lanes(self) -> Sequence[SharedLane]:
-        """See UpstreamWiring.lanes()."""
+        """Return all lanes, whether connected or not."""
         return [lane for node in self.nodes.all() for lane in node.lanes()]
 
     def last_reply_at(self) -> float:
-        """See UpstreamWiring.last_reply_at()."""
+        """Return the loop time of the latest reply."""
         times = [node.circuit.last_reply_at for node in self.nodes.masters()]
         return max(times, default=self._circuit.last_reply_at)
 
     def state(self) -> State:
-        """See UpstreamWiring.state(). The problem is that of one node, which it names."""
+        """See OneServer.state(). The problem is that of one node, which it names."""
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
@@ -313,30 +259,30 @@ class ClusterUpstream(UpstreamWiring):
         )
 
     def now(self) -> str:
-        """See UpstreamWiring.now()."""
+        """Return in a few words what stands behind the URL now; "" if that is clear."""
         number = len(self.cluster.map.shards)
         return f"{number} master{'s' if number > 1 else ''}" if number else ""
 
     def configure(self, contexts: Contexts) -> None:
-        """See UpstreamWiring.configure()."""
+        """Apply new settings."""
         self.cluster.tls = contexts.client
         self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
-        """See UpstreamWiring.start()."""
+        """See OneServer.start()."""
         self.cluster.start()
         await at_most(most_s, self.cluster.settled)
         return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
 
     def close_idle(self) -> None:
-        """See UpstreamWiring.close_idle()."""
+        """Close what has been unused for a while; called regularly."""
         self._lanes.close_idle()
         self._shares.close_idle()
         self._private.close_idle(self._loop.time())
         self.nodes.close_left()
 
     async def stop(self) -> None:
-        """See UpstreamWiring.stop()."""
+        """Close all lanes and the proxy's own connections."""
         await self.cluster.stop()
         await self.nodes.stop()
 
@@ -356,6 +302,13 @@ class Faces:
         if address is None:
             return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
         return Face(address.host, address.port, self._present)
+
+
+UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions
+
+
+def _denial_cache(config: Config) -> DenialCache | None:
+    return DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None
 
 
 def _problem(node: Node) -> tuple[str, str] | None:
