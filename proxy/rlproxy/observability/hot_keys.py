@@ -37,8 +37,6 @@ SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
 MOST: Final = 1000  # largest number of keys in a request or a published summary
 CACHED_S: Final = 1.0  # age at which a published summary is replaced, seconds
-MERGED_S: Final = 0.25  # longest time that Merged caches, seconds
-MAX_RENDERED: Final = 16  # bound of the cache of rendered replies
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
@@ -377,44 +375,6 @@ class HotKeys:
 
     def _number(self) -> int:
         return int(self._clock() // SLOT_S)
-
-
-class Merged:
-    """The hot keys of all workers, cached: clients may request them at any rate.
-
-    clock: returns seconds.
-    read: returns the published state of each worker; called at most every MERGED_S.
-    render: encodes rows, of refusals or not, as a reply; called at most every MERGED_S for the same
-        request, unless MAX_RENDERED other ones came since.
-    """
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        read: Callable[[], Iterable[dict[str, Any]]],
-        render: Callable[[list[Row], bool], bytes],
-    ) -> None:
-        self._clock = clock
-        self._read = read
-        self._render = render
-        self._until = clock()
-        self._rows: dict[bool, list[Row]] = {}
-        self._rendered: dict[tuple[int, bool], bytes] = {}
-
-    def reply(self, n: int, refused: bool) -> bytes:
-        """Return the rendered result of HotKeys.busiest() for all workers; `n` is at most MOST."""
-        now = self._clock()
-        if now >= self._until:
-            several = list(self._read())
-            self._rows = {kind: merge(several, MOST, kind) for kind in (False, True)}
-            self._rendered.clear()
-            self._until = now + MERGED_S
-        found = self._rendered.get((n, refused))
-        if found is None:
-            if len(self._rendered) >= MAX_RENDERED:
-                self._rendered.clear()
-            found = self._rendered[n, refused] = self._render(self._rows[refused][:n], refused)
-        return found
 
 
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[Row]:

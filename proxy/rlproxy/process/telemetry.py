@@ -22,7 +22,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.clients import Clients
 from rlproxy.observability.counters import Counters, Keys, Times
-from rlproxy.observability.hot_keys import HotKeys, Merged, stride
+from rlproxy.observability.hot_keys import MOST, HotKeys, Row, merge, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -48,6 +48,7 @@ from rlproxy.version import VERSION
 EVERY_S: Final = 0.25  # seconds between two calls of publish()
 MOST_S: Final = 1.0  # seconds of the pause after a publication, at most
 SHARE: Final = 50  # the same, in multiples of the duration of the publication, up to MOST_S
+TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
 ADDRESSES_EVERY_S: Final = 1.0  # seconds between two selections of these
@@ -88,11 +89,8 @@ class Telemetry:
         self._started = post.started
         self._began = time.time()  # the start of this process
         self._top = HotKeys(time.monotonic)
-        self._tops = Merged(
-            time.monotonic,
-            lambda: [each.top for each in self.all()[1:]] + [self._top.state()],
-            top_request,
-        )
+        self._tops: dict[bool, list[Row]] = {}  # result of merge(), by whether of refusals
+        self._tops_until = 0.0  # time.monotonic() until which it is kept
         self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
         self._samples_keys = not config.metrics_prefixes
@@ -128,7 +126,16 @@ class Telemetry:
             return stats_request(self.all(), time.time())
         if name == commands.RL_POLICIES:
             return self._policies_request()
-        return self._tops.reply(int(args[0]), len(args) > 1)
+        return self._top_request(int(args[0]), len(args) > 1)
+
+    def _top_request(self, number: int, refused: bool) -> bytes:
+        """Return the request for RL.TOP. The keys of all workers are merged every TOP_S at most."""
+        now = time.monotonic()
+        if now >= self._tops_until:
+            tops = [self._top.state(), *(each.top for each in self.all()[1:])]
+            self._tops = {kind: merge(tops, MOST, kind) for kind in (False, True)}
+            self._tops_until = now + TOP_S
+        return top_request(self._tops[refused][:number], refused)
 
     def _policies_request(self) -> bytes:
         """Return the request for RL.POLICIES. It may be large, and is kept for up to MOST_S."""

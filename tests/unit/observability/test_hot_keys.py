@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,6 @@ from rlproxy.observability.hot_keys import (
     SLOT_S,
     SLOTS,
     HotKeys,
-    Merged,
     Row,
     Sizes,
     Slot,
@@ -150,36 +148,6 @@ def test_published_counts_are_at_most_a_second_old() -> None:
     bench.top.published()  # hits, and in the next call refusals
     assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0, b"")]
     assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0, b"")]
-
-
-def test_frequent_queries_get_a_recent_result() -> None:
-    bench = Bench(SIZES)
-    reads = []
-
-    def read() -> list[dict[str, Any]]:
-        reads.append(bench.now)
-        return [bench.top.state(), {}]
-
-    rendered = []
-
-    def render(rows: list[Row], refused: bool) -> bytes:
-        rendered.append(rows)
-        return repr([row if refused else row[:3] for row in rows]).encode()
-
-    merged = Merged(lambda: bench.now, read, render)
-    bench.add([b"a", b"b", b"a"], [b"b"])
-    assert merged.reply(1, False) == b"[(b'a', 2, 0)]"
-    bench.add([b"b", b"b"], [])
-    assert merged.reply(9, True) == b"[(b'b', 1, 0, b'')]"
-    for _ in range(9):
-        assert merged.reply(1, False) == b"[(b'a', 2, 0)]"
-    assert len(rendered) == 2
-    bench.now += 0.25
-    assert merged.reply(1, False) == b"[(b'b', 3, 0)]"
-    assert len(reads) == 2
-    for n in range(1, 100):
-        assert merged.reply(n, False).count(b"(") == min(n, 2)
-        assert len(merged._rendered) <= 16
 
 
 def test_published_keys_fit_the_shared_memory() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from rlproxy.config.config import Config
@@ -13,12 +13,13 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
+from rlproxy.observability.hot_keys import HotKeys, Row, merge
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Facts, Published
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import ClientCounts
 from rlproxy.process.post import Post
-from rlproxy.process.telemetry import Telemetry
+from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
@@ -93,6 +94,41 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
     assert len(read) == 2
+
+
+def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, settings = SharedMemory(2), context()
+    telemetry, now = made(memory, settings), [1000.0]
+    monkeypatch.setattr("rlproxy.process.telemetry.time.monotonic", lambda: now[0])
+    other = HotKeys(lambda: now[0])
+    merges = []
+
+    def merging(tops: list[dict[str, Any]], number: int, refused: bool) -> list[Row]:
+        merges.append(refused)
+        return merge(tops, number, refused)
+
+    monkeypatch.setattr("rlproxy.process.telemetry.merge", merging)
+
+    def top(number: int, *more: bytes) -> list[bytes]:
+        request = telemetry.request(b"RL.TOP", [b"%d" % number, *more])
+        return request.split(b"\r\n")[8::2]  # behind EVAL, the script, and 0
+
+    other.add([b"$1\r\na\r\n"] * 2, [])
+    memory.publish(1, Published(time.time(), {}, other.state()))
+    count = settings.stats.on_keys
+    assert count is not None
+    count([b"$1\r\na\r\n", b"$1\r\nb\r\n"], [b"$1\r\nb\r\n"], 1, {})
+    assert top(1) == [b"a", b"3", b"0"]
+    count([b"$1\r\nb\r\n"] * 4, [], 1, {})
+    for number in (1, 2):
+        assert top(number) == [b"a", b"3", b"0", b"b", b"1", b"0"][: 3 * number]
+    assert top(9, b"REFUSED") == [b"b", b"1", b"0", b""]
+    assert merges == [False, True]
+    now[0] += TOP_S
+    assert top(1) == [b"b", b"5", b"0"]
+    assert merges == [False, True] * 2
 
 
 def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
