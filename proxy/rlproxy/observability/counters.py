@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
@@ -64,12 +65,7 @@ class Times:
 
     def add(self, time_s: float) -> None:
         """Count one time."""
-        at = 0
-        for bound in TIMES_S:
-            if time_s <= bound:
-                break
-            at += 1
-        self.classes[at] += 1
+        self.classes[bisect_left(TIMES_S, time_s)] += 1
         self.sum_s += time_s
 
 

@@ -308,7 +308,7 @@ class HotKeys:
         self._windows = {"hits": self._hits, "refused": self._refused}
         self._rules: dict[bytes, bytes] = {}  # see Summary.rules
         self._published: dict[str, Any] = {}
-        self._published_at = dict.fromkeys(self._windows, self._began)
+        self._published_until = self._began
 
     def add(
         self, keys: Keys, refused: Keys, stride_: int = 1, rules: Mapping[bytes, Rule] = _NONE
@@ -347,18 +347,11 @@ class HotKeys:
         }
 
     def published(self) -> dict[str, Any]:
-        """Return a state at most about one second old, for merge() and covered().
-
-        A call refreshes either the hits or the refusals, in turn, so that it takes a millisecond.
-        """
-        if not self._published:
-            self._published = self.state()
+        """Return a state at most one second old, for merge() and covered()."""
         now = self._clock()
-        for name, at in self._published_at.items():
-            if now - at >= CACHED_S:
-                self._published_at[name] = now
-                self._published |= {name: self._busiest(name), "seconds": round(self.seconds(), 3)}
-                break
+        if now >= self._published_until:
+            self._published_until = now + CACHED_S
+            self._published = self.state()
         return self._published
 
     def _busiest(self, name: str) -> Summary:
