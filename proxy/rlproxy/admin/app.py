@@ -75,8 +75,8 @@ class Pages:
     actions: None without --admin-actions; then neither the routes nor the page have them.
     """
 
-    def __init__(self, watch: Reader, actions: Actions | None = None) -> None:
-        self._watch = watch
+    def __init__(self, reader: Reader, actions: Actions | None = None) -> None:
+        self._reader = reader
         self._actions = actions
         form = b"" if actions is None else FORM.read_bytes()
         self._page = PAGE.read_bytes().replace(FORM_MARK, form)
@@ -112,14 +112,14 @@ class Pages:
         return Response(self._page, media_type="text/html")
 
     async def _json(self, _request: Request) -> Response:
-        text = json.dumps(self._watch.view(), separators=(",", ":"))
+        text = json.dumps(self._reader.view(), separators=(",", ":"))
         return Response(text, media_type="application/json")
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(self._watch.metrics(), headers={"content-type": METRICS_TYPE})
+        return Response(self._reader.metrics(), headers={"content-type": METRICS_TYPE})
 
     async def _alive(self, _request: Request) -> Response:
-        return _verdict(not_alive(self._watch.seen()), "ok")
+        return _verdict(not_alive(self._reader.seen()), "ok")
 
     async def _ready(self, request: Request) -> Response:
         leave_out = []
@@ -129,7 +129,7 @@ class Pages:
                 known = ", ".join(f"exclude={each}" for each in EXCLUDABLE)
                 return PlainTextResponse(f"The parameters here are {known}.\n", 400)
             leave_out.append(value)
-        seen = self._watch.seen()
+        seen = self._reader.seen()
         return _verdict(not_ready(seen, leave_out), _ready(seen))
 
 
@@ -219,10 +219,10 @@ def _place(error: BaseException) -> str:
 
 
 def application(
-    watch: Reader, local: bool, throttle: LogThrottle, actions: Actions | None = None
+    reader: Reader, local: bool, throttle: LogThrottle, actions: Actions | None = None
 ) -> Guard:
     """Return the ASGI application; see Guard for `local` and `throttle`, Pages for `actions`."""
-    pages = Pages(watch, actions)
+    pages = Pages(reader, actions)
     return Guard(pages.router(), pages.policy(), local, throttle)
 
 
@@ -291,10 +291,10 @@ class AdminServer(uvicorn.Server):
     """The HTTP server. It ends with the process `parent`; a signal ends it at once."""
 
     def __init__(
-        self, config: uvicorn.Config, watch: Reader, throttle: LogThrottle, parent: int
+        self, config: uvicorn.Config, reader: Reader, throttle: LogThrottle, parent: int
     ) -> None:
         super().__init__(config)
-        self._watch = watch
+        self._reader = reader
         self._throttle = throttle
         self._parent = parent
 
@@ -316,7 +316,7 @@ class AdminServer(uvicorn.Server):
         while os.getppid() == self._parent:
             now = time.monotonic()
             if now >= due:
-                due = now + self._watch.look()
+                due = now + self._reader.look()
                 self._throttle.sweep()
             await asyncio.sleep(min(1.0, due - now))
         self.should_exit = True
@@ -333,14 +333,14 @@ def served(
     name = sock.getsockname()
     local = isinstance(name, tuple) and Peer(name[0]).local
     throttle = LogThrottle(time.monotonic, logs.log.error)
-    watch = Reader(memory)
+    reader = Reader(memory)
     actions = None
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, watch.reloaded, throttle)
+        actions = Actions(access, parent, reader.reloaded, throttle)
     config = uvicorn.Config(
-        application(watch, local, throttle, actions),
+        application(reader, local, throttle, actions),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -355,7 +355,7 @@ def served(
     )
     # uvicorn logs a line per malformed request, which clients cause at will. Guard logs the rest.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    return AdminServer(config, watch, throttle, parent)
+    return AdminServer(config, reader, throttle, parent)
 
 
 def main(argv: Sequence[str]) -> int:
