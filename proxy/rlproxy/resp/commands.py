@@ -28,9 +28,8 @@ SCRIPT: Final = 12
 WAIT: Final = 13  # WAIT and WAITAOF: concern the writes of the connection they are sent on
 PUBSUB: Final = 14  # any number of replies, each of them a frame
 STREAM: Final = 15  # afterwards replies cannot be counted
-HTTP: Final = 16  # Redis closes the connection without a reply and drops unsent replies
-INTROSPECT: Final = 17  # COMMAND: stateless, but the RL commands are added to its reply
-OF_NODE: Final = 18  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
+INTROSPECT: Final = 16  # COMMAND: stateless, but the RL commands are added to its reply
+OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
 
 # Kinds of commands that clients send first on a connection (handshake).
 GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
@@ -174,7 +173,8 @@ FOLLOWED: Final[dict[bytes, int]] = {
     **dict.fromkeys((b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"), PUBSUB),
     # REPLCONF ACK and a SHUTDOWN that succeeds give no reply, DEBUG PROTOCOL replies with pushes.
     **dict.fromkeys((b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF", b"SHUTDOWN", b"DEBUG"), STREAM),
-    **dict.fromkeys((b"POST", b"HOST:"), HTTP),
+    # Redis closes the connection without a reply and drops unsent replies.
+    **dict.fromkeys((b"POST", b"HOST:"), STREAM),
 }
 
 # Commands left out of every list on purpose: they leave state that the session does not track.

@@ -217,8 +217,6 @@ class PrivateStream:
                 wait = WAIT_HANDSHAKE
             slot = slot or Slot(s.S_DROP)
             slot.trusted = command.kind != c.CLIENT
-        if command.kind == c.HTTP:
-            slots.hushed = True
         if slot is None:
             slots.expect_one()
             return wait

@@ -30,11 +30,8 @@ from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.slots import Catch, Slot, SlotQueue
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
-LAST_REPLY: Final = 24  # bytes by which a protocol error is recognized
 
 _ERROR: Final = 45  # the first byte of an error
-# Replies to commands of the proxy's own.
-_NOT_THE_CLIENTS: Final = (s.S_DROP, s.S_ASKED)
 
 
 class ReplySlots(SlotQueue):
@@ -42,12 +39,10 @@ class ReplySlots(SlotQueue):
 
     __slots__ = (
         "_counting",
-        "_last_reply",
         "_replies",
         "_start",
         "_state",
         "_stats",
-        "hushed",
         "identity_moved",
         "missing",
         "out",
@@ -64,9 +59,7 @@ class ReplySlots(SlotQueue):
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
         self._counting = True  # requests still get slots
-        self._last_reply: bytes = b""  # first bytes of the latest reply, while more are owed
         self.raw = False  # all bytes are passed on as they come
-        self.hushed = False  # Redis will close without a reply
         # Findings of the latest look, for the caller to read and to clear.
         self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
@@ -175,7 +168,12 @@ class ReplySlots(SlotQueue):
             elif not self._answer_slot(slot, kind):
                 break
         self._pass_on(data, self._start)
-        self._remember_last(data)
+        if self.raw:
+            left = replies.rest()
+            if left:
+                self.out.append(left)
+        else:
+            replies.release()
 
     def _unrequested(self, size: int) -> None:
         """Pass on what comes while no reply is owed: pushes, or bytes of another protocol."""
@@ -293,45 +291,21 @@ class ReplySlots(SlotQueue):
             self.out.append(reply)
 
     def lost(self) -> bool:
-        """Handle the end of the connection.
-
-        Replies of the proxy, and errors for hits, are sent in order. They end at the first reply
-        that is owed to another command of the client.
+        """Handle the end of the connection: no reply that is owed will come.
 
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
-        while self.awaits_lane():
-            self.lane_replied(r.LOST)
         replies = self._replies
-        slot = self.head
         mid = replies.mid
-        if not self.raw:
-            broken_off = mid
-            if slot is None or slot.kind not in _NOT_THE_CLIENTS:
-                left = replies.rest()
-                edited = isinstance(slot, Catch)  # half of such a reply is of no use
-                hit = slot is not None and slot.kind == s.S_HIT
-                if left and not (hit and slot is not None and (edited or slot.call is not None)):
-                    broken_off = True
-                    if not edited:
-                        self.out.append(left)
-            if (
-                self.hushed
-                or self._state.quitting
-                or self._last_reply.startswith(b"-ERR Protocol error")
-            ):
-                broken_off = True  # Redis closed on purpose, after its last reply
-            while slot is not None and not broken_off:
-                if slot.kind == s.S_HIT:
-                    if slot.call is not None:
-                        self._counted(slot.call, r.LOST)
-                    self.out.append(r.LOST)
-                elif slot.kind == s.S_LOCAL:
-                    self.out.append(slot.data)
-                elif slot.kind not in _NOT_THE_CLIENTS:
-                    break
-                slot = slot.next
-        self.forget()
+        slot = self.head
+        if slot is None or slot.kind == s.S_PASS:
+            left = replies.rest()
+            if left:
+                self.out.append(left)
+        while slot is not None:
+            if slot.call is not None:
+                self._counted(slot.call, r.LOST)
+            slot = slot.next
         self.clear()
         self._replies = ReplyFramer()
         return mid
@@ -365,21 +339,6 @@ class ReplySlots(SlotQueue):
         end = self._replies.pos
         if end > start:
             self.out.append(data if start == 0 and end == len(data) else data[start:end])
-
-    def _remember_last(self, data: bytes) -> None:
-        replies = self._replies
-        if self.raw:
-            left = replies.rest()
-            if left:
-                self.out.append(left)
-            return
-        if self.head is None:
-            self._last_reply = b""
-        elif replies.last >= 0:
-            self._last_reply = data[replies.last : replies.last + LAST_REPLY]
-        elif len(self._last_reply) < LAST_REPLY:
-            self._last_reply += data[: LAST_REPLY - len(self._last_reply)]
-        replies.release()
 
     def _go_raw(self) -> None:
         """Pass on replies as they come from here on."""

@@ -142,12 +142,16 @@ class Session(SessionParts):
 
     def abandon(self) -> None:
         """End the session of a client that is gone; further replies are discarded."""
+        self._cancel_held()
+        self._take_no_more()
+        self.closed = True
+
+    def _cancel_held(self) -> None:
+        """Take the held hit from its queue, without a reply."""
         if self._held is not None:
             self._held.cancel()
             self._held = None
             self.lanes.remove_held()
-        self._take_no_more()
-        self.closed = True
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
@@ -413,10 +417,7 @@ class Session(SessionParts):
             self.resume()
 
     def upstream_lost(self) -> None:
-        """Handle the end of the private connection, then close.
-
-        The RL commands whose place among the replies is certain are answered first.
-        """
+        """Handle the end of the private connection: close behind the replies of lanes."""
         if self._closing:
             return
         private = self.private
@@ -427,10 +428,7 @@ class Session(SessionParts):
             return
         private.status = LOST
         self.wait = WAIT_NOTHING
-        if self._held is not None:
-            self.lanes.answer_head(r.LOST)
-            self._held.cancel()
-            self._held = None
+        self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.
             self.lanes.abandon()

@@ -77,22 +77,15 @@ def test_quit_is_answered_without_redis() -> None:
     assert bench.session.closed
 
 
-VALUE = r.bulk(b"-ERR Protocol error")  # only reads like one
-
 LOSSES = [
-    # sent, answered before the loss, what the client gets, behind that
-    (HIT + HIT, b"", r.LOST * 2),
-    (HIT + HIT, FIVE, FIVE + r.LOST),
-    (HIT + PING + HIT, b"", r.LOST),
-    (PING + HIT, b"", b""),
-    (PING + HIT + WRONG_HIT + HIT + PING, PONG, PONG + r.LOST + ARITY + r.LOST),
-    (PING + HIT, b"-ERR Protocol error: x\r\n", b"-ERR Protocol error: x\r\n"),
-    (PING + HIT, VALUE, VALUE + r.LOST),
-    (PING + HIT, PONG + FIVE[:5], PONG + r.LOST),
+    # sent, answered before the loss, and what the client has of it
+    (HIT + HIT, b"", b""),
+    (HIT + HIT, FIVE, FIVE),
+    (PING + HIT + WRONG_HIT + HIT + PING, PONG, PONG),
+    (PING + HIT, PONG + FIVE[:5], PONG),
+    (HIT + PING, FIVE + PONG[:3], FIVE + PONG[:3]),
     (PING + HIT, PONG[:3], PONG[:3]),
-    (bulks(b"MULTI") + HIT, b"+OK\r\n", b"+OK\r\n" + r.LOST),
-    (bulks(b"QUIT"), b"+OK\r\n", b"+OK\r\n"),
-    (bulks(b"QUIT") + HIT + PING, b"+OK\r\n", b"+OK\r\n"),
+    (bulks(b"MULTI") + HIT, b"+OK\r\n", b"+OK\r\n"),
     (bulks(b"QUIT") + WRONG_HIT, b"+OK\r\n", b"+OK\r\n"),
 ]
 

@@ -183,11 +183,12 @@ def test_no_part_holds_a_session_that_is_let_go() -> None:
     assert [each.__name__ for each in holders if each.__module__.startswith("rlproxy.")] == []
 
 
-def test_what_was_lost_with_its_connection_is_an_error_in_every_mode() -> None:
+def test_what_was_lost_with_its_connection_is_not_admitted() -> None:
     bench = Faulty("allow").open()
     bench.send(HIT)
     bench.session.upstream_lost()
-    assert bench.down() == r.LOST
+    assert bench.down() == b""
+    assert bench.session.closed
     assert bench.circuit.counts.failed_open == 0
 
 
