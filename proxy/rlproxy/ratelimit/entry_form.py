@@ -1,4 +1,4 @@
-"""The form of a server's entries for COMMAND, and the entries of the RL commands in that form."""
+"""The entries of the RL commands for COMMAND in the form of Redis 7, as RESP2 or RESP3."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from rlproxy.resp import encoding as r
 
 
 class Form:
-    """The form of a server's entries on one connection. Before learn(): Valkey 9.1 in RESP2."""
+    """The form of entries in one protocol: RESP2, or RESP3 with sets and maps."""
 
-    __slots__ = ("fields", "no_subcommands", "resp3")
+    __slots__ = ("_resp3",)
 
-    def __init__(self, resp3: bool = False) -> None:
-        self.resp3 = resp3
-        self.fields = 10  # fields of an entry; servers before 7.0 leave out the later ones
-        self.no_subcommands = b"*0\r\n"  # an empty set in RESP3 of some servers
-
-    def learn(self, entry: bytes) -> None:
-        """Take the form from a server's own `entry`; a nil or an error changes nothing."""
-        lines = entry.split(b"\r\n", 5)
-        if len(lines) < 6 or lines[0][:1] != b"*" or lines[4][:1] not in (b"*", b"~"):
-            return
-        self.fields = int(lines[0][1:])
-        self.resp3 = lines[4][:1] == b"~"
-        # An entry ends with its field of subcommands, or with that of its last subcommand.
-        last = entry[-4:]
-        self.no_subcommands = last if last == b"~0\r\n" else b"*0\r\n"
+    def __init__(self, resp3: bool) -> None:
+        self._resp3 = resp3
 
     def info(self, entry: Entry) -> bytes:
         """Return `entry` as in the reply to COMMAND and COMMAND INFO."""
@@ -34,16 +21,15 @@ class Form:
         fields = [
             r.bulk(entry.name),
             b":%d\r\n" % entry.arity,
-            self.words(entry.flags),
+            self._words(entry.flags),
             first,
             last,
             step,
-            self.words(entry.categories),
+            self._words(entry.categories),
             self._set([r.bulk(tip) for tip in entry.tips]),
             self._set([self._key_spec(entry)] if entry.keys else []),
-            self.no_subcommands,
+            b"*0\r\n",  # subcommands
         ]
-        fields = fields[: self.fields]
         return b"*%d\r\n" % len(fields) + b"".join(fields)
 
     def docs(self, entry: Entry) -> bytes:
@@ -58,8 +44,7 @@ class Form:
             pairs.append((b"arguments", self._arguments(entry.arguments)))
         return r.bulk(entry.name) + self._map(pairs)
 
-    def words(self, words: list[bytes]) -> bytes:
-        """Return a set of flags or categories."""
+    def _words(self, words: list[bytes]) -> bytes:
         return self._set([b"+%b\r\n" % word for word in words])
 
     def _key_spec(self, entry: Entry) -> bytes:
@@ -71,7 +56,7 @@ class Form:
             (b"limit", b":0\r\n"),
         ]
         pairs = [
-            (b"flags", self.words(entry.keys)),
+            (b"flags", self._words(entry.keys)),
             (b"begin_search", self._map(index)),
             (b"find_keys", self._map([(kind, r.bulk(b"range")), (spec, self._map(reach))])),
         ]
@@ -89,14 +74,14 @@ class Form:
         if argument.token:
             pairs.append((b"token", r.bulk(argument.token)))
         if argument.flags:
-            pairs.append((b"flags", self.words([*argument.flags])))
+            pairs.append((b"flags", self._words([*argument.flags])))
         if argument.below:
             pairs.append((b"arguments", self._arguments(argument.below)))
         return self._map(pairs)
 
     def _set(self, members: list[bytes]) -> bytes:
-        return (b"~%d\r\n" if self.resp3 else b"*%d\r\n") % len(members) + b"".join(members)
+        return (b"~%d\r\n" if self._resp3 else b"*%d\r\n") % len(members) + b"".join(members)
 
     def _map(self, pairs: list[tuple[bytes, bytes]]) -> bytes:
-        head = b"%%%d\r\n" % len(pairs) if self.resp3 else b"*%d\r\n" % (2 * len(pairs))
+        head = b"%%%d\r\n" % len(pairs) if self._resp3 else b"*%d\r\n" % (2 * len(pairs))
         return head + b"".join([r.bulk(name) + value for name, value in pairs])

@@ -1,6 +1,6 @@
 """The editing of Redis' replies to COMMAND and its subcommands: the RL commands are added.
 
-`plan()` reads the arguments of a COMMAND that goes upstream and returns the treatment of its reply,
+`edit()` reads the arguments of a COMMAND that goes upstream and returns the editing of its reply,
 which is awaited whole:
 
 - COMMAND, DOCS and LIST get the proxy's entries behind Redis' own;
@@ -8,25 +8,23 @@ which is awaited whole:
 - COUNT is raised by their number;
 - GETKEYS is answered where Redis does not have the command.
 
-Errors are not changed. The form (number of fields, sets or arrays) is that of Redis' own entries.
+Errors are not changed.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.session import slots as s
-from rlproxy.session.slots import Catch
 
 # Bytes; a longer COMMAND (names, or the keys of a GETKEYS) is not edited. Its arguments are stored
 # until it is answered, and a client may send many such commands and read no reply.
 MAX_EDITED: Final = 512
 
-FORM_CALL: Final = r.bulks(b"COMMAND", b"INFO", b"GET")  # its reply shows the form
 UNKNOWN: Final = b"-ERR Invalid command specified\r\n"
 KEYLESS: Final = b"-ERR The command has no key arguments\r\n"
 WRONG_ARITY: Final = b"-ERR Invalid number of arguments specified for command\r\n"
@@ -37,18 +35,12 @@ _ALL: Final = {entry.name: entry for entry in ENTRIES}
 _NO_THROTTLE: Final = {entry.name: entry for entry in ENTRIES if entry.name != b"cl.throttle"}
 
 
-class Plan(NamedTuple):
-    """The treatment of one COMMAND: `slot` awaits its reply.
-
-    If there is `form`, FORM_CALL must be sent before the COMMAND, and `form` awaits its reply.
-    """
-
-    slot: Catch
-    form: Catch | None = None
+# Returns the client's reply: its arguments are Redis' reply, and whether the protocol is RESP3.
+Edit = Callable[[bytes, bool], bytes]
 
 
-def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
-    """Return the treatment of a COMMAND; None if its reply is passed on unchanged.
+def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
+    """Return the editing of the reply to a COMMAND; None if it is passed on unchanged.
 
     args: all its arguments.
     native_throttle: Redis itself has CL.THROTTLE.
@@ -58,36 +50,32 @@ def plan(args: list[bytes], native_throttle: bool) -> Plan | None:
     rest = args[1:]
     names = [name.lower() for name in rest]
     if word == b"INFO" and not rest:
-        return Plan(Catch(lambda frame: _all(frame, list(entries.values()))))
+        return lambda frame, resp3: _all(frame, list(entries.values()), resp3)
     if word == b"COUNT":
-        return Plan(Catch(lambda frame: _extended(frame, b":", len(entries), b"")))
+        return lambda frame, _: _extended(frame, b":", len(entries), b"")
     if word == b"LIST" and not rest:
         ours = b"".join([r.bulk(name) for name in entries])
-        return Plan(Catch(lambda frame: _extended(frame, b"*~", len(entries), ours)))
+        return lambda frame, _: _extended(frame, b"*~", len(entries), ours)
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
         found = [entries[name] for name in dict.fromkeys(names or entries) if name in entries]
-        return Plan(Catch(lambda frame: _docs(frame, found))) if found else None
+        return (lambda frame, _: _docs(frame, found)) if found else None
     if word == b"INFO" and any(name in entries for name in names):
-        form = Form()
         named = [entries.get(name) for name in names]
-        return Plan(Catch(lambda frame: _info(frame, named, form)), _form_slot(form))
+        return lambda frame, resp3: _info(frame, named, resp3)
     if word == b"GETKEYS" and names and names[0] in entries:
         entry = entries[names[0]]
-        return Plan(Catch(lambda frame: _keys(frame, entry, rest)))
+        return lambda frame, _: _keys(frame, entry, rest)
     return None
 
 
-def _all(frame: bytes, entries: list[Entry]) -> bytes:
-    """The reply to COMMAND: the proxy's entries follow Redis' own, in their form."""
-    if _count(frame, b"*") < 1:
-        return frame
-    form = Form()
-    form.learn(frame.partition(b"\r\n")[2])
+def _all(frame: bytes, entries: list[Entry], resp3: bool) -> bytes:
+    """The reply to COMMAND: the proxy's entries follow Redis' own."""
+    form = Form(resp3)
     return _extended(frame, b"*", len(entries), b"".join([form.info(each) for each in entries]))
 
 
-def _info(frame: bytes, entries: list[Entry | None], form: Form) -> bytes:
+def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     """The reply to COMMAND INFO with names: the proxy's `entries` replace nil, one for each name.
 
     None for a name that is not the proxy's.
@@ -97,6 +85,7 @@ def _info(frame: bytes, entries: list[Entry | None], form: Form) -> bytes:
     line, _, values = frame.partition(b"\r\n")
     framer = ReplyFramer()
     framer.feed(values)
+    form = Form(resp3)
     parts = [line, b"\r\n"]
     for entry in entries:
         value = framer.frame()
@@ -130,19 +119,6 @@ def _keys(frame: bytes, entry: Entry, words: list[bytes]) -> bytes:
     if size < -entry.arity or (entry.arity > 0 and size != entry.arity):
         return WRONG_ARITY
     return r.bulks(*(words[1:] if entry.many else words[1:2]))
-
-
-def _form_slot(form: Form) -> Catch:
-    """The reply to FORM_CALL, which `form` is taken from."""
-
-    def learn(frame: bytes) -> bytes:
-        line, _, entry = frame.partition(b"\r\n")
-        if line == b"*1":
-            form.resp3 = entry == b"_\r\n"
-            form.learn(entry)
-        return b""
-
-    return Catch(learn, s.S_ASKED)
 
 
 def _count(frame: bytes, kinds: bytes) -> int:

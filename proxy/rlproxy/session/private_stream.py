@@ -249,18 +249,16 @@ class PrivateStream:
 
         RL commands are added to the reply if its place is certain.
         """
-        slots = self.slots
+        slots, state = self.slots, self.state
         short = requests.size() <= command_replies.MAX_EDITED
-        plan: command_replies.Plan | None = None
-        if code == COMMAND and short and not requests.oversize and slots.can_count():
-            plan = command_replies.plan(requests.arguments(), self._context.server.has_throttle)
-        if plan is None:
+        known = code == COMMAND and short and not requests.oversize and slots.can_count()
+        args = requests.arguments() if known else []
+        native = self._context.server.has_throttle
+        edit = command_replies.edit(args, native) if known else None
+        if edit is None:
             slots.expect_one()
-            return
-        if plan.form is not None:
-            self.out.append(command_replies.FORM_CALL)
-            slots.expect(plan.form)
-        slots.expect(plan.slot)
+        else:
+            slots.expect(Catch(lambda reply: edit(reply, state.protocol == 3)))
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""

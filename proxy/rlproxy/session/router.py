@@ -299,7 +299,6 @@ class Router(SessionPart):
             self._forwards = True
             return WAIT_NOTHING
         elif kind == c.INTROSPECT:
-            self._send_run(requests.start)
             private.introspect(requests, code)
             self._forwards = True
             return WAIT_NOTHING

@@ -6,25 +6,24 @@ import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.session import slots as s
-from rlproxy.session.command_replies import KEYLESS, UNKNOWN, WRONG_ARITY, Plan, plan
+from rlproxy.session.command_replies import KEYLESS, UNKNOWN, WRONG_ARITY, Edit, edit
 
-from tests.unit.session.entries import GET_6, GET_7, PING_10, PING_ARRAY, PING_SETS, form, split
+from tests.unit.session.entries import GET_7, PING_10, PING_SETS, split
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 NAMES = list(BY_NAME)
 LISTED = b"*2\r\n$3\r\nget\r\n$3\r\nset\r\n"
 
 
-def planned(*words: bytes, native: bool = False) -> Plan | None:
-    return plan(list(words), native)
+def planned(*words: bytes, native: bool = False) -> Edit | None:
+    return edit(list(words), native)
 
 
-def caught(reply: bytes, *words: bytes, native: bool = False) -> bytes:
+def caught(reply: bytes, *words: bytes, native: bool = False, resp3: bool = False) -> bytes:
     """What becomes of a reply."""
     made = planned(*words, native=native)
     assert made is not None
-    return made.slot.edit(reply)
+    return made(reply, resp3)
 
 
 # -- what is done about a COMMAND ------------------------------------------------------------------
@@ -65,59 +64,46 @@ EDITED = [
 @pytest.mark.parametrize("words", EDITED, ids=str)
 @pytest.mark.parametrize("reply", ERRORS)
 def test_what_is_not_the_reply_stays_as_it_is(words: tuple[bytes, ...], reply: bytes) -> None:
-    made = planned(*words)
-    assert made is not None
-    assert made.slot.edit(reply) == reply
+    assert caught(reply, *words) == reply
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_count(native: bool) -> None:
-    made = planned(b"COUNT", native=native)
-    assert made is not None
-    assert made.slot.edit(b":240\r\n") == b":%d\r\n" % (240 + len(ENTRIES) - native)
+    total = 240 + len(ENTRIES) - native
+    assert caught(b":240\r\n", b"COUNT", native=native) == b":%d\r\n" % total
 
 
 @pytest.mark.parametrize("words", [(), (b"INFO",)])
 @pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("first", [GET_6, GET_7, PING_10, PING_SETS, PING_ARRAY])
-def test_all(words: tuple[bytes, ...], native: bool, first: bytes) -> None:
+@pytest.mark.parametrize("resp3", [False, True])
+@pytest.mark.parametrize("theirs", [b"", PING_10 * 3, PING_SETS * 3])
+def test_all(words: tuple[bytes, ...], native: bool, resp3: bool, theirs: bytes) -> None:
     ours = [entry for entry in ENTRIES if not native or entry.name != b"cl.throttle"]
-    got = caught(b"*3\r\n" + first * 3, *words, native=native)
-    told = b"".join(form(first).info(entry) for entry in ours)
-    assert got == b"*%d\r\n" % (3 + len(ours)) + first * 3 + told
-    assert caught(b"*1\r\n" + first, *words, native=native).endswith(first + told)
-
-
-def test_nothing_is_added_where_there_is_no_form_to_follow() -> None:
-    assert caught(b"*0\r\n", b"INFO") == b"*0\r\n"  # Redis 6.2
+    count = 3 if theirs else 0
+    got = caught(b"*%d\r\n" % count + theirs, *words, native=native, resp3=resp3)
+    told = b"".join(Form(resp3).info(entry) for entry in ours)
+    assert got == b"*%d\r\n" % (count + len(ours)) + theirs + told
 
 
 @pytest.mark.parametrize("nil", [b"$-1\r\n", b"_\r\n", b"*-1\r\n"])
-@pytest.mark.parametrize("learnt", [GET_7, PING_SETS, PING_10])
-def test_info(nil: bytes, learnt: bytes) -> None:
+@pytest.mark.parametrize("resp3", [False, True])
+def test_info(nil: bytes, resp3: bool) -> None:
     words = (b"INFO", b"nosuch", b"RL.HIT", b"get", b"ping", b"rl.help", b"rl.hit")
-    made = planned(*words)
-    assert made is not None
-    assert made.form is not None
-    assert made.form.kind == s.S_ASKED
-    assert made.form.edit(b"*1\r\n" + learnt) == b""
     redis = [nil, nil, GET_7, PING_10, nil, nil]
-    hit, help_ = (form(learnt).info(BY_NAME[name]) for name in (b"rl.hit", b"rl.help"))
+    hit, help_ = (Form(resp3).info(BY_NAME[name]) for name in (b"rl.hit", b"rl.help"))
     expected = [nil, hit, GET_7, PING_10, help_, hit]
-    assert made.slot.edit(b"*6\r\n" + b"".join(redis)) == b"*6\r\n" + b"".join(expected)
+    got = caught(b"*6\r\n" + b"".join(redis), *words, resp3=resp3)
+    assert got == b"*6\r\n" + b"".join(expected)
 
 
 def test_info_of_what_redis_knows_itself_is_redis_own() -> None:
-    made = planned(b"INFO", b"cl.throttle")
-    assert made is not None
-    assert made.slot.edit(b"*1\r\n" + GET_7) == b"*1\r\n" + GET_7
+    assert caught(b"*1\r\n" + GET_7, b"INFO", b"cl.throttle") == b"*1\r\n" + GET_7
     assert planned(b"INFO", b"cl.throttle", native=True) is None
 
 
 def test_info_of_another_length_stays_as_it_is() -> None:
-    made = planned(b"INFO", b"rl.hit", b"get")
-    assert made is not None
-    assert made.slot.edit(b"*3\r\n" + GET_7 * 3) == b"*3\r\n" + GET_7 * 3
+    three = b"*3\r\n" + GET_7 * 3
+    assert caught(three, b"INFO", b"rl.hit", b"get") == three
 
 
 def test_docs() -> None:
@@ -128,7 +114,7 @@ def test_docs() -> None:
     assert caught(b"%1\r\n" + pair, *named) == b"%3\r\n" + pair + ours
     assert caught(b"%0\r\n", *named) == b"%2\r\n" + ours
     pair = bulk(b"get") + bulks(b"group", b"string")
-    ours = Form().docs(help_) + Form().docs(reset)
+    ours = Form(False).docs(help_) + Form(False).docs(reset)
     assert caught(b"*2\r\n" + pair, *named) == b"*6\r\n" + pair + ours
     assert caught(b"*0\r\n", *named) == b"*4\r\n" + ours
 
