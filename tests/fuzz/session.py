@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.ratelimit import algorithms
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import shadow
@@ -24,7 +23,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_HELD, Session
-from rlproxy.session.waits import WAIT_HELD, WAIT_PACE, WAIT_TICK
+from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 
 from tests.contexts import worker_context
 from tests.fuzz import reference
@@ -330,9 +329,8 @@ class Walk:
             session.private.out.clear()
             if data and session.private.status == private_stream.OPEN_NOW:
                 self.redis.feed(data)
-            turns = session.wait in (WAIT_TICK, WAIT_PACE) and not self.full
+            turns = session.wait == WAIT_TICK and not self.full
             if turns:
-                session.context.budget.slow_hits = SLOW_HITS
                 session.context.budget.work = 0
                 session.go_on()
             elif not session.private.out:
@@ -365,7 +363,7 @@ class Walk:
         session, redis = self.session, self.redis
         if session.private.status != private_stream.OPEN_NOW or session.closed:
             return
-        if session.requests.slow and session.wait != WAIT_HELD:
+        if session.slow and session.wait != WAIT_HELD:
             return
         data, redis.out = redis.out[:size], redis.out[size:]
         session.now = self.clock.now
@@ -486,7 +484,7 @@ class Walk:
             if choices.below(2):
                 session.leaves_unread()
             else:
-                session.requests.slow = False
+                session.reads_on()
             self.move()
         elif kind == 56:
             self.full = bool(choices.below(2))
@@ -596,7 +594,7 @@ class Walk:
 
     def finish(self) -> None:
         session = self.session
-        session.requests.slow = False
+        session.reads_on()
         self.full = False
         for _ in range(2000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)

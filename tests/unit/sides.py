@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rlproxy.fairness.budget import SLOW_HITS
 from rlproxy.session.session import Session
-from rlproxy.session.waits import WAIT_PACE, WAIT_TICK
+from rlproxy.session.waits import WAIT_TICK
 
 
 class Sides:
@@ -25,11 +24,7 @@ class Sides:
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait in (
-            WAIT_TICK,
-            WAIT_PACE,
-        ):  # its owner gives it its share of the ticks
-            self.session.context.budget.slow_hits = SLOW_HITS
+        while self.session.wait == WAIT_TICK:  # its owner gives it its share of the ticks
             self.session.go_on()
         out = b"".join(self.session.private.out)
         self.session.private.out.clear()

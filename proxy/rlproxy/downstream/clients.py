@@ -71,9 +71,7 @@ class Clients:
         self.fan_out = FanOutReader(loop)
         self.clients: set[ClientConnection] = set()
         self.round: list[ClientConnection] = []  # clients that the next sweeps check
-        self.scheduler = Scheduler(
-            budget=context.budget, call_soon=loop.call_soon, call_later=loop.call_later
-        )
+        self.scheduler = Scheduler(context.budget, loop.call_soon)
         self.tasks: set[asyncio.Task[None]] = set()
         self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
         self.unread: set[ClientConnection] = set()  # clients with a held hit that are not read

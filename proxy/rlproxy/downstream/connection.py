@@ -19,7 +19,7 @@ from rlproxy.fairness.budget import LARGE, WORK_OF_BYTES
 from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.session.private_stream import OPENING
 from rlproxy.session.session import Session
-from rlproxy.session.waits import WAIT_HELD, WAIT_PACE, WAIT_TICK
+from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 from rlproxy.upstream.connector import lacks, reason
 
 # Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
@@ -201,9 +201,10 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self.session.requests.slow = False
         if self._private is not None:
             self._private.read()
+        self.session.now = self.clients.clock()
+        self.session.reads_on()
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -251,10 +252,10 @@ class ClientConnection(asyncio.Protocol):
         session, clients, private = self.session, self.clients, self._private
         full = private is not None and private.full
         want = not (session.full() or full or self._resting or clients.draining)
-        if session.requests.slow:
+        if session.slow:
             # A slow client does not read the replies that the proxy would add here.
             want = want and not session.answers_alone()
-        if private is not None and (session.requests.slow or not private.reading):
+        if private is not None and (session.slow or not private.reading):
             private.read()
         if want != self._reading:
             self._reading = want
@@ -264,9 +265,6 @@ class ClientConnection(asyncio.Protocol):
                 transport.pause_reading()
         if wait == WAIT_TICK and not full:
             self.queue()
-        elif wait == WAIT_PACE and not full and not self._queued:
-            self._queued = True
-            clients.scheduler.pace(self.turn)
         if wait == WAIT_HELD and not self._reading:
             clients.unread.add(self)
         elif clients.unread:

@@ -124,7 +124,7 @@ class PrivateConnection(asyncio.Protocol):
         only carries replies to the proxy's own calls. It is not read while a hit is sent again.
         """
         session = self._client.session
-        want = not session.requests.slow or session.wait == WAIT_HELD
+        want = not session.slow or session.wait == WAIT_HELD
         if self.resting or self._apart or session.private.slots.awaits_lane():
             want = False
         if self._transport is not None and want != self.reading:

@@ -1,14 +1,12 @@
 """The budget of one worker: how much one client may do before others are served. No I/O.
 
-Three bounds keep one client's load from the others:
+Two bounds keep one client's load from the others:
 
 - Work per tick. One tick of the event loop serves all clients that are readable. A client with
   much in hand spends at most CLIENT_WORK units, then it queues for the next tick (see Scheduler).
 - Hits on their way. Unanswered requests form a queue at Redis, and every client's next command
   waits behind it. A client may have `max_client_hits` unanswered hits. Clients with more in hand
   than that are *backlogged*, and share this number.
-- Hits of slow readers. Clients that leave their replies unread send SLOW_HITS per millisecond, all
-  of them together.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ WORK_OF_STATE: Final = 8  # extra units of a command that changes its connection
 WORK_OF_BYTES: Final = 7  # a unit is also 2 to this power bytes
 SMALL: Final = 1024  # bytes; clients with more in hand must queue once the tick's work is spent
 LARGE: Final = 16384  # bytes of requests in hand of a queued client before it is paused
-SLOW_HITS: Final = 8  # hits per millisecond of all clients that leave replies unread
 
 
 class Budget:
@@ -35,13 +32,12 @@ class Budget:
     max_client_hits: unanswered hits of one client.
     """
 
-    __slots__ = ("backlogged", "max_client_hits", "slow_hits", "work")
+    __slots__ = ("backlogged", "max_client_hits", "work")
 
     def __init__(self, max_client_hits: int = MAX_CLIENT_HITS) -> None:
         self.max_client_hits = max_client_hits
         self.backlogged: int = 0  # number of backlogged clients
         self.work: int = 0  # work units spent in this tick
-        self.slow_hits: int = SLOW_HITS  # hits left in this millisecond
 
     def spent(self) -> bool:
         """Return whether the work of this tick is spent: clients with much in hand must queue."""

@@ -19,26 +19,17 @@ _CR: Final = 13
 class ClientRequests(RequestFramer):
     """The unread requests, and how far the client can be served.
 
-    eof: the client has sent its end of file.
-    slow: the client leaves its replies unread.
+    eof: the client has sent its end of file. Then no command waits for replies of Redis: one that
+        blocks must receive the end of file.
     discarding: the rest of a command that arrives in parts is dropped.
     """
 
-    __slots__ = ("discarding", "eof", "slow")
+    __slots__ = ("discarding", "eof")
 
     def __init__(self) -> None:
         super().__init__()
         self.eof = False
-        self.slow = False
         self.discarding = False
-
-    def may_wait(self) -> bool:
-        """Return whether the framer's command may wait for replies of Redis.
-
-        Not after the end of file: a command that blocks must receive it. Not while the client
-        leaves its replies unread: it may never read, and Redis would take all its requests.
-        """
-        return not self.eof and not self.slow
 
     def drops(self, code: int) -> bool:
         """Return whether the part `code`, just framed, belongs to a command that is dropped."""

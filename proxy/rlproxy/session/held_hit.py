@@ -119,7 +119,7 @@ class HeldHit(SessionPart):
         self._set_clock()
         private = self._private
         lane = None
-        if private.may_leave() and not self._requests.slow:
+        if private.may_leave():
             lane = self._lanes.lane_for_hits(private.state.identity)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again

@@ -33,7 +33,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
     nor name the key of such a hit. Inline commands and those that are not whole wait: their keys
     can't be found as bulks.
     """
-    if not requests.may_wait():
+    if requests.eof:
         return False
     command = requests.command
     if slots.awaits_lane() or slots.by_sha >= MAX_BY_SHA:

@@ -235,7 +235,7 @@ class PrivateStream:
             return False
         if self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
-        return requests.may_wait()
+        return not requests.eof
 
     def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
         """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
@@ -340,7 +340,7 @@ class PrivateStream:
         name = requests.command.name
         if self.state.multi:
             error = r.error(f"ERR {name.decode()} is not allowed in transactions")
-            self.reject(error, requests.written(), requests.slow)
+            self.reject(error, requests.written())
             return
         if name == c.RL_HELP:
             call = context.grammar.help_call
@@ -351,21 +351,20 @@ class PrivateStream:
         self.expanded += len(call)
         self.slots.expect_one()
 
-    def reject(self, error: bytes, written: bytes, slow: bool) -> None:
+    def reject(self, error: bytes, written: bytes) -> None:
         """Answer a wrong RL command with its error, here if the place of the reply is certain.
 
         Otherwise Redis gets `written`, rejects it as unknown, and aborts a transaction it is in.
         """
         self._context.stats.error("syntax")
-        self._answer(error, written, slow)
+        self._answer(error, written)
 
-    def _answer(self, error: bytes, written: bytes, by_redis: bool) -> None:
+    def _answer(self, error: bytes, written: bytes) -> None:
         """Answer a command with `error` in its place.
 
         written: what Redis gets to reject, where the place of the reply is not certain.
-        by_redis: Redis gets it in any case, because the client leaves its replies unread.
         """
-        if self.slots.can_count() and not by_redis:
+        if self.slots.can_count():
             self.slots.local(error)
         else:
             self.out.append(written)
@@ -375,7 +374,7 @@ class PrivateStream:
         """Answer a command that must not reach Redis with `error`."""
         if code == OPEN:
             requests.discarding = True
-        self._answer(error, command_policy.instead_of(requests.command), requests.slow)
+        self._answer(error, command_policy.instead_of(requests.command))
 
 
 def _authenticates(requests: ClientRequests) -> bool:

@@ -32,7 +32,7 @@ from rlproxy.session import key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.lane_hits import DONE, FULL, OTHER, LaneHits
+from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_hit import waits_for_hits
 from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import NONE, OPEN_NOW
@@ -46,7 +46,6 @@ from rlproxy.session.waits import (
     WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
-    WAIT_PACE,
     WAIT_QUIESCENT,
     WAIT_TICK,
 )
@@ -124,7 +123,7 @@ class Router(SessionPart):
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = OTHER if self._requests.slow else self._lane_hits.send(lane, room)
+            found = self._lane_hits.send(lane, room)
             if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()
@@ -172,8 +171,7 @@ class Router(SessionPart):
         return lane is not None and lane.room > 0
 
     def _may_leave(self) -> bool:
-        requests = self._requests
-        return self._private.may_leave() and not requests.slow and not requests.in_command()
+        return self._private.may_leave() and not self._requests.in_command()
 
     # -- the private connection -------------------------------------------------------------------
 
@@ -224,7 +222,7 @@ class Router(SessionPart):
         self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
-        if wait not in (WAIT_TICK, WAIT_IN_PLACE, WAIT_PACE):
+        if wait not in (WAIT_TICK, WAIT_IN_PLACE):
             self._requests.release()  # else each tick would copy all remaining bytes
 
     def _send_run(self, end: int) -> None:
@@ -289,7 +287,7 @@ class Router(SessionPart):
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
-                if private.slots.undecided() and requests.may_wait():
+                if private.slots.undecided() and not requests.eof:
                     return self._wait_until_quiescent()
                 self._send_run(requests.start)
                 private.cover_wait(requests, code)
@@ -345,14 +343,14 @@ class Router(SessionPart):
         state = private.state
         if code == OPEN:
             requests.discarding = True
-            private.reject(r.TOO_LONG, _NOTHING_OURS, requests.slow)
+            private.reject(r.TOO_LONG, _NOTHING_OURS)
             return WAIT_NOTHING
         call = key_queue.next_call(requests, self._caller, self._context, state.identity.db)
         if call is None:
             private.answer_status(requests)
             return WAIT_NOTHING
         if call.reply:
-            private.reject(call.reply, requests.written(), requests.slow)
+            private.reject(call.reply, requests.written())
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
         if crowded and self._must_be_quiescent(call):
@@ -364,7 +362,7 @@ class Router(SessionPart):
             self._held = call
             return WAIT_HELD
         by_sha = self._may_send_again(call)
-        if not by_sha and slots.by_sha > 0 and requests.may_wait():
+        if not by_sha and slots.by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
         return WAIT_NOTHING
@@ -382,14 +380,6 @@ class Router(SessionPart):
 
     def _may_call(self) -> int:
         """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
-        if self._requests.slow:
-            # Slowed down, not stopped: the client may read only after it has written all requests,
-            # which Redis itself would accept.
-            budget = self._context.budget
-            if budget.slow_hits <= 0:
-                return WAIT_PACE
-            budget.slow_hits -= 1
-            return WAIT_NOTHING
         slots = self._private.slots
         if slots.ours < self.most() or not slots.can_count():
             return WAIT_NOTHING

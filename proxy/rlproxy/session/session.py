@@ -32,7 +32,6 @@ from rlproxy.session.waits import (
     CLOSE,
     ENDED_BY_LANE,
     ENDED_BY_PRIVATE,
-    ENDED_BY_TICK,
     TIMED,
     WAIT_HANDSHAKE,
     WAIT_HELD,
@@ -40,8 +39,8 @@ from rlproxy.session.waits import (
     WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
-    WAIT_PACE,
     WAIT_QUIESCENT,
+    WAIT_READ,
     WAIT_TICK,
 )
 
@@ -67,6 +66,7 @@ class Session(SessionParts):
         "_unsent_at",
         "_watched",
         "closed",
+        "slow",
         "wait",
         "wants_eof",
     )
@@ -74,6 +74,7 @@ class Session(SessionParts):
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self.wait: int = WAIT_NOTHING  # what unread requests wait for
+        self.slow = False  # the client leaves its replies unread
         self.wants_eof = False
         self.closed = False
         self._router = Router(self)
@@ -106,11 +107,15 @@ class Session(SessionParts):
                 self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
-        """Record that the client leaves its replies unread; the owner resets `requests.slow`."""
-        self.requests.slow = True
-        # Redis' replies are not read until the client reads: these waits might not end.
-        if self.wait & ENDED_BY_PRIVATE:
-            self.wait = WAIT_PACE
+        """Hold the client's requests, as it leaves its replies unread; see reads_on()."""
+        self.slow = True
+        self._router.set_backlogged(False)  # it sends no hits and needs no share
+
+    def reads_on(self) -> None:
+        """Go on: the client reads its replies again."""
+        self.slow = False
+        if self.wait == WAIT_READ:
+            self._route_in_turn()
 
     def receive_eof(self) -> None:
         """Take the client's end of file."""
@@ -190,6 +195,9 @@ class Session(SessionParts):
 
     def _route(self) -> None:
         """Send the unread requests to their destinations, as far as possible now."""
+        if self.slow and self.answers_alone() and self.requests.unread() > 0:
+            self.wait = WAIT_READ
+            return
         circuit = self.context.circuit
         if circuit.open and not circuit.tries(self.now):
             if self.lanes.count > 0:
@@ -244,8 +252,8 @@ class Session(SessionParts):
             self._route()
 
     def go_on(self) -> None:
-        """Continue in this client's turn (WAIT_TICK, WAIT_PACE)."""
-        if self._closing or not self.wait & ENDED_BY_TICK:
+        """Continue in this client's turn (WAIT_TICK)."""
+        if self._closing or self.wait != WAIT_TICK:
             return
         if self._fail_open.failing():
             self._set_wait(self._fail_open.go_on())

@@ -11,7 +11,7 @@
                      hit by EVALSHA must not meet
     WAIT_HELD        the held hit is answered                                    router
     WAIT_IN_PLACE    half of its hits on the private connection are answered     router
-    WAIT_PACE        the next millisecond: the client leaves its replies unread  router, session
+    WAIT_READ        the client reads its replies again                          session
     WAIT_HANDSHAKE   Redis has accepted the deferred handshake                   private stream
 
 An event of the left column may end the waits of the right one. Those named with a condition above
@@ -20,7 +20,8 @@ stay while it does not hold.
     lane replied                       ENDED_BY_LANE
     private replied                    ENDED_BY_PRIVATE, ENDED_BY_LANE, WAIT_HANDSHAKE
     private opened, failed or was lost WAIT_OPEN, WAIT_HANDSHAKE
-    tick or millisecond                ENDED_BY_TICK
+    tick                               WAIT_TICK
+    client reads its replies again     WAIT_READ
     held hit answered                  WAIT_HELD
     client's end of file               WAIT_QUIESCENT, WAIT_HELD
 
@@ -39,12 +40,11 @@ WAIT_TICK: Final = 8
 WAIT_QUIESCENT: Final = 16
 WAIT_HELD: Final = 32
 WAIT_IN_PLACE: Final = 64
-WAIT_PACE: Final = 128
+WAIT_READ: Final = 128
 WAIT_HANDSHAKE: Final = 256
 CLOSE: Final = 512
 
 ENDED_BY_LANE: Final = WAIT_LANE | WAIT_LANE_EMPTY
 ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_IN_PLACE
-ENDED_BY_TICK: Final = WAIT_TICK | WAIT_PACE
 # Waits without a bound of their own: the hits behind them are answered after the hit timeout.
 TIMED: Final = WAIT_OPEN | WAIT_HANDSHAKE

@@ -7,7 +7,6 @@ from rlproxy.fairness.budget import (
     CLIENT_WORK,
     LEAST_HITS,
     MAX_CLIENT_HITS,
-    SLOW_HITS,
     TICK_WORK,
     Budget,
 )
@@ -72,4 +71,4 @@ def test_one_client_leaves_work_of_a_tick_to_another() -> None:
 def test_a_new_budget() -> None:
     budget = Budget()
     assert (budget.max_client_hits, budget.backlogged) == (MAX_CLIENT_HITS, 0)
-    assert (budget.work, budget.slow_hits) == (0, SLOW_HITS)
+    assert budget.work == 0

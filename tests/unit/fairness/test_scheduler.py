@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.fairness.budget import SLOW_HITS, TICK_WORK, Budget
-from rlproxy.fairness.scheduler import PACE_S, Scheduler
+from rlproxy.fairness.budget import TICK_WORK, Budget
+from rlproxy.fairness.scheduler import Scheduler
 
 Turn = Callable[[], None]
 
@@ -20,21 +20,15 @@ class Loop:
     def __init__(self) -> None:
         self.budget = Budget()
         self.soon: list[Turn] = []
-        self.later: list[tuple[float, Turn]] = []
         self.had: list[str] = []
-        self.scheduler = Scheduler(
-            budget=self.budget,
-            call_soon=self.soon.append,
-            call_later=lambda delay_s, turn: self.later.append((delay_s, turn)),
-        )
+        self.scheduler = Scheduler(self.budget, self.soon.append)
 
-    def client(self, name: str, *, work: int = 0, slow_hits: int = 0) -> Turn:
-        """Return the turn of a client that spends `work` units and `slow_hits` hits."""
+    def client(self, name: str, *, work: int = 0) -> Turn:
+        """Return the turn of a client that spends `work` units."""
 
         def turn() -> None:
             self.had.append(name)
             self.budget.work += work
-            self.budget.slow_hits -= slow_hits
 
         return turn
 
@@ -42,13 +36,6 @@ class Loop:
         """Run one tick. Returns the clients that had a turn in it."""
         (turn,) = self.soon
         self.soon.clear()
-        return self._run(turn)
-
-    def millisecond(self) -> list[str]:
-        """Run the timer. Returns the clients that had a turn."""
-        ((delay_s, turn),) = self.later
-        assert delay_s == PACE_S
-        self.later.clear()
         return self._run(turn)
 
     def _run(self, turn: Turn) -> list[str]:
@@ -59,9 +46,8 @@ class Loop:
 
 def test_nothing_is_scheduled_without_a_client() -> None:
     loop = Loop()
-    assert (loop.soon, loop.later) == ([], [])
+    assert loop.soon == []
     assert not loop.scheduler.serving
-    assert not loop.scheduler.pacing
 
 
 # -- the queue for the next tick -------------------------------------------------------------------
@@ -127,47 +113,9 @@ def test_a_client_that_queues_again_waits_behind_the_others() -> None:
     assert loop.tick() == ["b", "greedy"]
 
 
-# -- clients that leave their replies unread -------------------------------------------------------
-
-
-def test_slow_clients_share_the_hits_of_a_millisecond() -> None:
-    loop = Loop()
-    loop.budget.slow_hits = 0
-    for name in "abc":
-        loop.scheduler.pace(loop.client(name, slow_hits=SLOW_HITS // 2))
-    assert loop.scheduler.pacing
-    assert loop.millisecond() == ["a", "b"]
-    assert loop.scheduler.pacing
-    assert loop.millisecond() == ["c"]
-    assert loop.budget.slow_hits == SLOW_HITS // 2
-    assert not loop.scheduler.pacing
-    assert loop.later == []
-
-
-def test_a_slow_client_goes_on_once_per_millisecond() -> None:
-    loop = Loop()
-
-    def again() -> None:
-        loop.had.append("a")
-        loop.scheduler.pace(again)
-
-    loop.scheduler.pace(again)
-    assert [loop.millisecond() for _ in range(3)] == [["a"]] * 3
-
-
-def test_the_two_queues_are_apart() -> None:
-    loop = Loop()
-    loop.scheduler.pace(loop.client("slow"))
-    loop.scheduler.queue(loop.client("fast"))
-    assert loop.tick() == ["fast"]
-    assert loop.scheduler.pacing
-    assert loop.millisecond() == ["slow"]
-
-
 @pytest.mark.parametrize("count", [1, 5, 100])
 def test_one_tick_is_scheduled_for_any_number_of_clients(count: int) -> None:
     loop = Loop()
     for number in range(count):
         loop.scheduler.queue(loop.client(str(number)))
-        loop.scheduler.pace(loop.client(str(number)))
-    assert len(loop.soon) == len(loop.later) == 1
+    assert len(loop.soon) == 1

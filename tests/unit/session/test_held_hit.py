@@ -87,13 +87,11 @@ def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
     assert not held.private.cover.lane_wrote
 
 
-@pytest.mark.parametrize("why", ["owing", "slow", "no room"])
+@pytest.mark.parametrize("why", ["owing", "no room"])
 def test_it_asks_privately_where_the_lane_is_not_for_it(why: str) -> None:
     held = Held()
     if why == "owing":
         held.private.slots.expect_one()
-    elif why == "slow":
-        held.requests.slow = True
     else:
         held.lane.room = 0
     held.start()

@@ -242,25 +242,24 @@ def test_replies_that_decide_on_database_or_transaction(sent: bytes, deciding: b
 
 
 @pytest.mark.parametrize(
-    ("sent", "owing", "eof", "slow", "waits"),
+    ("sent", "owing", "eof", "waits"),
     [
-        (AUTH, True, False, False, True),
-        (AUTH, False, False, False, False),
-        (AUTH, True, True, False, False),
-        (AUTH, True, False, True, False),
-        (bulks(b"HELLO", b"3", b"AUTH", b"a", b"b"), True, False, False, True),
-        (bulks(b"HELLO", b"3"), True, False, False, False),
-        (PING, True, False, False, False),
+        (AUTH, True, False, True),
+        (AUTH, False, False, False),
+        (AUTH, True, True, False),
+        (bulks(b"HELLO", b"3", b"AUTH", b"a", b"b"), True, False, True),
+        (bulks(b"HELLO", b"3"), True, False, False),
+        (PING, True, False, False),
     ],
 )
 def test_auth_waits_until_nothing_is_owed(
-    sent: bytes, owing: bool, eof: bool, slow: bool, waits: bool
+    sent: bytes, owing: bool, eof: bool, waits: bool
 ) -> None:
     parts = Parts()
     parts.opened()
     if owing:
         parts.private.slots.expect_one()
-    parts.requests.eof, parts.requests.slow = eof, slow
+    parts.requests.eof = eof
     parts.next(sent)
     assert parts.private.waits_to_authenticate(parts.requests) == waits
 

@@ -80,18 +80,6 @@ def owing(parts: Routed) -> None:
     parts.up()
 
 
-def slow(parts: Routed) -> None:
-    """The client leaves its replies unread."""
-    plain(parts)
-    parts.requests.slow = True
-
-
-def exhausted(parts: Routed) -> None:
-    """As slow, and the hits of this millisecond are spent."""
-    slow(parts)
-    parts.context.budget.slow_hits = 0
-
-
 def full_lane(parts: Routed) -> None:
     """The client has as many calls on the lane as it may."""
     plain(parts)
@@ -162,9 +150,6 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
     (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
-    (slow, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (exhausted, HIT, 0, b"", b"", waits.WAIT_PACE),
-    (exhausted, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (full_private, HIT, 0, b"", b"", waits.WAIT_IN_PLACE),
     (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
@@ -202,7 +187,6 @@ def test_destination(
 SHARED: list[tuple[State, bytes, int, bytes, int]] = [
     (plain, GET, 1, b"", waits.WAIT_NOTHING),
     (new, GET, 0, GET, waits.WAIT_NOTHING),
-    (slow, GET, 0, GET, waits.WAIT_NOTHING),
     (owing, GET, 0, GET, waits.WAIT_NOTHING),
     (plain, GET + GET, 0, GET + GET, waits.WAIT_NOTHING),
     (busy, GET, 0, b"", waits.WAIT_LANE_EMPTY),
@@ -231,7 +215,7 @@ def test_destination_with_share(
 
 @pytest.mark.parametrize(
     ("state", "sent"),
-    [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT), (exhausted, HIT)],
+    [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)],
 )
 def test_a_request_that_waits_stays_unread(state: State, sent: bytes) -> None:
     parts = Routed()

@@ -244,25 +244,6 @@ def test_a_client_with_calls_is_never_silent_for_much_longer_than_it_is_itself(
     assert bench.session.now - last < REFRESH_S
 
 
-def test_hits_of_a_client_that_does_not_read_go_private() -> None:
-    bench = probed()
-    bench.session.leaves_unread()
-    assert bench.send(HIT) == in_place()
-    bench.answer(FIVE)
-    bench.session.requests.slow = False
-    assert bench.send(HIT) == b""
-
-
-def test_a_client_that_becomes_slow_waits_for_the_lane_first() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.session.leaves_unread()
-    assert bench.send(HIT) == b""
-    assert len(bench.lane.calls) == 1
-    assert bench.settle() == FIVE
-    assert bench.up() == in_place()
-
-
 # -- errors on the private connection --------------------------------------------------------------
 
 
@@ -289,13 +270,6 @@ def test_redis_own_refusal_of_a_wrong_hit_stands() -> None:
     bench = opened()
     bench.send(bulks(b"MULTI") + WRONG_HIT)
     assert bench.answer(b"+OK\r\n-LOADING x\r\n") == b"+OK\r\n-LOADING x\r\n"
-
-
-def test_a_wrong_hit_of_a_client_that_does_not_read_goes_to_redis() -> None:
-    bench = opened()
-    bench.session.leaves_unread()
-    assert bench.send(WRONG_HIT) == WRONG_HIT
-    assert bench.answer(UNKNOWN) == ARITY
 
 
 def test_errors_of_our_scripts_are_cleaned() -> None:

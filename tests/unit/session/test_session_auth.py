@@ -115,15 +115,6 @@ def test_where_the_client_has_sent_its_end_of_file_it_goes_at_once() -> None:
     assert bench.down() == b""  # so the hit is not reported as lost
 
 
-def test_where_the_client_reads_nothing_it_goes_at_once() -> None:
-    bench = opened()
-    assert bench.send(PING + AUTH + PING) == PING
-    bench.session.leaves_unread()
-    assert bench.up() == AUTH + PING
-    assert bench.session.private.state.level == RAW
-    assert bench.answer(PONG + PONG) == PONG + PONG
-
-
 def test_it_waits_for_a_hit_on_the_lane() -> None:
     bench = opened()
     bench.send(HIT)

@@ -23,7 +23,7 @@ from rlproxy.session.waits import (
     WAIT_HELD,
     WAIT_IN_PLACE,
     WAIT_NOTHING,
-    WAIT_PACE,
+    WAIT_READ,
     WAIT_TICK,
 )
 
@@ -240,24 +240,34 @@ def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: 
     assert crowded.shared.budget.backlogged == 0
 
 
-def test_who_leaves_replies_unread_goes_on_slowly() -> None:
-    """Not never: a client may read when all is written, and Redis would take all of it."""
+def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
-    shared = bench.session.context
+    bench.session.leaves_unread()
+    assert bench.send(HIT + PING + WRONG_HIT) == b""
+    assert bench.session.wait == WAIT_READ
+    assert bench.down() == b""
+    assert bench.session.outstanding()
+    bench.session.reads_on()
+    assert bench.up() == in_place() + PING
+    assert bench.answer(FIVE + PONG) == FIVE + PONG + ARITY
+
+
+def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> None:
+    bench = opened()
     bench.send(HIT * 100)
+    bench.session.leaves_unread()
     assert bench.session.wait == WAIT_IN_PLACE
-    bench.session.leaves_unread()  # whose answers are not read from now on
-    assert bench.session.wait == WAIT_PACE
-    for _ in range(3):
-        shared.budget.slow_hits = 8
-        bench.session.go_on()
-        out = b"".join(bench.session.private.out)
-        bench.session.private.out.clear()
-        assert out == in_place() * 8
-    bench.session.go_on()
-    assert not bench.session.private.out
-    assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS - 24)
-    assert bench.send(PING * 100) == PING * 100  # what is Redis' own is its own matter
+    assert bench.session.context.budget.backlogged == 0
+    bench.session.reads_on()
+    bench.answer(FIVE * MAX_CLIENT_HITS)
+    assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS)
+
+
+def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None:
+    bench = opened()
+    bench.send(bulks(b"MULTI"))
+    bench.session.leaves_unread()
+    assert bench.send(HIT + PING) == in_place() + PING
 
 
 def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
@@ -331,11 +341,10 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     bench = opened()
     if slow:
         bench.session.leaves_unread()
-        bench.session.context.budget.slow_hits = 0
         bench.session.receive(HIT)
     else:
         bench.session.receive(PING * 2 * CLIENT_WORK)
-    assert bench.session.wait == (WAIT_PACE if slow else WAIT_TICK)
+    assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
     bench.session.abandon()
     assert bench.session.wait == WAIT_NOTHING
 

@@ -123,7 +123,10 @@ def test_whatever_happens_replies_keep_the_order_of_the_requests(
             redis.out += PUSH
             pushes += 1
         elif step in ("slow", "fast"):
-            bench.session.requests.slow = step == "slow"
+            if step == "slow":
+                bench.session.leaves_unread()
+            else:
+                bench.session.reads_on()
         elif step in ("lost", "ready"):
             bench.lane.ready = step == "ready"
             if step == "lost":
