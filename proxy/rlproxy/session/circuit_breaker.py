@@ -7,8 +7,7 @@ clock.
                             a reply of Redis on any connection, an error too
 
 While the circuit is open, the control connection queries Redis repeatedly. Clients' other commands
-still go to Redis. If the control connection cannot query, hits of one client are let through from
-time to time. Times are seconds of the event loop's clock; the caller passes them in.
+still go to Redis. Times are seconds of the event loop's clock; the caller passes them in.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from typing import Final
 from rlproxy.session.call import nothing
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-NO_QUERY_S: Final = 3.0  # seconds without a control query after which hits are let through
-TRIAL_S: Final = 0.5  # seconds between two clients with hits that are let through
 MOST_LOGGED: Final = 5  # outages logged per LOGGED_S; further ones are counted
 LOGGED_S: Final = 60.0  # seconds
 
@@ -54,10 +51,8 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_queried_at",
         "_logged",
         "_logged_since",
-        "_trial_at",
         "_without",
         "counts",
         "last_reply_at",
@@ -83,8 +78,6 @@ class CircuitBreaker:
         self.unlogged: int = 0  # outages not logged since the last logged one
         self._logged: int = 0
         self._logged_since: float = -1e9
-        self._queried_at: float = -1e9  # time of the control connection's latest query or attempt
-        self._trial_at: float = -1e9
         self._without: int = 0
 
     def replied(self, now: float) -> None:
@@ -112,21 +105,6 @@ class CircuitBreaker:
         self.counts.timeouts += number
         if self.last_reply_at <= since:
             self._open(now, f"no answer within {limit_s * 1000:g} ms")
-
-    def queried(self, now: float) -> None:
-        """Record that the control connection queries Redis, or has failed to reach it."""
-        self._queried_at = now
-
-    def tries(self, now: float) -> bool:
-        """Return whether a client's unread hits go to Redis although the circuit is open.
-
-        They do for one client per TRIAL_S at most, and only if the control connection has not
-        queried Redis for NO_QUERY_S.
-        """
-        if now - self._queried_at < NO_QUERY_S or now - self._trial_at < TRIAL_S:
-            return False
-        self._trial_at = now
-        return True
 
     def _open(self, now: float, why: str) -> None:
         if self.open:

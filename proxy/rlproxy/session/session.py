@@ -198,8 +198,7 @@ class Session(SessionParts):
         if self.slow and self.answers_alone() and self.requests.unread() > 0:
             self.wait = WAIT_READ
             return
-        circuit = self.context.circuit
-        if circuit.open and not circuit.tries(self.now):
+        if self.context.circuit.open:
             if self.lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return

@@ -153,12 +153,8 @@ class Control:
         try:
             await self._in_time(self._target.connect(lambda: connection), inf)
         except OSError as error:
-            now = self._loop.time()
-            if not lacks(error):
-                circuit.queried(now)
-            circuit.connect_failed(now, reason(error), lacks(error))
+            circuit.connect_failed(self._loop.time(), reason(error), lacks(error))
             raise
-        circuit.queried(self._loop.time())
 
     async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float = _PING_S) -> None:
         """Run `work` for at most `most_s` seconds. Raises TimeoutError.
@@ -327,7 +323,6 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        self._circuit.queried(self._loop.time())
         if self._reload.is_set():
             await self._in_time(self._load_again())
         elif self._is_worth_another_try() and not self._probe.is_set():

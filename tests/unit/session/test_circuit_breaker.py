@@ -6,9 +6,7 @@ import pytest
 from rlproxy.session.circuit_breaker import (
     LOGGED_S,
     MOST_LOGGED,
-    NO_QUERY_S,
     SETTLED_S,
-    TRIAL_S,
     Backoff,
     CircuitBreaker,
 )
@@ -72,17 +70,6 @@ def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
     assert (circuit.since, circuit.why, circuit.last_reply_at) == (103.5, "", 103.5)
     circuit.replied(104.0)
     assert logged == [(3.5, 6)]
-
-
-def test_a_hit_tries_only_where_the_control_connection_does_not_ask() -> None:
-    circuit = opened(100.0)
-    circuit.queried(100.0)
-    assert not circuit.tries(100.0 + NO_QUERY_S - 0.1)
-    assert circuit.tries(100.0 + NO_QUERY_S)
-    assert not circuit.tries(100.0 + NO_QUERY_S + TRIAL_S / 2)
-    assert circuit.tries(100.0 + NO_QUERY_S + TRIAL_S)
-    circuit.queried(105.0)
-    assert not circuit.tries(106.0)
 
 
 def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:

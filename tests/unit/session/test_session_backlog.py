@@ -78,8 +78,9 @@ def test_what_waits_for_answers_goes_on_when_these_are_late() -> None:
     bench.session.context.timeouts.timeout_s = 1.0
     bench.send(HIT * (MAX_CLIENT_HITS + 1))
     bench.session.overdue(bench.session.now + 1.5)
-    assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS
-    assert bench.up() == in_place()
+    # The circuit is open now: the last one is answered without Redis, too.
+    assert bench.down().count(b"-UPSTREAMDOWN") == MAX_CLIENT_HITS + 1
+    assert bench.up() == b""
 
 
 def test_a_transaction_is_not_cut() -> None:
@@ -260,7 +261,7 @@ def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> N
     assert bench.session.context.budget.backlogged == 0
     bench.session.reads_on()
     bench.answer(FIVE * MAX_CLIENT_HITS)
-    assert bench.up() == in_place() * (100 - MAX_CLIENT_HITS)
+    assert len(bench.lane.calls) == 100 - MAX_CLIENT_HITS
 
 
 def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None:
@@ -320,7 +321,6 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     bench = Bench()
     circuit = bench.session.context.circuit
     circuit.open = True
-    assert circuit.tries(0.0)  # (one hit asks all the same)
     bench.session.receive(HIT * wrong)
     assert len(bench.session.to_client) < wrong // 2
     bench.up()

@@ -94,7 +94,6 @@ def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     bench.session.requests.use(TABLE)
     if way in ("circuit", "behind a greeting"):
         bench.circuit.connect_failed(0.0, "connection refused")
-        bench.circuit.queried(0.0)
     bench.send(bulks(b"CLIENT", b"SETNAME", b"x") if way == "behind a greeting" else b"")
     bench.send(HIT * 2)
     if way == "late":  # the private connection does not open in time
@@ -111,7 +110,6 @@ def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
     bench = Faulty(mode)
     bench.session.requests.use(TABLE)
     bench.circuit.connect_failed(0.0, "no answer within 1000 ms")
-    bench.circuit.queried(0.0)
     assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
     assert bench.down() == b"+OK\r\n" + NO_KEYS * 2
     assert bench.session.context.stats.errors == {"denied": 2}

@@ -73,7 +73,6 @@ def test_where_hits_get_errors_so_does_it() -> None:
 def test_known_to_be_away() -> None:
     bench = Faulty("allow")
     bench.circuit.connect_failed(0.0, "connection refused")
-    bench.circuit.queried(0.0)
     assert bench.send(SELECT + HIT + INFO) == b""
     assert bench.down() == OK + bench.without(b"") + OK
     assert bench.session.private.status == private_stream.NONE
@@ -272,7 +271,6 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     assert bench.circuit.counts.timeouts == 0
     assert bench.down() == b""  # this client waits
 
-    bench.circuit.queried(11.0)
     later = Faulty(mode)
     later.session = sn.Session(bench.session.context)
     assert later.send_at(11.5, hello + HIT) == b""
@@ -396,7 +394,6 @@ def test_not_within_a_transaction() -> None:
 def test_not_of_one_whom_redis_knows() -> None:
     bench = Faulty("allow").open()
     bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
-    bench.circuit.queried(2.0)
     assert bench.send_at(2.0, SELECT) == SELECT
     assert bench.down() == b""
 
@@ -417,7 +414,6 @@ def test_what_is_denied_stays_denied(later: bool, known: bool) -> None:
         bench.session.requests.use(table)
         if known:
             bench.circuit.connect_failed(0.0, "connection refused")
-            bench.circuit.queried(0.0)
         assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
 
 
