@@ -5,7 +5,6 @@ makes no decision about commands.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
 import socket
 import sys
@@ -28,7 +27,9 @@ HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLE
 WORK_OF_READ: Final = FULL_READ >> WORK_OF_BYTES  # work units
 # The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
 NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
-UNSENT: Final = 65536  # unsent bytes that the kernel holds for a client that does not read
+# Unsent bytes that the kernel holds for a client. One that does not read is then noticed early.
+# Otherwise the kernel would take megabytes for it, and copying them would delay other clients.
+UNSENT: Final = 65536
 # Initial value of ClientConnection._taken, below any real one. Real ones can be negative: for unix
 # sockets, the kernel counts more than the bytes of data.
 _ALL: Final = -(1 << 40)
@@ -61,7 +62,6 @@ class ClientConnection(asyncio.Protocol):
         "_closing",
         "_ended",
         "_eof_sent",
-        "_little_unsent",
         "_opening",
         "_private",
         "_queued",
@@ -89,7 +89,6 @@ class ClientConnection(asyncio.Protocol):
         self._reading = True
         self._resting = False  # whether the client is not read until its next turn
         self._queued = False  # whether turn() is queued
-        self._little_unsent = False  # whether leave_little_unsent() was called
         self._eof_sent = False
         self._ended = False  # whether the client's end of file was read
         self._closing = False  # whether the connection closes: nothing more is written
@@ -115,8 +114,11 @@ class ClientConnection(asyncio.Protocol):
         self._received_at = clients.clock()
         client.set_write_buffer_limits(clients.max_unread)
         sock = client.get_extra_info("socket")
-        if clients.keepalive_s and sock is not None and sock.family != socket.AF_UNIX:
-            keep_alive(sock, clients.keepalive_s)
+        if sock is not None and sock.family != socket.AF_UNIX:
+            if clients.keepalive_s:
+                keep_alive(sock, clients.keepalive_s)
+            if NOTSENT_LOWAT:
+                sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
         self.stats.accepted += 1
         self.session.flush = self.flush
         self.restrict()
@@ -378,21 +380,6 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         session.now = self.clients.clock()
         session.upstream_received(data)
-
-    def leave_little_unsent(self) -> None:
-        """Limit the unsent bytes that the kernel holds for this client to UNSENT.
-
-        A client that does not read is then noticed early. Otherwise the kernel would take megabytes
-        for each such client, and copying them would delay other clients.
-        """
-        transport = self._transport
-        if self._little_unsent or not NOTSENT_LOWAT or transport is None or transport.is_closing():
-            return
-        self._little_unsent = True
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):  # the connection may have ended already
-                sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
 
     def upstream_lost(self, private: PrivateConnection) -> None:
         """Handle the end of `private`."""

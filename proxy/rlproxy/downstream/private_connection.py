@@ -63,7 +63,6 @@ class PrivateConnection(asyncio.Protocol):
         if client.session.private.slots.awaits_lane():
             self.read()
         if len(data) > PIECE:
-            client.leave_little_unsent()
             apart = client.session.gets_pushes() and self._stands_apart(len(data))
             if not apart and len(data) > LARGE and client.rests(len(data)):
                 self.resting = True

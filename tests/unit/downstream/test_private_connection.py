@@ -88,9 +88,6 @@ class Client:
     def upstream_received(self, data: bytes) -> None:
         self.received += data
 
-    def leave_little_unsent(self) -> None:
-        self.calls.append("leave_little_unsent")
-
     def rests(self, _size: int) -> bool:
         return self.busy
 
@@ -212,23 +209,22 @@ def test_it_is_read_as_the_state_of_the_client_requires(
 
 
 @pytest.mark.parametrize(
-    ("size", "busy", "little", "rests"),
+    ("size", "busy", "rests"),
     [
-        (PIECE, True, False, False),
-        (PIECE + 1, True, True, False),
-        (LARGE, True, True, False),
-        (LARGE + 1, True, True, True),
-        (LARGE + 1, False, True, False),
+        (PIECE, True, False),
+        (PIECE + 1, True, False),
+        (LARGE, True, False),
+        (LARGE + 1, True, True),
+        (LARGE + 1, False, False),
     ],
 )
 def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
-    size: int, busy: bool, little: bool, rests: bool
+    size: int, busy: bool, rests: bool
 ) -> None:
     connected = Connected()
     connected.client.busy = busy
     connected.private.data_received(b"x" * size)
     assert len(connected.client.received) == size
-    assert ("leave_little_unsent" in connected.client.calls) == little
     assert ("queue" in connected.client.calls) == rests
     assert connected.private.resting == rests
     assert connected.transport.reading == (not rests)
