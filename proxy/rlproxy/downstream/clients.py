@@ -47,7 +47,6 @@ class Clients:
         "tasks",
         "throttle",
         "turned_away",
-        "unread",
     )
 
     def __init__(
@@ -74,7 +73,6 @@ class Clients:
         self.scheduler = Scheduler(context.budget, loop.call_soon)
         self.tasks: set[asyncio.Task[None]] = set()
         self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
-        self.unread: set[ClientConnection] = set()  # clients with a held hit that are not read
         self.draining = False
         self.on_leave: Callable[[], None] = nothing  # called after a connection has ended
         context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
@@ -112,7 +110,6 @@ class Clients:
             else:
                 self.addresses.pop(host, None)
         self.turned_away.discard(client)
-        self.unread.discard(client)
         self.on_leave()
 
     def sweep(self) -> None:
@@ -129,12 +126,3 @@ class Clients:
             client.sweep(now)
         del self.round[rest:]
         self.throttle.sweep()
-
-    def notice_hangups(self) -> None:
-        """Check whether clients with a held hit have disconnected.
-
-        The event loop reports no end of a socket that is not read. Without the check, the held hit
-        would keep its place in the wait queue and delay those behind it.
-        """
-        for client in list(self.unread):
-            client.notice_hangup()

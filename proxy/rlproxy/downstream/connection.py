@@ -267,15 +267,15 @@ class ClientConnection(asyncio.Protocol):
                 transport.pause_reading()
         if wait == WAIT_TICK and not full:
             self.queue()
-        if wait == WAIT_HELD and not self._reading:
-            clients.unread.add(self)
-        elif clients.unread:
-            clients.unread.discard(self)
 
     # -- the end ----------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Close the client if it has been silent, or has read nothing, for too long."""
+        """Close the client if it is gone, has been silent, or has read nothing, for too long."""
+        if self.session.wait == WAIT_HELD and not self._reading:
+            # The event loop reports no end of a socket that is not read. The held hit of a client
+            # that is gone would keep its place in the queue.
+            self.notice_hangup()
         transport = self._transport
         if transport is None:
             return

@@ -140,7 +140,6 @@ class Server:
         while True:
             await asyncio.sleep(SWEEP_S)
             wiring.upstream.close_idle()
-            wiring.clients.notice_hangups()
             wiring.clients.sweep()
             reason = post.look()
             if reason:

@@ -28,16 +28,12 @@ class Member:
         self.peer = peer
         self.swept: list[float] = []
         self.restricted = 0
-        self.looks = 0
 
     def sweep(self, now: float) -> None:
         self.swept.append(now)
 
     def restrict(self) -> None:
         self.restricted += 1
-
-    def notice_hangup(self) -> None:
-        self.looks += 1
 
 
 class Worker:
@@ -111,10 +107,8 @@ def test_a_client_that_leaves_is_forgotten_everywhere() -> None:
     (member,) = worker.enter(HERE)
     client = cast("ClientConnection", member)
     worker.clients.turned_away.add(client)
-    worker.clients.unread.add(client)
     worker.leave(member)
     assert not worker.clients.turned_away
-    assert not worker.clients.unread
     assert left == [0]
     worker.leave(member)
     assert left == [0, 0]  # a refused client leaves, too
@@ -162,27 +156,6 @@ def test_a_sweep_logs_the_counts_that_are_due() -> None:
     worker.clients.sweep()
     assert len(worker.lines) == 2
     assert worker.lines[1].startswith("turned away 2 client(s)")
-
-
-def test_only_clients_that_are_not_read_are_checked_for_a_hangup() -> None:
-    worker = Worker()
-    members = worker.enter(HERE, 3)
-    worker.clients.unread.add(cast("ClientConnection", members[1]))
-    worker.clients.notice_hangups()
-    assert [member.looks for member in members] == [0, 1, 0]
-
-
-def test_a_client_may_leave_while_hangups_are_checked() -> None:
-    worker = Worker()
-
-    class Leaver(Member):
-        def notice_hangup(self) -> None:
-            worker.leave(self)
-
-    for _ in range(3):
-        worker.clients.unread.add(cast("ClientConnection", Leaver(HERE)))
-    worker.clients.notice_hangups()
-    assert not worker.clients.unread
 
 
 def test_options_apply_to_the_clients_that_are_connected() -> None:

@@ -18,6 +18,7 @@ from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
 from rlproxy.net.peers import NOBODY
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.connection_state import RAW
+from rlproxy.session.waits import WAIT_HELD
 
 from tests.unit.downstream.bench import (
     CONFIG,
@@ -495,6 +496,24 @@ def test_the_kernel_holds_little_for_a_client() -> None:
         before = ours.getsockopt(*option)
         Bench().client(ours)
         assert before != ours.getsockopt(*option) == connection.UNSENT
+
+
+def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> None:
+    bench = Bench()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        with server.accept()[0] as ours:
+            client = bench.client(ours)
+            connected(client, Transport())
+            client.protocol.data_received(bulks(b"RL.HIT", b"k", b"1", b"1", b"WAIT", b"9"))
+            client.protocol.data_received(bulks(b"PING") * 20_000)
+            assert client.protocol.session.wait == WAIT_HELD
+            assert not client.transport.reading
+            bench.after(1)
+            assert not client.protocol.session.requests.eof
+            theirs.close()
+            bench.after(1)
+            assert client.protocol.session.requests.eof
 
 
 def test_who_asks_for_much_belongs_to_no_crowd() -> None:
