@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from rlproxy.ratelimit import grammar, scripts
+from rlproxy.ratelimit import help_text, scripts
 
 from bench import calls, charts, costs, pictures, traffic
 from bench.client import Client
@@ -88,7 +88,7 @@ def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: 
 
 # The form of a command in RL.HELP: `RL.RESET key [key ...]`.
 SIGNATURES = {
-    re.sub("[<>]", "", line) for line in grammar.HELP if re.match("(RL|CL)[.][A-Z]", line)
+    re.sub("[<>]", "", line) for line in help_text.LINES if re.match("(RL|CL)[.][A-Z]", line)
 }
 
 

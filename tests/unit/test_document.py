@@ -8,7 +8,7 @@ import re
 from rlproxy import docs
 from rlproxy.config import config
 from rlproxy.observability import metrics
-from rlproxy.ratelimit import grammar
+from rlproxy.ratelimit import grammar, help_text
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.scripts import load
 from rlproxy.resp import commands
@@ -48,14 +48,14 @@ def test_text_without_tables_is_unchanged() -> None:
 
 
 def test_every_command_is_in_the_reference_and_in_help() -> None:
-    text = "\n".join(grammar.HELP)
+    text = "\n".join(help_text.LINES)
     for name in commands.FAMILY:
         assert f"`{name.decode()}" in COMMANDS
         assert name.decode() in text
 
 
 def test_every_option_word_is_in_the_reference_and_in_help() -> None:
-    text = "\n".join(grammar.HELP)
+    text = "\n".join(help_text.LINES)
     for name, words in grammar.OPTIONS.items():
         line = re.search(rf"^{re.escape(name.decode())} .*$", text, re.MULTILINE)
         row = re.search(rf"^\| `{re.escape(name.decode())} [^|]*\|", COMMANDS, re.MULTILINE)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.observability.counters import brief
+from rlproxy.ratelimit import help_text
 from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other, shadow
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands as c
@@ -343,7 +344,7 @@ class PrivateStream:
             self.reject(error, requests.written())
             return
         if name == c.RL_HELP:
-            call = context.grammar.help_call
+            call = help_text.CALL
         else:
             call = context.status_call(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")

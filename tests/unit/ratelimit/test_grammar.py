@@ -8,9 +8,9 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
@@ -1209,33 +1209,6 @@ def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
 
 def test_wrong_arity_names_the_command_in_small_letters() -> None:
     assert g.wrong_arity(b"RL.RESET") == "ERR wrong number of arguments for 'rl.reset' command"
-
-
-def test_help_names_every_command_and_option() -> None:
-    text = "\n".join(g.HELP)
-    assert g.HELP[0] == "RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:"
-    for name, options in g.OPTIONS.items():
-        (line,) = (line for line in g.HELP if line.startswith(name.decode()))
-        for option in options:
-            assert f"[{option.decode()}" in line
-    for throttle in g.THROTTLES:
-        assert throttle.decode() in text
-    for algorithm in algorithms.ALGORITHMS:
-        assert algorithm.decode() in text
-    assert "RL.RESET" in text
-    assert "RL.HELP" in text
-
-
-def test_help_is_a_script_of_simple_strings(grammar: Grammar) -> None:
-    words = grammar.help_call.split(b"\r\n")
-    assert words[2] == b"EVAL"
-    assert words[4].count(b"{ok='") == len(g.HELP)
-    for line in g.HELP:
-        assert line.replace("'", "\\'").encode() in words[4]
-        assert "\r" not in line
-        assert "\n" not in line
-        assert "\\" not in line
-    assert words[6] == b"0"
 
 
 # -- any words at all ------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit import help_text, scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
@@ -26,7 +26,6 @@ from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 from tests.unit.session.bench import (
     DENIED,
     FIVE,
-    GRAMMAR,
     PING,
     PONG,
     UNKNOWN,
@@ -252,9 +251,7 @@ def test_replies_that_decide_on_database_or_transaction(sent: bytes, deciding: b
         (PING, True, False, False),
     ],
 )
-def test_auth_waits_until_nothing_is_owed(
-    sent: bytes, owing: bool, eof: bool, waits: bool
-) -> None:
+def test_auth_waits_until_nothing_is_owed(sent: bytes, owing: bool, eof: bool, waits: bool) -> None:
     parts = Parts()
     parts.opened()
     if owing:
@@ -342,7 +339,7 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
 @pytest.mark.parametrize(
     ("words", "sent", "row"),
     [
-        ((b"RL.HELP",), GRAMMAR.help_call, HELP),
+        ((b"RL.HELP",), help_text.CALL, HELP),
         ((b"RL.STATS",), b"call RL.STATS ", STATS),
         ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
         ((b"RL.POLICIES",), b"call RL.POLICIES ", POLICIES),
@@ -372,17 +369,15 @@ def test_status_commands_abort_a_transaction() -> None:
     assert parts.answer(UNKNOWN) == b"-ERR RL.HELP is not allowed in transactions\r\n"
 
 
-@pytest.mark.parametrize(
-    ("slow", "level", "here"), [(False, None, True), (True, None, False), (False, RAW, False)]
-)
+@pytest.mark.parametrize(("level", "here"), [(None, True), (RAW, False)])
 def test_a_wrong_command_is_rejected_where_its_place_is_certain(
-    slow: bool, level: int | None, here: bool
+    level: int | None, here: bool
 ) -> None:
     parts = Parts()
     parts.opened()
     if level is not None:
         parts.private.state.lower(level)
-    parts.private.reject(ERROR, b"written", slow)
+    parts.private.reject(ERROR, b"written")
     assert parts.context.stats.errors == {"syntax": 1}
     assert parts.up() == (b"" if here else b"written")
     assert parts.down() == (ERROR if here else b"")
@@ -394,7 +389,7 @@ def test_an_error_leaves_in_its_place() -> None:
     parts = Parts()
     parts.opened()
     parts.private.slots.expect_one()
-    parts.private.reject(ERROR, b"written", False)
+    parts.private.reject(ERROR, b"written")
     assert parts.down() == b""
     assert parts.answer(PONG) == PONG + ERROR
 

@@ -6,6 +6,7 @@ import pytest
 from rlproxy.fairness.budget import (
     MAX_CLIENT_HITS,
 )
+from rlproxy.ratelimit import help_text
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -19,7 +20,6 @@ from tests.unit.session.bench import (
     ARITY,
     DENIED,
     FIVE,
-    GRAMMAR,
     HIT,
     NOAUTH,
     PING,
@@ -179,7 +179,7 @@ def test_reset_of_limiters_waits_for_the_lane() -> None:
 
 def test_help() -> None:
     bench = probed()
-    assert bench.send(bulks(b"RL.HELP")) == GRAMMAR.help_call
+    assert bench.send(bulks(b"RL.HELP")) == help_text.CALL
     assert bench.answer(b"*1\r\n+a\r\n") == b"*1\r\n+a\r\n"
     bench.send(bulks(b"RL.HELP", b"x"))
     assert bench.down() == ARITY.replace(b"rl.hit", b"rl.help")
@@ -187,7 +187,7 @@ def test_help() -> None:
 
 def test_help_is_refused_where_a_hit_would_be() -> None:
     bench = opened()
-    assert bench.send(bulks(b"RL.HELP")) == GRAMMAR.help_call
+    assert bench.send(bulks(b"RL.HELP")) == help_text.CALL
     assert bench.answer(NOAUTH) == NOAUTH
 
 
