@@ -81,7 +81,6 @@ class HeldHit(SessionPart):
         """
         if self.owed is call:
             self.owed = None
-            self._private.slots.forget_query()
         waiter = call.waiter
         if waiter is not None:
             call.waiter = None

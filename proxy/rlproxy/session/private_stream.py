@@ -310,7 +310,7 @@ class PrivateStream:
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
-        self.slots.expect(Catch(answered, s.S_ASKED))
+        self.slots.expect(Catch(answered, s.S_DROP))
         self._caller.watch()
 
     def put(self, call: Call, way: int) -> None:

@@ -318,14 +318,6 @@ class ReplySlots(SlotQueue):
                 self._stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
-    def forget_query(self) -> None:
-        """Drop the reply that is owed to a waiter's call."""
-        slot = self.head
-        while slot is not None:
-            if slot.kind == s.S_ASKED:
-                slot.kind = s.S_DROP
-            slot = slot.next
-
     def _look(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:

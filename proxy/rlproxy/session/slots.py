@@ -26,9 +26,8 @@ S_IF_REFUSED: Final = 13  # leaves state on the connection unless it is refused
 S_HELLO: Final = 14  # with AUTH: unlike AUTH's error, its error may hide a success
 S_MULTI: Final = 15
 S_CAUGHT: Final = 16  # a Catch
-S_ASKED: Final = 17  # a Catch for a command of the proxy's own; the client gets nothing of it
-S_PROTOCOL: Final = 18  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 19  # shows whether Redis lets the client run any command
+S_PROTOCOL: Final = 17  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 18  # shows whether Redis lets the client run any command
 
 # Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
 MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)

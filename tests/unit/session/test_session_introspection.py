@@ -293,7 +293,7 @@ def test_a_caught_reply_is_given_whole() -> None:
         seen.append(frame)
         return b"+%d\r\n" % len(seen)
 
-    made, out = owed(Slot(s.S_PASS), Catch(edit), Catch(edit, s.S_ASKED), Slot(s.S_PASS))
+    made, out = owed(Slot(s.S_PASS), Catch(edit), Catch(edit), Slot(s.S_PASS))
     nested = b"*2\r\n*1\r\n$2\r\n\r\n\r\n%1\r\n+a\r\n:1\r\n"
     for byte in each(PONG + nested + b"$-1\r\n" + PONG):
         made.feed(byte)
