@@ -93,14 +93,14 @@ class FailOpen(SessionPart):
 
     # -- the hits that come first -----------------------------------------------------------------
 
-    def answer_unreachable(self, most: int) -> bool:
+    def answer_unreachable(self) -> bool:
         """Answer the unread hits that come first, while the circuit is open.
 
-        most: bound of the work units; 0: no bound. Returns False if it was reached.
+        Returns False if CLIENT_WORK was reached.
         """
         context = self._context
         error = r.unreachable(context.server.where, context.circuit.why)
-        return self.answer_hits(error, "unreachable", most)
+        return self.answer_hits(error, "unreachable", CLIENT_WORK)
 
     def answer_hits(self, error: bytes, kind: str, most: int = 0) -> bool:
         """Answer the unread hits that come first without Redis.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.fairness.budget import CLIENT_WORK, LARGE, SMALL
+from rlproxy.fairness.budget import LARGE, SMALL
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session import connection_state as state
@@ -101,9 +101,8 @@ class Session(SessionParts):
                 self.wait = WAIT_TICK
             else:
                 self._route()
-        elif self.wait != WAIT_TICK and context.circuit.open:
-            most = CLIENT_WORK if self.wait == WAIT_OPEN else 0
-            if not self._fail_open.answer_unreachable(most):
+        elif self.wait == WAIT_OPEN and context.circuit.open:
+            if not self._fail_open.answer_unreachable():
                 self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
@@ -202,7 +201,7 @@ class Session(SessionParts):
             if self.lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
-            if not self._fail_open.answer_unreachable(CLIENT_WORK):
+            if not self._fail_open.answer_unreachable():
                 self.wait = WAIT_TICK
                 return
         self._set_wait(self._router.route())
