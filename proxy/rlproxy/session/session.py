@@ -101,9 +101,12 @@ class Session(SessionParts):
                 self.wait = WAIT_TICK
             else:
                 self._route()
-        elif self.wait == WAIT_OPEN and context.circuit.open:
-            if not self._fail_open.answer_unreachable():
-                self.wait = WAIT_TICK
+        elif (
+            self.wait == WAIT_OPEN
+            and context.circuit.open
+            and not self._fail_open.answer_unreachable()
+        ):
+            self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
         """Hold the client's requests, as it leaves its replies unread; see reads_on()."""
