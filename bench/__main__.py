@@ -26,6 +26,7 @@ from . import (
     redis_benchmark,
     report,
     start,
+    tables,
     tasks,
     values,
     workers,
@@ -37,6 +38,7 @@ from .options import QUICK_VALUE_BYTES, VALUE_BYTES, Options, parse
 from .parts import DIRECT, Part
 from .plan import Plan
 from .progress import Progress
+from .result import Result
 from .rows import (
     CLIENTS,
     CLUSTER,
@@ -94,10 +96,9 @@ def _failed(code: int, why: str) -> int:
 
 def _measure_all(options: Options) -> None:
     plan = _plan(options)
-    options.output.parent.mkdir(exist_ok=True)
-    found = _run(options, plan)
+    found = _run(options, plan).to_json()
     report.write(found, options.output)
-    print(found.to_text(), flush=True)
+    print(tables.text(Result(found)), flush=True)
     print(f"bench: every sample is in {options.output}", file=sys.stderr)
 
 

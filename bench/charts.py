@@ -12,6 +12,7 @@ from .parts import DIRECT, HAPROXY, PROXY, SPLICE
 from .plots import Bar, Line, Panel
 from .result import Result, Row
 from .rows import GROWTH, LATENCY
+from .tables import union
 
 IMAGES: Final = "images"
 PREFIX: Final = "bench-"  # of the pictures' file names
@@ -102,11 +103,6 @@ def points(result: Result, row: str) -> list[int]:
     """Return the points (numbers of clients, keys or hits) at which `row` was measured."""
     found = (re.fullmatch(rf"{row} (\d+)", one["name"]) for one in result.of([GROWTH]))
     return [int(match[1]) for match in found if match is not None]
-
-
-def union(names: Iterable[Iterable[str]]) -> list[str]:
-    """Return every name once, in order of first occurrence."""
-    return list(dict.fromkeys(name for some in names for name in some))
 
 
 def _line(name: str, place: int, points: Iterable[tuple[float, float | None]]) -> Line:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from xml.sax.saxutils import escape
 
 from rlproxy.ratelimit.algorithms import MICROSECONDS
 
-from . import svg
-from .svg import number, text
 from .traffic import MAX, PARTS, SECONDS, TRAFFIC, WINDOW_S, Run
 
 WIDTH: Final = 1000
@@ -21,6 +20,7 @@ TALL: Final = 30
 SHORT: Final = 14
 BAR: Final = 2.6
 BRACKET: Final = 94
+LETTER: Final = 6.6  # approximate width of a letter in STYLE
 PLOT_TOP: Final = 176
 PLOT_BOTTOM: Final = 276
 
@@ -30,15 +30,19 @@ TOKENS: Final = "tokens"
 LEVEL: Final = "level"
 AHEAD: Final = "s ahead"
 
-STYLE: Final = f"""\
-{svg.STYLE}.yes{{fill:#1a7f37}}.no{{fill:#cf222e}}.held{{stroke:#1a7f37}}
-.worst{{stroke:#8250df;fill:none;stroke-width:1.5}}.count{{fill:#8250df;font-weight:600}}
-.worst.over{{stroke:#bc4c00}}.count.over{{fill:#bc4c00}}
-.state{{stroke:#0969da;fill:none;stroke-width:1.8}}
-@media(prefers-color-scheme:dark){{
-{svg.DARK}.yes{{fill:#3fb950}}.no{{fill:#f85149}}.held{{stroke:#3fb950}}
-.worst{{stroke:#ab7df8}}.count{{fill:#ab7df8}}.state{{stroke:#4493f8}}
-.worst.over{{stroke:#db6d28}}.count.over{{fill:#db6d28}}}}"""
+# Both colour schemes include a background: an image can't always detect the page's scheme.
+STYLE: Final = """\
+.card{fill:#fff;stroke:#d1d9e0}text{fill:#1f2328;font:13px system-ui,sans-serif}
+.name{font-size:17px;font-weight:600}.rule{font:13px ui-monospace,monospace}.soft{fill:#59636e}
+.grid{stroke:#d1d9e0}.axis{stroke:#59636e}.yes{fill:#1a7f37}.no{fill:#cf222e}.held{stroke:#1a7f37}
+.worst{stroke:#8250df;fill:none;stroke-width:1.5}.count{fill:#8250df;font-weight:600}
+.worst.over{stroke:#bc4c00}.count.over{fill:#bc4c00}
+.state{stroke:#0969da;fill:none;stroke-width:1.8}
+@media(prefers-color-scheme:dark){
+.card{fill:#0d1117;stroke:#3d444d}text{fill:#e6edf3}.soft{fill:#9198a1}.grid{stroke:#3d444d}
+.axis{stroke:#9198a1}.yes{fill:#3fb950}.no{fill:#f85149}.held{stroke:#3fb950}
+.worst{stroke:#ab7df8}.count{fill:#ab7df8}.state{stroke:#4493f8}
+.worst.over{stroke:#db6d28}.count.over{fill:#db6d28}}"""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,8 @@ class Picture:
 def draw(picture: Picture, run: Run) -> str:
     """Return the SVG of `run`."""
     rule = f"RL.HIT k {MAX} {WINDOW_S} {picture.options}".strip()
-    alt = describe(picture, run)
     parts = [
-        *svg.opening(WIDTH, HEIGHT, f"{picture.title}: {rule}", alt, STYLE),
+        *_opening(f"{picture.title}: {rule}", describe(picture, run)),
         text(LEFT - 40, 28, picture.title, "name"),
         text(WIDTH - 20, 28, rule, "rule", "end"),
         text(LEFT - 40, 50, picture.sentence, "soft"),
@@ -98,6 +101,18 @@ def describe(picture: Picture, run: Run) -> str:
 
 
 # -- the parts -------------------------------------------------------------------------------------
+
+
+def _opening(title: str, alt: str) -> list[str]:
+    """Return the first lines: title, text alternative (`alt`), style and card."""
+    head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+    return [
+        f'<svg {head} role="img" aria-labelledby="title desc">',
+        f'<title id="title">{escape(title)}</title>',
+        f'<desc id="desc">{escape(alt)}</desc>',
+        f"<style>{STYLE}</style>",
+        f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="6"/>',
+    ]
 
 
 def _hits(run: Run) -> list[str]:
@@ -219,7 +234,7 @@ def _legend(picture: Picture, run: Run) -> list[str]:
     ):
         found.append(f'<g transform="translate({number(x)} {y})">{mark}</g>')
         found.append(text(x + 11, y, label, "soft"))
-        x += 50 + svg.LETTER * len(label)
+        x += 50 + LETTER * len(label)
     return found
 
 
@@ -236,3 +251,15 @@ def _x(time_us: int) -> str:
 
 def _y(value: float) -> float:
     return PLOT_BOTTOM - (PLOT_BOTTOM - PLOT_TOP) * value / MAX
+
+
+def number(value: float) -> str:
+    """Format a coordinate."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
+    """Return a text element of class `kind`; it begins at `x` unless `anchor` is middle or end."""
+    where = f'x="{number(x)}" y="{number(y)}"'
+    kinds = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
+    return f"<text {where}{kinds}>{escape(words)}</text>"

@@ -73,15 +73,6 @@ def parse(argv: Sequence[str] | None) -> Options:
     names = [name.strip() for name in (args.only or "").split(",") if name.strip()]
     if args.only is not None and not names:
         raise UsageError("--only: names no row")
-    output = Path(args.output).absolute() if args.output is not None else DEFAULT_OUTPUT
-    if args.output is not None and not args.output:
-        raise UsageError("--output: no file name")
-    if output.is_dir():
-        raise UsageError(f"--output {output}: is a directory")
-    if output != DEFAULT_OUTPUT and not output.parent.is_dir():
-        raise UsageError(f"--output {output}: there is no directory {output.parent}")
-    if output.parent.is_dir() and not os.access(output.parent, os.W_OK):
-        raise UsageError(f"--output {output}: {output.parent} can't be written to")
     quick = bool(args.quick)
     rows = choose(names)
     if quick:
@@ -93,9 +84,25 @@ def parse(argv: Sequence[str] | None) -> Options:
         idle_clients=args.idle_clients or (QUICK_IDLE_CLIENTS if quick else IDLE_CLIENTS),
         quick=quick,
         engine=args.engine,
-        output=output,
+        output=output_file(args.output, DEFAULT_OUTPUT),
         list=args.list,
     )
+
+
+def output_file(name: str | None, default: Path) -> Path:
+    """Return the path of --output. Raises UsageError if no file can be written there."""
+    if name is None:
+        return default
+    if not name:
+        raise UsageError("--output: no file name")
+    path = Path(name).absolute()
+    if path.is_dir():
+        raise UsageError(f"--output {path}: is a directory")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output {path}: there is no directory {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"--output {path}: {path.parent} can't be written to")
+    return path
 
 
 def _parser() -> Parser:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import re
@@ -11,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +31,6 @@ INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, HAPROXY, TWEMPROXY)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
-ALONE: Final = "alone"
-WATCHED: Final = "watched"
-NAMED: Final = "named"  # with policies: POLICIES
 # options of rlproxy, by the name of the party
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
@@ -42,16 +38,7 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     INTERPRETED: (),
     ONE_WORKER: ("--workers", "1"),
     TWO_WORKERS: ("--workers", "2"),
-    ALONE: (),
-    WATCHED: ("--admin", "127.0.0.1:0"),
-    NAMED: (),
 }
-POLICIES: Final = """\
-[policies]
-admits = "1000 60"
-refuses = "1 3600"
-trial = {rule = "1 3600", shadow = true}
-"""
 
 MOST_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
@@ -174,9 +161,6 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
     if name in PROXIES:
         upstream = f"redis://127.0.0.1:{server}"
         argv = [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"]
-        if name == NAMED:
-            config.write_text(POLICIES)
-            argv += ["--config", str(config)]
         return [*argv, "--upstream", upstream, *PROXIES[name]]
     if name == SPLICE:
         return [sys.executable, "-m", "bench.splice", str(port), str(server)]
@@ -234,36 +218,3 @@ def engine(name: str | None) -> tuple[str, str]:
         raise UsageError(f"--engine {name}: not installed here; there is {', '.join(found)}")
     chosen = name or next(iter(found))
     return chosen, found[chosen]
-
-
-def run_turns(
-    program: str,
-    about: str | None,
-    turns: int,
-    measure: Callable[[str, int, int, int], list[str]],
-    argv: Sequence[str] | None,
-) -> int:
-    """Run the command line of a comparison in turns.
-
-    program, about: the module's name and description.
-    turns: default number of turns.
-    measure: returns lines to print, given the server's file, requests, turns and clients.
-    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
-    """
-    parser = argparse.ArgumentParser(f"python -m {program}", description=about)
-    parser.add_argument("--requests", type=int, default=100_000, help="of one run, not pipelined")
-    parser.add_argument("--turns", type=int, default=turns)
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--engine", help="the server, such as valkey-9.1")
-    args = parser.parse_args(argv)
-    if min(args.requests, args.turns, args.clients) < 1:
-        parser.error("what is counted is at least 1")
-    try:
-        _, executable = engine(args.engine)
-        print("\n".join(measure(executable, args.requests, args.turns, args.clients)))
-    except UsageError as error:
-        parser.error(str(error))
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0

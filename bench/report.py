@@ -1,17 +1,16 @@
-"""Figures as text tables and as JSON."""
+"""Figures as JSON, and the tables in which they are shown."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .bounds import NOT_MEASURED, Verdict
+from .bounds import Verdict
 from .figures import Figure
-from .progress import number
 from .rows import (
     CLUSTER,
     CLUSTER_CPU,
@@ -69,7 +68,7 @@ class Report:
     verdicts: Sequence[Verdict] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON value: everything that the tables show, and every sample."""
+        """Return the JSON value: what the tables show, and every sample."""
         return {
             "schema": SCHEMA,
             "date": self.date,
@@ -109,88 +108,16 @@ class Report:
             ],
         }
 
-    def to_text(self) -> str:
-        """Return the head and the tables as text."""
-        parts = [self._head()]
-        for title, kinds in TABLES:
-            figures = [figure for figure in self.figures if figure.kind in kinds]
-            if figures:
-                parts.append(f"{title}\n{table(figures)}")
-        if self.verdicts:
-            parts.append(f"Against what must be shown\n{judged(self.verdicts)}")
-        return "\n\n".join(parts) + "\n"
 
-    def _head(self) -> str:
-        machine = ", ".join(
-            f"{name.replace('_', ' ')} {value}" if name != "processor" else str(value)
-            for name, value in self.machine.items()
-        )
-        versions = ", ".join(f"{name} {value}" for name, value in self.versions.items())
-        return "\n".join([self.date, machine, versions, *self.sentences])
-
-
-def table(figures: Sequence[Figure]) -> str:
-    """Return medians and ratios as aligned columns, a line for each figure."""
-    columns = _union((*figure.samples, *figure.absent) for figure in figures)
-    ratios = _union(figure.ratios() for figure in figures)
-    several = any(len(found) > 1 for figure in figures for found in figure.samples.values())
-    lines = [["row", "unit", *columns, *ratios, *(["spread"] if several else [])]]
-    for figure in figures:
-        medians, found = figure.medians(), figure.ratios()
-        line = [figure.name, figure.unit]
-        missing = dict.fromkeys(figure.absent, ABSENT)
-        line += [
-            number(medians[name]) if name in medians else missing.get(name, "-") for name in columns
-        ]
-        line += [f"{found[name]:.2f}" if name in found else "-" for name in ratios]
-        lines.append([*line, *([f"{figure.spread():.0%}"] if several else [])])
-    return _aligned(lines, 2)
-
-
-def judged(verdicts: Sequence[Verdict]) -> str:
-    """Return a line for each verdict: work, comparison, figure, value, bound, goal, verdict."""
-    lines = [["work", "against", "figure", "measured", "demanded", "goal", "verdict"]]
-    for verdict in verdicts:
-        bound = verdict.bound
-        sign = "<=" if bound.most else ">="
-        lines.append(
-            [
-                bound.work,
-                bound.against,
-                f"{bound.figure} {bound.of}",
-                NOT_MEASURED if verdict.value is None else f"{verdict.value:.2f}",
-                f"{sign} {bound.bound:.2f}",
-                "" if bound.goal is None else f"{bound.goal:.2f}",
-                verdict.word,
-            ]
-        )
-    return _aligned(lines, 3)
-
-
-def _aligned(lines: Sequence[Sequence[str]], left: int) -> str:
-    """Align the columns, the first `left` of them to the left, the others to the right."""
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def write(report: Report, path: Path) -> None:
-    """Write the JSON to `path` atomically. Raises OSError."""
+def write(value: object, path: Path) -> None:
+    """Write a JSON value to `path` atomically; its directory is made. Raises OSError."""
+    path.parent.mkdir(exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+        beside.write_text(json.dumps(value, indent=2) + "\n")
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _union(names: Iterable[Iterable[str]]) -> list[str]:
-    return list(dict.fromkeys(name for some in names for name in some))
 
 
 def _short(value: float) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from .. import load, machine, parts, redis_benchmark
-from ..errors import BenchError, UsageError
-from ..options import Parser, whole_number
+from .. import load, machine, parts, redis_benchmark, report
+from ..errors import BenchError
+from ..options import Parser, output_file, whole_number
 from ..processes import ROOT
 from ..progress import Progress
 from . import footprint, laws, nodes, runs
@@ -70,34 +68,23 @@ def parse(argv: Sequence[str]) -> Options:
     made.add_argument("--repeats", metavar="N", type=whole_number(MOST_REPEATS), help=words)
     made.add_argument("--engine", metavar="NAME", help="the server, as for python -m bench")
     words = "the JSON (default bench/results/model.json)"
-    made.add_argument("--output", metavar="FILE", type=Path, default=DEFAULT_OUTPUT, help=words)
+    made.add_argument("--output", metavar="FILE", help=words)
     words = "one repeat and small counts: only to see that it runs"
     made.add_argument("--quick", action="store_true", help=words)
     args = made.parse_args(argv)
-    output: Path = args.output.absolute()
-    if output != DEFAULT_OUTPUT and not output.parent.is_dir():
-        raise UsageError(f"--output {output}: there is no directory {output.parent}")
-    if output.is_dir():
-        raise UsageError(f"--output {output}: is a directory")
     return Options(
         args.repeats or (1 if args.quick else REPEATS),
         args.quick,
         args.engine,
-        output,
+        output_file(args.output, DEFAULT_OUTPUT),
     )
 
 
 def run(argv: Sequence[str]) -> None:
     """Measure, write the JSON, and print the laws. Raises BenchError, UsageError and OSError."""
     options = parse(argv)
-    options.output.parent.mkdir(exist_ok=True)
     found = _measure(options)
-    beside = options.output.with_name(f".{options.output.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(found.to_json(), indent=1) + "\n")
-        beside.replace(options.output)
-    finally:
-        beside.unlink(missing_ok=True)
+    report.write(found.to_json(), options.output)
     print("\n".join(_summary(found)), flush=True)
     print(f"bench: every sample is in {options.output}", file=sys.stderr)
 

@@ -12,9 +12,10 @@ from typing import Final
 
 from ..charts import SCALE, Image
 from ..errors import UsageError
-from ..page import bullets, markdown, run_command, where, wrapped
+from ..page import run_command
 from ..progress import number
 from ..result import read
+from ..tables import bullets, markdown, where, wrapped
 from . import charts, laws, runs
 from . import forecast as predict
 from .fit import Errors

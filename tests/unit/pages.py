@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import page, svg
+from bench import drawing, tables
 from bench.charts import Image
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -25,7 +25,7 @@ def check_page(text: str, title: str, images: Iterable[str], prefix: str) -> Non
     assert text.startswith(f"# {title}\n")
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
     for line in text.splitlines():
-        assert len(line) <= page.WIDTH or re.match(r"\||!\[", line), line
+        assert len(line) <= tables.WIDTH or re.match(r"\||!\[", line), line
     assert not re.search(r"(?<![\w./:])/(home|root|tmp|usr|var|work)\b", text)
     shown = re.findall(r"!\[[^]]{20,}\]\(images/([\w.-]+)\)", text)
     assert sorted(shown) == sorted(images)
@@ -41,7 +41,7 @@ def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
     for one in ElementTree.fromstring(text).iter(f"{SVG}text"):
         words, style = str(one.text), str(one.get("style"))
         x, y = float(one.get("x", "")), float(one.get("y", ""))
-        width = svg.LETTER * len(words)
+        width = drawing.LETTER * len(words)
         anchor = re.search(r"text-anchor: (\w+)", style)
         left = {"middle": x - width / 2, "end": x - width}.get(anchor[1] if anchor else "", x)
         found.append((words, left, y - 10, left + width, y + 3))

@@ -27,12 +27,14 @@ from bench import (
     redis_benchmark,
     report,
     rows,
+    tables,
     values,
 )
 from bench.__main__ import main
 from bench.errors import BenchError, UsageError
 from bench.figures import Figure, interleave
 from bench.progress import Progress, number
+from bench.result import Result
 from tests.harness import ROOT
 
 CSV_7 = (
@@ -136,25 +138,6 @@ def test_numbers_are_formatted(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_table_has_a_dash_for_missing_measurements() -> None:
-    other = Figure(
-        "set-1", rows.RATE, "/s", "any", samples={"direct": [1000.0], "twemproxy": [5.0]}
-    )
-    assert report.table([figure(), other]).splitlines() == [
-        "row    unit  direct  proxy  twemproxy  proxy/direct  spread",
-        "get-1  /s       200    100          -          0.50    100%",
-        "set-1  /s     1,000      -       5.00             -      0%",
-    ]
-
-
-def test_table_names_programs_that_are_not_installed() -> None:
-    made = Figure("x", rows.TASKS, "/s", "any", samples={"a": [1.0]}, absent=("b",))
-    assert report.table([made]).splitlines() == [
-        "row  unit     a              b",
-        "x    /s    1.00  not installed",
-    ]
-
-
 LEAST = bounds.Bound("gets", "HAProxy", "get-1", "get-1", "proxy/direct", 0.4, 0.6)
 MOST = bounds.Bound("memory", "kB", "get-1", "get-1", "proxy", 120.0, 100.0, most=True)
 
@@ -192,16 +175,6 @@ def test_every_bound_names_a_row_and_has_a_stricter_goal() -> None:
         assert bound.figure.startswith(bound.row)
         if bound.goal is not None:
             assert (bound.goal < bound.bound) == bound.most
-
-
-def test_verdicts_as_a_table() -> None:
-    found = bounds.judge([figure()], ["get-1"], [LEAST, replace(MOST, of="haproxy", goal=None)])
-    assert [line.split() for line in report.judged(found).splitlines()] == [
-        ["work", "against", "figure", "measured", "demanded", "goal", "verdict"],
-        ["gets", "HAProxy", "get-1", "proxy/direct", "0.50", ">=", "0.40", "0.60", "met"],
-        ["memory", "kB", "get-1", "haproxy", "not", "measured", "<=", "120.00"]
-        + ["not", "measured"],
-    ]
 
 
 STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 10\n"
@@ -269,7 +242,7 @@ def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
         bounds.judge([figure()], ["get-1"], [LEAST]),
     )
     path = tmp_path / "out.json"
-    report.write(made, path)
+    report.write(made.to_json(), path)
     assert [found.name for found in tmp_path.iterdir()] == ["out.json"]
     written = json.loads(path.read_text())
     assert written["method"] == {"sentences": ["how"], "n": 1}
@@ -288,8 +261,10 @@ def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
             "verdict": "met",
         }
     ]
-    assert made.to_text().startswith("2026-01-02\ncores 2\nrlproxy 1\nhow\n\nSpeed\nrow ")
-    assert "\n\nAgainst what must be shown\nwork " in made.to_text()
+    text = tables.text(Result(written))
+    assert text.startswith("- Measured on 2026-01-02.\n- Machine: cores 2.\n")
+    assert "\n\n## Speed\n\n| row | unit | direct | proxy | proxy/direct | spread |\n" in text
+    assert "\n\nAll of the 1 bounds that were measured are reached.\n\n| what | against |" in text
 
 
 def test_names_of_rows_are_unique() -> None:
@@ -419,8 +394,8 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    names = "hit-1,refused-16,get-1,mixed-2,alone-get,values,large-get,tasks,workers,start,space"
-    names += ",cluster-get-16,growth" + ",latency" * openloop.AVAILABLE
+    names = "hit-1,get-1,mixed-2,values,large-get,tasks-refused,workers,start,space,cluster-get-16"
+    names += ",growth-clients,growth-hits" + ",latency" * openloop.AVAILABLE
     argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -443,13 +418,13 @@ def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None
         cpu_time = kinds[name].endswith(rows.CPU) or name.endswith((" redis", " party"))
         assert cpu_time or all(value > 0 for value in medians.values()), name
     if sys.platform == "linux":
-        assert {"hit-1 redis", "hit-1 party", "tasks-admitted driver"} <= set(found)
+        assert {"hit-1 redis", "hit-1 party", "tasks-refused driver"} <= set(found)
     judged = {one["figure"] for one in written["verdicts"]}
     assert {"hit-1", "hit-1 redis", "values", "tasks-refused", "workers party"} <= judged
     assert "rlproxy" in written["versions"]
     assert all(name in done.stdout for name in found)
     assert page.main([str(output), str(tmp_path / "page.md")]) == 0
     text = (tmp_path / "page.md").read_text()
-    assert "### By keys" in text
+    assert "### By live hits of a key" in text
     assert str(tmp_path) not in text
-    assert len(list((tmp_path / "images").iterdir())) == 6 or not openloop.AVAILABLE
+    assert len(list((tmp_path / "images").iterdir())) == 5 or not openloop.AVAILABLE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bounds, page, plots, report, rows
+from bench import bounds, page, plots, report, rows, tables
 from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
 from bench.errors import UsageError
@@ -125,18 +125,18 @@ def test_every_table_of_the_result_is_there() -> None:
 
 def test_too_wide_table_is_split_into_two_and_a_list() -> None:
     parties = {"twemproxy": 3.0, "direct": 1.0, "proxy": 2.0}
-    others = {f"library-{number}": 1.0 for number in range(page.MOST_COLUMNS - 2)}
+    others = {f"library-{number}": 1.0 for number in range(tables.MOST_COLUMNS - 2)}
     figures = [
         figure("a", rows.RATE, "/s", **parties),
         figure("b", rows.RATE, "/s", **others),
         figure("c", rows.RATE, "/s", **others),
     ]
     for one in figures[1:]:
-        one.note = "first: so; second: " + "long " * page.LONG_NOTE
+        one.note = "first: so; second: " + "long " * tables.LONG_NOTE
     figures[2].absent = ("library-x",)
     made = report.Report("", {}, {}, [], {}, figures)
     found = json.loads(json.dumps(made.to_json()))["rows"]
-    first, second, named, listed = page.tables(found)
+    first, second, named, listed = tables.tables(found)
     assert first.splitlines()[0].startswith("| row | what | unit | direct | proxy | twemproxy | ")
     assert first.count("\n") == 2
     assert second.splitlines()[0] == (f"| row | unit | {' | '.join(others)} | library-x | spread |")
@@ -147,7 +147,7 @@ def test_too_wide_table_is_split_into_two_and_a_list() -> None:
 
 def test_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
     lines = [["a", "b", "c"], ["x|y", "", "1"], ["z", "", ""]]
-    assert page.markdown(lines, {0}).splitlines() == [
+    assert tables.markdown(lines, {0}).splitlines() == [
         "| a | c |",
         "| --- | --: |",
         "| x\\|y | 1 |",
