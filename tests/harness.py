@@ -86,8 +86,8 @@ def _only(names: set[str | None]) -> pytest.MarkDecorator:
 
 # For tests of the proxy alone, where each server does the same.
 ON_ONE_ENGINE = _only({one_engine()})
-# For long walks, where a table of cases has shown that each server does the same: the oldest server
-# and the newest.
+# For long walks and long tables, where shorter ones run on each server: the oldest server and the
+# newest.
 ON_TWO_ENGINES = _only({min(engines(), default=None), one_engine()})
 
 

@@ -120,7 +120,7 @@ def test_any_command_consumes_asking(node: tuple[RedisServer, Proxy]) -> None:
         raw.reply()  # an invalid hit may or may not have reached Redis
 
 
-def test_crossslot_tryagain_and_clusterdown_reach_the_client(
+def test_crossslot_tryagain_ask_and_clusterdown_reach_the_client(
     node: tuple[RedisServer, Proxy],
 ) -> None:
     server, proxy = node
@@ -138,6 +138,16 @@ def test_crossslot_tryagain_and_clusterdown_reach_the_client(
         assert expected.startswith("TRYAGAIN")
         assert raw.ask("ASKING") == "OK"
         assert error_of(raw, "RL.RESET", *two) == expected
+
+        slot = look.ask("CLUSTER", "KEYSLOT", "leaving")
+        nodes = look.ask("CLUSTER", "NODES")
+        assert isinstance(slot, int) and isinstance(nodes, bytes)
+        (other,) = [line.split()[0] for line in nodes.splitlines() if b"myself" not in line]
+        assert look.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", other) == "OK"
+        expected = error_of(look, "GET", "leaving")
+        assert expected.startswith("ASK ")
+        assert error_of(raw, "RL.HIT", "leaving", 10, 60) == expected
+        assert look.ask("CLUSTER", "SETSLOT", slot, "STABLE") == "OK"
 
         nobodys = next(
             f"n{number}"

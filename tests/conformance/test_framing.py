@@ -15,10 +15,11 @@ from tests.conformance.compare import (
     name_of,
     refused,
 )
-from tests.harness import Proxy, RedisServer, command
+from tests.harness import ON_TWO_ENGINES, Proxy, RedisServer, command
+
+pytestmark = ON_TWO_ENGINES
 
 PING = command("PING")
-KB64 = 65536
 
 
 def lenient(data: bytes) -> bytes:

@@ -11,7 +11,6 @@ from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, co
 INTEGER = "ERR value is not an integer or out of range"
 MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
 WINDOW = "ERR window is not a valid number of seconds"
-RANGE = "ERR rate or burst out of range"
 BILLION = 1_000_000_000
 TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
@@ -21,80 +20,31 @@ def arity(name: str) -> str:
     return f"ERR wrong number of arguments for '{name}' command"
 
 
-# A command of the family as written, and its error.
+# A command of the family as written, and its error: a few of each kind. All others are in
+# tests/unit/ratelimit/test_grammar.py.
 WRONG = [
-    # the number of arguments
     ("RL.HIT", arity("rl.hit")),
-    ("RL.HIT k", arity("rl.hit")),
     ("rl.hit k 10", arity("rl.hit")),
-    ("RL.PEEK", arity("rl.peek")),
     ("Rl.Peek k 10", arity("rl.peek")),
     ("RL.REFUND k 10 60", arity("rl.refund")),
     ("RL.RESET", arity("rl.reset")),
     ("RL.BLOCK k", arity("rl.block")),
     ("RL.HELP me", arity("rl.help")),
     ("CL.THROTTLE k 15 30", arity("cl.throttle")),
-    ("CL.THROTTLE k 15 30 60 1 1", arity("cl.throttle")),
     ("rl.throttle k 15 30 60 1 MS", arity("rl.throttle")),
-    # numbers
     ("RL.HIT k 0 60", MAX),
-    ("RL.HIT k 010 60", MAX),
-    ("RL.HIT k 1000001 60", MAX),
-    ("RL.HIT k 100001 60 ALGO ZLOG", f"{INTEGER}: max is 1 to 100000 with ALGO ZLOG"),
-    ("RL.HIT k 1000000001 60 ALGO TOKEN", f"{INTEGER}: max is 1 to 1000000000"),
-    ("RL.HIT k 10 60 COST -1", f"{INTEGER}: COST is 0 to 100000 with ALGO LOG"),
-    ("RL.HIT k 10 60 COST 100001", f"{INTEGER}: COST is 0 to 100000 with ALGO LOG"),
     ("RL.HIT k 10 60 COST 10001 ALGO zlog", f"{INTEGER}: COST is 0 to 10000 with ALGO ZLOG"),
-    ("RL.HIT k 10 60 BURST 0 ALGO GCRA", f"{INTEGER}: BURST is 1 to 1000000000"),
-    ("RL.HIT k 10 60 AND 0 5", MAX),
-    ("RL.HIT k 10 60 AND 1000001 5", MAX),
     ("RL.HIT k 10 0.5 MS", f"{INTEGER}: window is 1 to 315360000000 with MS"),
-    ("RL.HIT k 10 60 GAP 61 MS", f"{INTEGER}: GAP is 0 to the longest window with MS"),
-    ("RL.HIT k 10 60 MS WAIT 3600001", f"{INTEGER}: WAIT is 1 to 3600000 with MS"),
-    ("RL.PEEK k ten 60", MAX),
     ("RL.REFUND k 10 60 0", f"{INTEGER}: n is 1 to 1000000000"),
-    ("RL.REFUND k 10 60 MS", f"{INTEGER}: n is 1 to 1000000000"),
-    ("CL.THROTTLE k 1000000000 1 1", f"{INTEGER}: max_burst is 0 to 999999999"),
     ("CL.THROTTLE k 0 0 1", f"{INTEGER}: count is 1 to 9223372036854775807"),
-    ("CL.THROTTLE k 0 1 0.5", f"{INTEGER}: period is 1 to 9223372036854775807"),
-    ("RL.THROTTLE k 0 1 1 -1", f"{INTEGER}: quantity is 0 to 9223372036854775807"),
-    # times
     ("RL.HIT k 10 .5", WINDOW),
-    ("RL.HIT k 10 315360000.000001", WINDOW),
-    ("RL.HIT k 10 60 AND 5 1e3", WINDOW),
-    ("RL.PEEK k 10 0.0005", WINDOW),
-    ("RL.REFUND k 10 +5 1", WINDOW),
-    ("RL.BLOCK k 0.0001", "ERR t is not a valid number of seconds"),
     ("RL.BLOCK k x MS", f"{INTEGER}: t is 0 to 315360000000 with MS"),
-    ("RL.HIT k 10 60 GAP 60.000001", "ERR GAP is not a valid number of seconds"),
     ("RL.PEEK k 10 60 GAP x", "ERR GAP is not a valid number of seconds"),
-    ("RL.HIT k 10 60 PENALTY 0", "ERR PENALTY is not a valid number of seconds"),
-    ("RL.HIT k 10 60 WAIT 3600.1", "ERR WAIT is not a valid number of seconds"),
-    # words
-    ("RL.HIT k 10 60 FOO", "ERR syntax error near 'FOO'"),
-    ("RL.HIT k 10 60 COST", "ERR syntax error near 'COST'"),
     ("RL.HIT k 10 60 COST 1 cost 1", "ERR syntax error near 'cost'"),
     ("RL.HIT k 10 60 ALGO NOPE", "ERR unknown ALGO 'NOPE'"),
-    ("RL.HIT k 10 60 AND 5", "ERR syntax error near 'AND'"),
-    ("RL.HIT k 10 60" + " AND 5 5" * 9, "ERR syntax error near 'AND'"),
     ("RL.PEEK k 10 60 WAIT 1", "ERR syntax error near 'WAIT'"),
-    ("RL.PEEK k 10 60 STRICT", "ERR syntax error near 'STRICT'"),
-    ("RL.PEEK k 10 60 PENALTY 1", "ERR syntax error near 'PENALTY'"),
-    ("RL.REFUND k 10 60 1 COST 1", "ERR syntax error near 'COST'"),
-    ("RL.BLOCK k 60 COST 1", "ERR syntax error near 'COST'"),
-    ("RL.REFUND k 10 60 1 WAIT 1", "ERR syntax error near 'WAIT'"),
-    # options of other algorithms
-    ("RL.HIT k 10 60 GAP 1 ALGO GCRA", "ERR GAP is not supported by ALGO GCRA"),
     ("RL.HIT k 10 60 burst 5", "ERR BURST is not supported by ALGO LOG"),
-    ("RL.HIT k 10 60 ALGO counter STRICT", "ERR STRICT is not supported by ALGO COUNTER"),
-    ("RL.PEEK k 10 60 ALGO LEAKY AND 5 5", "ERR AND is not supported by ALGO LEAKY"),
-    ("RL.REFUND k 10 60 1 BURST 5 ALGO ZLOG", "ERR BURST is not supported by ALGO ZLOG"),
-    # rates
-    ("RL.HIT k 1 315360000 ALGO TOKEN BURST 2", RANGE),
-    ("RL.HIT k 29 315360000 ALGO COUNTER", RANGE),
-    ("RL.PEEK k 1 315360000 ALGO GCRA COST 2", RANGE),
-    ("RL.REFUND k 1 315360000 1 ALGO LEAKY BURST 2", RANGE),
-    ("CL.THROTTLE k 1 1 315360000", RANGE),
+    ("CL.THROTTLE k 1 1 315360000", "ERR rate or burst out of range"),
 ]
 
 
@@ -201,7 +151,7 @@ def test_invalid_hits_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
 
 @in_multi
 def test_invalid_hits_in_a_discarded_multi(client: Raw) -> None:
-    for text, error in WRONG[::5]:
+    for text, error in WRONG[::3]:
         client.send(command("MULTI") + wrong(text) + wrong(text) + command("DISCARD"))
         expected = ["OK", ReplyError(error), ReplyError(error), "OK"]
         assert [client.reply() for _ in expected] == expected
@@ -217,26 +167,6 @@ def test_invalid_hits_in_multi_after_an_unknown_command(client: Raw, direct: Raw
         assert client.ask("SET", "s", 1) == "QUEUED"
         assert client.ask("EXEC") == ABORTED
     assert direct.ask("DBSIZE") == 0
-
-
-@ON_ONE_ENGINE
-def test_valid_options_at_the_bounds_are_admitted(client: Raw, direct: Raw) -> None:
-    """Values that the tables above refuse are admitted at their bound."""
-    rows = [
-        ("a 1000000 60 COST 100000", [0, 1000000, 900000, -1, 60]),
-        ("b 100000 60 ALGO ZLOG COST 10000", [0, 100000, 90000, -1, 60]),
-        ("c 1 315360000 ALGO GCRA", [0, 1, 0, -1, 315360000]),
-        ("d 28 315360000 ALGO COUNTER", [0, 28, 27, -1, 630720000]),
-        ("e 10 60 GAP 60", [0, 10, 9, -1, 60]),
-        ("f 10 60" + " AND 5 5" * 8, [0, 5, 4, -1, 5]),
-        ("g 10 60 PENALTY 315360000 STRICT ALGO FIXED", [0, 10, 9, -1, 60]),
-        ("h 10 60 BURST 1000000000 ALGO TOKEN COST 0", RANGE),
-        ("i 1000000 1 BURST 1000000000 ALGO TOKEN COST 0", [0, BILLION, BILLION, -1, 0]),
-    ]
-    for text, expected in rows:
-        answer = client.ask("RL.HIT", *text.split(" "))
-        assert answer == (ReplyError(expected) if isinstance(expected, str) else expected), text
-    assert direct.ask("DBSIZE") == len(rows) - 2
 
 
 # -- names outside the family ----------------------------------------------------------------------

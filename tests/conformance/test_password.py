@@ -56,39 +56,14 @@ NEEDED = [
     case("AUTH in MULTI", LOGIN, command("MULTI"), HIT, LOGIN, command("EXEC"), HIT, PING, HIT),
 ]
 
+# tests/conformance/test_acl_histories.py has the rows whose commands are sent one by one.
 WHOSE = [
     case("AUTH without a password set", command("AUTH", "x"), HIT, HIT, PING),
-    case("bob's rights", AS_BOB, HIT, BOB_HIT, WHO, BOB_HIT, HIT, setup=[BOB]),
-    case("bob before and after", HIT, AS_BOB, HIT, BOB_HIT, command("RESET"), HIT, WHO,
-         setup=[BOB]),
-    case("bob by HELLO", command("HELLO", 3, "AUTH", "bob", "pw"), BOB_HIT, HIT, WHO, setup=[BOB]),
-    case("bob by HELLO 2", command("HELLO", 2, "AUTH", "bob", "pw"), BOB_HIT, HIT, WHO,
-         setup=[BOB]),
-    case("bob by a HELLO that fails", command("HELLO", 3, "AUTH", "bob", "pw", "SETNAME", "a b"),
-         WHO, BOB_HIT, HIT, BOB_HIT, HIT, setup=[BOB]),
     case("bob by a HELLO that fails, then others", HIT, HIT,
          command("HELLO", 3, "AUTH", "bob", "pw", "SETNAME", "a b"), HIT, PING, BOB_HIT,
          command("AUTH", "bob", "pw"), BOB_HIT, HIT, command("RESET"), HIT, setup=[BOB]),
-    case("bob by a HELLO with a word too many", command("HELLO", 3, "AUTH", "bob", "pw", "FOO"),
-         WHO, BOB_HIT, HIT, setup=[BOB]),
-    case("bob by a HELLO of an unknown version", command("HELLO", 4, "AUTH", "bob", "pw"), WHO,
-         HIT, BOB_HIT, setup=[BOB]),
-    case("HELLO with AUTH twice", command("HELLO", 3, "AUTH", "bob", "no", "AUTH", "bob", "pw"),
-         WHO,
-         HIT, BOB_HIT, setup=[BOB]),
-    case("HELLO with AUTH, right then wrong",
-         command("HELLO", 3, "AUTH", "bob", "pw", "AUTH", "bob", "no"), WHO, HIT, BOB_HIT,
-         setup=[BOB]),
-    case("HELLO with a name before AUTH",
-         command("HELLO", 3, "SETNAME", "n", "AUTH", "bob", "pw"), WHO, HIT, BOB_HIT,
-         command("CLIENT", "GETNAME"), setup=[BOB]),
-    case("bob in MULTI", command("MULTI"), AS_BOB, command("EXEC"), WHO, HIT, BOB_HIT, setup=[BOB]),
     case("bob under REPLY OFF", command("CLIENT", "REPLY", "OFF"), AS_BOB,
          command("CLIENT", "REPLY", "ON"), WHO, HIT, BOB_HIT, setup=[BOB]),
-    case("bob under REPLY SKIP", command("CLIENT", "REPLY", "SKIP"), AS_BOB, WHO, HIT, BOB_HIT,
-         setup=[BOB]),
-    case("bob, wrong password", AS_BOB, command("AUTH", "bob", "no"), WHO, HIT, BOB_HIT,
-         setup=[BOB]),
     case("bob, wrong passwords in a pipeline", PING, command("AUTH", "bob", "no"), PING, HIT,
          command("HELLO", 2, "AUTH", "bob", "no"), command("AUTH", "bob", "no"), HIT, WHO,
          command("SELECT", 1), command("HELLO", 3, "SETNAME", "n", "AUTH", "bob", "no"), HIT,
@@ -100,7 +75,6 @@ WHOSE = [
     case("bob by HELLO, wrong password in MULTI", AS_BOB, command("MULTI"), PING,
          command("HELLO", 3, "AUTH", "bob", "no"), command("EXEC"), WHO, BOB_HIT, PING, BOB_HIT,
          setup=[BOB]),
-    case("bob may not hit", AS_BOB, HIT, PING, HIT, WHO, setup=[POOR]),
     case("bob may not hit in MULTI", AS_BOB, command("MULTI"), HIT, PING, command("EXEC"),
          setup=[("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+ping", "+multi", "+exec")]),
     case("bob's DISCARD is refused", AS_BOB, command("MULTI"), command("DISCARD"), BOB_HIT, PING,
@@ -109,8 +83,6 @@ WHOSE = [
     case("bob's RESET is refused", AS_BOB, command("SELECT", 1), HIT, command("RESET"), HIT, WHO,
          HIT,
          setup=[("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all", "-reset")]),
-    case("bob's SELECT is refused", AS_BOB, command("SELECT", 1), HIT, HIT, PING, HIT,
-         setup=[("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all", "-select")]),
 ]  # fmt: skip
 
 
@@ -133,20 +105,6 @@ def test_hit_behind_a_wrong_password_is_answered_once(bench: Bench) -> None:
         raw.finish()
         replies = raw.quiet(5)
         assert replies.endswith(b"\r\n*5\r\n:0\r\n:10\r\n:9\r\n:-1\r\n:60\r\n")
-    bench.reset()
-
-
-def test_connection_older_than_the_password_keeps_its_rights(bench: Bench) -> None:
-    bench.reset()
-    with bench.proxy.raw() as old:
-        assert old.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
-        bench.look.ask(*PASSWORD)
-        assert old.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
-        with bench.proxy.raw() as new:
-            for _ in range(3):  # never by the lane that earlier clients opened
-                answer = new.ask("RL.HIT", "k", 10, 60)
-                assert isinstance(answer, Exception)
-                assert str(answer).startswith("NOAUTH")
     bench.reset()
 
 

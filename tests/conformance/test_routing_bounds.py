@@ -126,24 +126,6 @@ def test_stopped_server_uses_bounded_memory(redis_server: RedisServer, name: str
         assert peak - before < bound, f"{(peak - before) // MB} MB"
 
 
-@ON_ONE_ENGINE
-def test_rules_that_nobody_repeats_fill_no_memory(redis_server: RedisServer) -> None:
-    with fresh(redis_server) as proxy, proxy.raw() as client:
-        client.ask("RL.HIT", "k", 5, 60)
-        before = proxy.memory()
-        for index in range(0, 1000, 20):
-            client.send(
-                b"".join(
-                    command("RL.HIT", "k", 5, 60, b"%05d" % (index + at) + b"x" * 60_000)
-                    for at in range(20)
-                )
-            )
-            for at in range(20):
-                near = f"{index + at:05}{'x' * 27}..."
-                assert client.reply() == ReplyError(f"ERR syntax error near '{near}'")
-        assert proxy.memory() - before < 20 * MB
-
-
 def test_closed_clients_leave_no_memory_or_files(
     proxy: Proxy, redis_server: RedisServer, look: Raw
 ) -> None:

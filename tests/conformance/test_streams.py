@@ -124,30 +124,6 @@ def test_large_values_pass_both_ways(bench: Bench, size: int) -> None:
     assert bench.look.ask("GET", "v") == value
 
 
-def test_value_of_64_mb_is_not_buffered(bench: Bench) -> None:
-    bench.reset()
-    size = 64 * MB
-    before = bench.proxy.memory()
-    most = 0
-    with bench.proxy.raw() as raw:
-        raw.send(b"*3\r\n$3\r\nSET\r\n$1\r\nv\r\n$%d\r\n" % size)
-        for _ in range(64):
-            raw.send(b"v" * MB)
-            most = max(most, bench.proxy.memory())
-        raw.send(b"\r\n" + command("GET", "v"))
-        assert raw.line() == b"+OK\r\n"
-        assert raw.line() == b"$%d\r\n" % size
-        left = size
-        while left:
-            piece = raw.exactly(min(left, MB))
-            assert piece.count(b"v") == len(piece) > 0
-            left -= len(piece)
-            most = max(most, bench.proxy.memory())
-        assert raw.exactly(2) == b"\r\n"
-    bench.look.ask("DEL", "v")
-    assert most - before < 16 * MB
-
-
 def test_reader_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
     bench.reset()
     bench.look.ask("SET", "v", "x" * MB)
@@ -184,16 +160,3 @@ def test_subscriber_that_stops_is_cut_by_redis_own_limit(bench: Bench) -> None:
             assert other.ask("PING") == "PONG"
             assert raw.closes()
     bench.look.ask("CONFIG", "SET", "client-output-buffer-limit", "pubsub 33554432 8388608 60")
-
-
-def test_reader_that_pauses_gets_every_byte(bench: Bench) -> None:
-    bench.reset()
-    bench.look.ask("SET", "v", "x" * MB)
-    with bench.proxy.raw() as raw, bench.proxy.raw() as other:
-        raw.send(command("GET", "v") * 20 + HIT.proxied + PING)
-        for _ in range(20):
-            assert other.ask("RL.HIT", "other", 100, 60) is not None
-        for _ in range(20):
-            assert raw.reply() == b"x" * MB
-        assert raw.reply() == [0, 10, 9, -1, 60]
-        assert raw.reply() == "PONG"

@@ -98,31 +98,3 @@ TRANSACTIONS = [
 @pytest.mark.parametrize("row", TRANSACTIONS, ids=name_of)
 def test_transactions_with_hits(bench: Bench, row: Case) -> None:
     bench.compare(row)
-
-
-def test_watched_key_changed_by_another_client(bench: Bench) -> None:
-    for port, row in ((bench.server, HIT.direct), (bench.proxy, HIT.proxied)):
-        bench.reset()
-        with port.raw() as raw, port.raw() as other:
-            raw.send(row)
-            assert raw.reply() == [0, 10, 9, -1, 60]
-            assert raw.ask("WATCH", "k") == "OK"
-            other.send(row)
-            assert other.reply() == [0, 10, 8, -1, 60]
-            assert raw.ask("MULTI") == "OK"
-            raw.send(row + EXEC)
-            assert raw.reply() == "QUEUED"
-            assert raw.reply() is None
-            raw.send(row)
-            assert raw.reply() == [0, 10, 7, -1, 60]
-
-
-def test_hit_by_lane_changes_a_limiter_watched_by_another_client(bench: Bench) -> None:
-    bench.reset()
-    with bench.proxy.raw() as other, bench.proxy.raw() as raw:
-        bench.warm(raw, [HIT.proxied] * 2)
-        assert other.ask("WATCH", "k") == "OK"
-        raw.send(HIT.proxied)
-        raw.reply()
-        other.send(MULTI + PING + EXEC)
-        assert [other.reply() for _ in range(3)] == ["OK", "QUEUED", None]

@@ -230,13 +230,8 @@ def test_documented_rights_suffice(own_server: RedisServer, actions: list[str]) 
         assert (status, "permission" in found["error"]) == (403, True), found
 
 
-@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
 def test_unix_and_tls_listeners(
-    own_server: RedisServer,
-    actions: list[str],
-    certificates: Certificates,
-    tmp_path: Path,
-    more: tuple[str, ...],
+    own_server: RedisServer, actions: list[str], certificates: Certificates, tmp_path: Path
 ) -> None:
     unix = f"unix:{tmp_path}/rlproxy.sock"
     tls = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
@@ -249,7 +244,7 @@ def test_unix_and_tls_listeners(
         (*tls, "--tls-client-ca", certificates.ca, "--listen", "127.0.0.1:0"),
     )
     for way in ways:
-        with started(*way, *admin, "--upstream", url(own_server), *actions, *more) as made:
+        with started(*way, *admin, "--upstream", url(own_server), *actions) as made:
             assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
             assert send(made, "reset", key="k") == 0
 

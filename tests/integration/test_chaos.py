@@ -21,7 +21,7 @@ async def test_proxy_survives_seconds_of_chaos(
 ) -> None:
     if engine != sorted(harness.engines())[-1]:
         pytest.skip("one server: it is the proxy that is tried")
-    code = await chaos.run(5, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S)
+    code = await chaos.run(3, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S)
     assert code == 0, capsys.readouterr().out
 
 
@@ -30,7 +30,7 @@ async def test_proxy_survives_seconds_of_soak(
 ) -> None:
     if engine != sorted(harness.engines())[-1]:
         pytest.skip("one server: it is the proxy that is tried")
-    code = await soak.run(4, 7, engine, ["--share"], clients=2)
+    code = await soak.run(2, 7, engine, ["--share"], clients=2)
     assert code == 0, capsys.readouterr().out
 
 

@@ -225,11 +225,10 @@ def test_clients_go_to_the_announced_address(client: Client, announcing: Doors) 
 
 
 @on_engine
-@pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("client", READS_REPLICAS, ids=str)
-def test_clients_that_read_from_replicas(client: Client, with_tls: Doors, protocol: int) -> None:
+def test_clients_that_read_from_replicas(client: Client, with_tls: Doors) -> None:
     port = with_tls.proxy.port
-    way = Way("127.0.0.1", port, protocol, more=client.replicas)
+    way = Way("127.0.0.1", port, 3, more=client.replicas)
     run(client, way, port, f"127.0.0.1:{port}")
 
 

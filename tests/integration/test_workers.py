@@ -258,13 +258,6 @@ def test_address_in_use_is_an_error(upstream: str, other: str) -> None:
         assert ask_once(made.port(), "PING") == "PONG"
 
 
-def test_two_workers_report_an_address_in_use(upstream: str, one_server: RedisServer) -> None:
-    where = f"127.0.0.1:{one_server.port}"
-    code, _, log = ended("--listen", where, "--upstream", "redis://127.0.0.1:1", *TWO)
-    assert code == 1
-    assert log == f"rlproxy: cannot listen on {where}: Address already in use (see --listen)\n"
-
-
 def test_unix_socket_of_a_stalled_process_is_in_use(tmp_path: Path) -> None:
     path = tmp_path / "held.sock"
     with socket.socket(socket.AF_UNIX) as held, contextlib.ExitStack() as queue:

@@ -3,74 +3,79 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.conftest import pytest_collection_modifyitems
 from tests.harness import ROOT
 
-FAILS_ONCE = """
+# Each test fails `failures` times.
+TESTS = """
 import pytest
-from pathlib import Path
+from collections import Counter
 
-{mark}
-def test_x():
-    runs = Path("runs")
-    runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
-    assert runs.read_text().count("x") > {failures}
+flaky = pytest.mark.flaky(reason="a machine that stands still")
+runs = Counter()
+
+def fails(name, failures):
+    runs[name] += 1
+    print("run", runs[name], "of", name)
+    assert runs[name] > failures
+
+@flaky
+def test_never(): fails("never", 0)
+
+@flaky
+def test_once(): fails("once", 1)
+
+@flaky
+def test_twice(): fails("twice", 2)
+
+def test_unmarked(): fails("unmarked", 1)
 """
-REASON = '@pytest.mark.flaky(reason="a machine that stands still")'
 
 
-def run(directory: Path, mark: str, failures: int) -> subprocess.CompletedProcess[str]:
-    """Run a test that fails `failures` times, under the options and hooks of this suite."""
-    (directory / "conftest.py").write_text(
+def test_only_a_marked_test_runs_again_and_only_once(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
         "from tests.conftest import pytest_collection_modifyitems as pytest_collection_modifyitems"
     )
-    (directory / "test_x.py").write_text(FAILS_ONCE.format(mark=mark, failures=failures))
+    (tmp_path / "test_x.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:xdist"]
-    return subprocess.run(
-        [*command, "--rootdir", str(directory), "-p", "no:cacheprovider", "test_x.py"],
-        cwd=directory,
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-s", "test_x.py"],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
-
-
-@pytest.mark.parametrize(
-    ("mark", "failures", "code", "runs"),
-    [
-        (REASON, 0, pytest.ExitCode.OK, 1),
-        (REASON, 1, pytest.ExitCode.OK, 2),
-        (REASON, 2, pytest.ExitCode.TESTS_FAILED, 2),
-        ("", 1, pytest.ExitCode.TESTS_FAILED, 1),
-    ],
-)
-def test_only_a_marked_test_runs_again_and_only_once(
-    tmp_path: Path, mark: str, failures: int, code: int, runs: int
-) -> None:
-    done = run(tmp_path, mark, failures)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert (tmp_path / "runs").read_text() == "x" * runs
-    assert ("RERUN test_x.py::test_x" in done.stdout) == (runs > 1)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    runs = [name for _, name in re.findall(r"run (\d) of (\w+)", done.stdout)]
+    assert runs == ["never", "once", "once", "twice", "twice", "unmarked"]
+    assert set(re.findall(r"^RERUN test_x.py::test_(\w+)", done.stdout, re.MULTILINE)) == {
+        "once",
+        "twice",
+    }
+    assert re.search(r"2 failed, 2 passed, 2 rerun", done.stdout)
 
 
 @pytest.mark.parametrize(
     "mark",
     [
-        "@pytest.mark.flaky",
-        "@pytest.mark.flaky()",
-        '@pytest.mark.flaky(reason="")',
-        "@pytest.mark.flaky(2)",
-        '@pytest.mark.flaky(reason="slow", reruns=2)',
-        '@pytest.mark.flaky(reason="slow", condition=True)',
+        pytest.mark.flaky,
+        pytest.mark.flaky(),
+        pytest.mark.flaky(reason=""),
+        pytest.mark.flaky(2),
+        pytest.mark.flaky(reason="slow", reruns=2),
+        pytest.mark.flaky(reason="slow", condition=True),
     ],
 )
-def test_a_mark_states_its_reason_and_nothing_else(tmp_path: Path, mark: str) -> None:
-    done = run(tmp_path, mark, 1)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "write @pytest.mark.flaky(reason=" in done.stderr
-    assert not (tmp_path / "runs").exists()
+def test_a_mark_states_its_reason_and_nothing_else(mark: pytest.MarkDecorator) -> None:
+    item: Any = SimpleNamespace(nodeid="test_x.py::test_x", iter_markers=lambda _: [mark.mark])
+    with pytest.raises(pytest.UsageError, match=r"test_x: write @pytest.mark.flaky\(reason="):
+        pytest_collection_modifyitems([item])
