@@ -1,16 +1,13 @@
-"""Helpers of the routing tests: joining a lane reliably, and a gate between proxy and server."""
+"""Helpers of the routing tests: hits, and joining a lane reliably."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tests import harness
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.harness import Proxy, Raw, command, wait_until
 from tests.info import lane_calls as lane_calls
 
 MANY = 1_000_000  # a max that no test reaches
@@ -88,152 +85,3 @@ def rounds(proxy: Proxy, count: int = 8) -> None:
     with proxy.raw() as other:
         for _ in range(count):
             assert other.ask("PING") == "PONG"
-
-
-class Pipe:
-    """One connection of the proxy to the server, through a gate that can hold the server's
-    bytes.
-    """
-
-    def __init__(self, gate: Gate, down: socket.socket, up: socket.socket) -> None:
-        self._gate = gate
-        self.delay_s = 0.0  # of every piece from the server
-        self.sent = b""  # the first bytes that the proxy sent
-        self.held = b""  # bytes from the server since hold()
-        self._holding = False
-        self._changed = threading.Condition()
-        self._down = down
-        self._up = up
-        self._threads = [
-            threading.Thread(target=work, daemon=True) for work in (self._to_server, self._to_proxy)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _to_server(self) -> None:
-        try:
-            while data := self._down.recv(1 << 16):
-                sent = (self.sent + data)[:65536]
-                if self._gate.holds_greetings and b"rlproxy-lane" in sent:
-                    self.hold()
-                self.sent = sent  # set last: a thread that identifies a lane by it finds it held
-                self._up.sendall(data)
-            self._up.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.cut()
-
-    def _to_proxy(self) -> None:
-        try:
-            while data := self._up.recv(1 << 16):
-                if self.delay_s:
-                    time.sleep(self.delay_s)
-                with self._changed:
-                    if self._holding:
-                        self.held += data
-                        self._changed.notify_all()
-                    else:
-                        self._down.sendall(data)
-            with self._changed:
-                self._changed.wait_for(lambda: not self._holding, DEADLINE_S)
-            self._down.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.cut()
-
-    def hold(self) -> None:
-        """Hold back bytes from the server."""
-        with self._changed:
-            self._holding = True
-
-    def until(self, enough: Callable[[bytes], object]) -> None:
-        """Wait until the held bytes satisfy `enough`."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: enough(self.held), DEADLINE_S), self.held
-
-    def release(self, count: int | None = None) -> None:
-        """Forward the first `count` held bytes; all of them and later ones if None."""
-        with self._changed:
-            if count is None:
-                self._holding = False
-                count = len(self.held)
-            data, self.held = self.held[:count], self.held[count:]
-            if data:
-                with contextlib.suppress(OSError):
-                    self._down.sendall(data)
-            self._changed.notify_all()
-
-    def cut(self) -> None:
-        """Close the connection in both directions."""
-        for sock in (self._down, self._up):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close it and release its sockets."""
-        with self._changed:
-            self._holding = False
-            self._changed.notify_all()
-        self.cut()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-        self._down.close()
-        self._up.close()
-
-
-class Gate:
-    """A relay in front of a server, on its own port."""
-
-    def __init__(self, port: int) -> None:
-        self.pipes: list[Pipe] = []
-        self.holds_greetings = False  # no new lane gets an answer
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-        self._thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                down, _ = self._listener.accept()
-                try:
-                    up = socket.create_connection(("127.0.0.1", self._target))
-                except OSError:
-                    down.close()
-                    continue
-                for sock in (down, up):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.pipes.append(Pipe(self, down, up))
-
-    def _last(self, what: str, matches: Callable[[Pipe], bool]) -> Pipe:
-        wait_until(lambda: any(matches(pipe) for pipe in self.pipes), what)
-        return [pipe for pipe in self.pipes if matches(pipe)][-1]
-
-    def lane(self) -> Pipe:
-        """The newest lane."""
-        return self._last("a lane", lambda pipe: b"rlproxy-lane" in pipe.sent)
-
-    def private(self, said: bytes = b"") -> Pipe:
-        """The newest private connection on which `said` was sent."""
-        return self._last(
-            "a private connection",
-            lambda pipe: pipe.sent != b"" and b"rlproxy-" not in pipe.sent and said in pipe.sent,
-        )
-
-    def close(self) -> None:
-        """Close it with all its connections."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(DEADLINE_S)
-        self._listener.close()
-        for pipe in self.pipes:
-            pipe.close()
-
-
-@contextlib.contextmanager
-def gated(server: RedisServer, *args: str) -> Iterator[tuple[Gate, Proxy]]:
-    """A gate in front of `server` and a proxy in front of the gate."""
-    gate = Gate(server.port)
-    try:
-        with harness.proxy(f"redis://127.0.0.1:{gate.port}", *args) as made:
-            yield gate, made
-    finally:
-        gate.close()

@@ -11,7 +11,6 @@ from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, co
 INTEGER = "ERR value is not an integer or out of range"
 MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
 WINDOW = "ERR window is not a valid number of seconds"
-BILLION = 1_000_000_000
 TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
 

@@ -14,7 +14,6 @@ PING = command("PING")
 PASSWORD = ("CONFIG", "SET", "requirepass", "s3")
 # bob may hit keys that begin with b, and query his own rights.
 BOB = ("ACL", "SETUSER", "bob", "on", ">pw", "~b*", "+@all")
-POOR = ("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+ping", "+acl|whoami", "+set")
 WHO = command("ACL", "WHOAMI")
 LOGIN = command("AUTH", "s3")
 AS_BOB = command("AUTH", "bob", "pw")

@@ -19,13 +19,12 @@ from tests import harness
 from tests.conformance.routing_support import (
     MANY,
     UPSTREAMDOWN,
-    Gate,
     admitted,
-    gated,
     hit,
     join_lane,
     kill_lanes,
 )
+from tests.gate import Gate, gated
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 
 LOST = ReplyError(UPSTREAMDOWN)

@@ -18,8 +18,9 @@ from rlproxy.resp import commands as c
 
 from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
-from tests.conformance.routing_support import Gate, Pipe, gated, password, rounds
+from tests.conformance.routing_support import password, rounds
 from tests.conformance.test_cluster import cluster_node
+from tests.gate import Gate, Pipe, gated
 from tests.harness import (
     DEADLINE_S,
     ON_ONE_ENGINE,

@@ -15,7 +15,9 @@ from tests.conformance.compare import (
     hit,
     name_of,
 )
-from tests.harness import command
+from tests.harness import ON_TWO_ENGINES, command
+
+pytestmark = ON_TWO_ENGINES
 
 PING = command("PING")
 MULTI = command("MULTI")

@@ -77,13 +77,6 @@ def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> I
 
 
 @pytest.fixture(scope="module")
-def one_cluster_proxy(one_cluster: Cluster) -> Iterator[BareClusterProxy]:
-    """Run a bare proxy in front of `one_cluster`."""
-    with bare_cluster_proxy(one_cluster) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """The files of an authority, shared by a module's tests."""
     return Certificates(tmp_path_factory.mktemp("certificates"))

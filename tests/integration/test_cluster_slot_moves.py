@@ -14,7 +14,7 @@ from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
 from tests.repeating import RepeatingClients
 
-MOVES = 20
+MOVES = 8
 WRITERS = 3
 BATCH = 40  # commands in one write
 TAG = "{move}"
@@ -24,9 +24,9 @@ SLOT = key_slot(b"move")
 pytestmark = pytest.mark.parametrize("client", [2], indirect=True)
 
 
-def move_often(cluster: Cluster, moves: int = MOVES) -> None:
+def move_often(cluster: Cluster) -> None:
     """Move SLOT to another node and back, key by key."""
-    for _ in range(moves):
+    for _ in range(MOVES):
         to = cluster.other_master(SLOT)
         cluster.begin_move(SLOT, to)
         while cluster.move_keys(SLOT, to, 1):
@@ -83,7 +83,7 @@ def test_commands_with_several_keys_of_the_slot(
         assert writer.ask("EVAL", "return #redis.call('MGET', unpack(KEYS))", 8, *keys) == 8
 
     with RepeatingClients(cluster_proxy.raw, 2, step):
-        move_often(module_cluster, 10)
+        move_often(module_cluster)
 
 
 def test_transactions_run_once(
@@ -101,7 +101,7 @@ def test_transactions_run_once(
         assert writer.ask("GET", key) == b"%d" % count
 
     with RepeatingClients(cluster_proxy.raw, WRITERS, step) as writers:
-        move_often(module_cluster, 10)
+        move_often(module_cluster)
     assert client.ask("GET", f"{TAG}x") == b"%d" % (3 * sum(writers.rounds))
 
 
@@ -123,7 +123,7 @@ def test_watch_loses_no_update(
         updates[number] += reply is not None
 
     with RepeatingClients(cluster_proxy.raw, WRITERS, step):
-        move_often(module_cluster, 10)
+        move_often(module_cluster)
     assert client.ask("GET", key) == b"%d" % sum(updates)
 
 

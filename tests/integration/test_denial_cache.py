@@ -3,7 +3,7 @@
 A cached refusal is valid until something may have changed it. The tests try to make one wrong:
 
 - Own writes: after a client changes a key, its own next hit is judged on the changed key. The lane
-  passes through a relay here, which holds back what Redis sends on it: the reply to the write is
+  passes through a gate here, which holds back what Redis sends on it: the reply to the write is
   readable long before the invalidation push, and only the session itself can act on it.
 - Foreign writes: they are seen once the lane has received anything sent after them.
 - Changes that Redis does not announce (SWAPDB, rights, clocks, cut connections, a demoted server)
@@ -25,7 +25,6 @@ import random
 import re
 import select
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -42,6 +41,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
 from tests import harness
+from tests.gate import Gate, gated
 from tests.harness import (
     DEADLINE_S,
     ON_ONE_ENGINE,
@@ -70,109 +70,28 @@ ADMITTED: Final = [0, 1, 0, -1, 3600]
 DENIALS: Final = str(1 << 16)
 
 
-# -- the relay ------------------------------------------------------------------------------------
-
-
-class Relay:
-    """A port in front of a server's, which can hold back what the server sends to lanes."""
-
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
-        self._holding = False
-        self._held: list[tuple[socket.socket, bytes]] = []
-        self._socks: list[socket.socket] = []
-        self._start(self._accept)
-
-    def _start(self, work: Callable[..., None], *args: object) -> None:
-        threading.Thread(target=work, args=args, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                upstream = socket.create_connection(("127.0.0.1", self._server.port))
-                for sock in (client, upstream):
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._socks += [client, upstream]
-                self._start(self._flush, client, upstream)
-
-    def _flush(self, client: socket.socket, upstream: socket.socket) -> None:
-        try:
-            first = client.recv(1 << 16)
-            upstream.sendall(first)
-            self._start(self._answers, upstream, client, b"rlproxy-lane" in first)
-            while data := client.recv(1 << 16):
-                upstream.sendall(data)
-        except OSError:
-            pass
-        finally:
-            _shut(upstream)
-
-    def _answers(self, upstream: socket.socket, client: socket.socket, lane: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := upstream.recv(1 << 16):
-                with self._lock:
-                    if lane and self._holding:
-                        self._held.append((client, data))
-                    else:
-                        client.sendall(data)
-        _shut(client)
-
-    def hold(self) -> None:
-        """Hold back everything sent to lanes from here on."""
-        with self._lock:
-            self._holding = True
-
-    def held(self) -> bytes:
-        """The bytes held back."""
-        with self._lock:
-            return b"".join(data for _, data in self._held)
-
-    def let(self, count: int) -> None:
-        """Pass on the first `count` bytes held back."""
-        with self._lock:
-            sock, data = self._held[0]
-            sock.sendall(data[:count])
-            self._held[0] = (sock, data[count:])
-
-    def let_go(self) -> None:
-        """Pass on everything held back and stop holding back."""
-        with self._lock:
-            self._holding = False
-            for sock, data in self._held:
-                with contextlib.suppress(OSError):
-                    sock.sendall(data)
-            self._held.clear()
-
-    def close(self) -> None:
-        """Close it with all its connections."""
-        for sock in (self._listener, *self._socks):
-            _shut(sock)
-            sock.close()
-
-
-def _shut(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
 @dataclass
 class Parts:
-    """A server, the relay in front of it, a proxy in front of the relay, and a direct
-    connection.
-    """
+    """A server, the gate in front of it, a proxy in front of the gate, and a direct connection."""
 
     server: RedisServer
-    relay: Relay
+    gate: Gate
     proxy: Proxy
     admin: Raw
 
     def script_calls(self) -> int:
         """How many script calls the server has run."""
         return script_calls(self.admin)
+
+    def hold_lanes(self) -> None:
+        """Hold back what the server sends to lanes."""
+        for pipe in self.gate.lanes():
+            pipe.hold()
+
+    def release_lanes(self) -> None:
+        """Pass on what was held back, and all that follows."""
+        for pipe in self.gate.lanes():
+            pipe.release()
 
     def lane_caught_up(self, raw: Raw) -> None:
         """Return when `raw`'s lane has received everything Redis has sent to it before now."""
@@ -182,16 +101,9 @@ class Parts:
 
 @contextlib.contextmanager
 def parts_of(server: RedisServer, *args: str) -> Iterator[Parts]:
-    """A relay and a proxy in front of `server`."""
-    relay = Relay(server)
-    try:
-        with (
-            harness.proxy(f"redis://127.0.0.1:{relay.port}", *args) as proxy,
-            server.raw() as admin,
-        ):
-            yield Parts(server, relay, proxy, admin)
-    finally:
-        relay.close()
+    """A gate and a proxy in front of `server`."""
+    with gated(server, *args) as (gate, proxy), server.raw() as admin:
+        yield Parts(server, gate, proxy, admin)
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +117,7 @@ def parts(module_parts: Parts) -> Iterator[Parts]:
     """The module's parts, with the server empty."""
     module_parts.admin.ask("FLUSHALL")
     yield module_parts
-    module_parts.relay.let_go()
-
-
-@pytest.fixture
-def own_parts(own_server: RedisServer) -> Iterator[Parts]:
-    with parts_of(own_server) as made:
-        yield made
+    module_parts.release_lanes()
 
 
 def cache_refusal(parts: Parts, raw: Raw, *hit: Word) -> list[int]:
@@ -286,13 +192,13 @@ def room_on(name: str, values: dict[str, bytes]) -> list[Words]:
 def write_and_hit(parts: Parts, raw: Raw, name: str) -> None:
     """Of the write only its own reply arrives; the next hit is still judged by Redis."""
     writes = room_on(name, prepare(parts, raw))
-    parts.relay.hold()
+    parts.hold_lanes()
     for words in writes:
         assert not isinstance(raw.ask(*words), ReplyError)
     before = parts.script_calls()
     raw.send(command("RL.HIT", KEY, *RULE))
     wait_until(lambda: parts.script_calls() > before, "the server runs the script")
-    parts.relay.let_go()
+    parts.release_lanes()
     assert raw.reply() == ADMITTED
 
 
@@ -370,26 +276,27 @@ def test_other_calls_by_lane_drop_the_entry(parts: Parts, hit: Words) -> None:
 
 def test_resent_refund_drops_an_entry_opened_before_it(parts: Parts) -> None:
     """Its script is missing for a moment; the script of the surrounding hits is not."""
-    admin, relay = parts.admin, parts.relay
+    admin = parts.admin
     hit = command("RL.HIT", KEY, *RULE)
     with parts.proxy.raw() as raw, parts.proxy.raw() as other:
         for who in (raw, other):
             by_lane_of(parts.server, who, "warm", admin)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
-        relay.hold()
+        parts.hold_lanes()
         raw.send(hit)  # marks the key
-        wait_until(relay.held, "it is answered")
-        first = len(relay.held())
+        wait_until(lambda: any(pipe.held for pipe in parts.gate.lanes()), "it is answered")
+        (lane,) = [pipe for pipe in parts.gate.lanes() if pipe.held]
+        first = len(lane.held)
         admin.ask("SCRIPT", "FLUSH")
         other.send(command("RL.REFUND", KEY, *RULE, 1))
-        wait_until(lambda: b"-NOSCRIPT" in relay.held(), "there is no script")
+        lane.until(lambda held: b"-NOSCRIPT" in held)
         admin.ask("SCRIPT", "LOAD", SCRIPTS["sliding_window_log"].source)
-        relay.let(first)
+        lane.release(first)
         raw.reply()
         before = parts.script_calls()
         raw.send(hit)  # opens an entry
         wait_until(lambda: parts.script_calls() > before, "it is opened")
-        relay.let_go()
+        parts.release_lanes()
         assert other.reply() == [0, 1, 1, -1, 0]
         assert other.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
@@ -436,12 +343,12 @@ def test_foreign_write_applies_once_the_lane_has_received_data(parts: Parts, nam
         by_lane_of(parts.server, other, "warm", parts.admin)
         stranger = stack.enter_context(parts.proxy.raw() if ours else parts.server.raw())
         writes = room_on(name, prepare(parts, raw))
-        parts.relay.hold()
+        parts.hold_lanes()
         for words in writes:
             stranger.ask(*words)
         cached = raw.ask("RL.HIT", KEY, *RULE)
         assert isinstance(cached, list) and cached[0] == 1  # the invalidation has not arrived yet
-        parts.relay.let_go()
+        parts.release_lanes()
         parts.lane_caught_up(other)
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
@@ -528,12 +435,12 @@ def test_late_answer_opens_no_entry(parts: Parts) -> None:
         assert isinstance(reply, list) and reply[0] == 0
         admin.ask("PERSIST", KEY)  # or an invalidation would announce its expiry
         raw.ask(*hit)  # marks it
-        parts.relay.hold()
+        parts.hold_lanes()
         before = parts.script_calls()
         raw.send(command(*hit))
         wait_until(lambda: parts.script_calls() > before, "the script has run")
         wait_until(lambda: look(admin, hit)[0] == 0, "there is room")
-        parts.relay.let_go()
+        parts.release_lanes()
         late = raw.reply()
         assert isinstance(late, list) and late[0] == 1
         reply = raw.ask(*hit)
@@ -547,13 +454,13 @@ def test_lost_lane_drops_its_entries(parts: Parts) -> None:
             by_lane_of(parts.server, other, "warm", parts.admin)
             cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
             began = time.monotonic()
-            parts.relay.hold()
+            parts.hold_lanes()
             parts.admin.ask("DEL", KEY)
-            for row in lanes(parts.server, parts.admin):
-                parts.admin.ask("CLIENT", "KILL", "ID", row["id"])
+            for pipe in parts.gate.lanes():
+                pipe.cut()
             # answered once the proxy has seen the loss
             other.ask("RL.HIT", "warm", 1_000_000, 3600)
-            parts.relay.let_go()
+            parts.release_lanes()
             by_lane_of(parts.server, other, "warm", parts.admin)
             took_s = time.monotonic() - began
             assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
@@ -652,11 +559,11 @@ def hit_until_uncached(raw: Raw, server_called: Callable[[float], bool]) -> floa
 def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        parts.relay.hold()
+        parts.hold_lanes()
         parts.admin.ask("DEL", KEY)
         before = parts.script_calls()
         assert hit_until_uncached(raw, lambda _: parts.script_calls() > before) < MOST_S + SLOW_S
-        parts.relay.let_go()
+        parts.release_lanes()
         assert raw.reply() == ADMITTED
 
 
@@ -831,7 +738,6 @@ def test_key_of_another_type_is_an_error(parts: Parts) -> None:
 SCRIPTS: Final = scripts.load()
 GRAMMAR: Final = Grammar(SCRIPTS)
 NAMES: Final = [name.decode() for name in ALGORITHMS]
-UNITS: Final = {"MS": 1000}
 
 
 def rule_of(words: Words) -> Rule:

@@ -9,19 +9,17 @@ import itertools
 import os
 import random
 import re
-import select
 import signal
-import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from rlproxy.session.missing_hit import MAX_BY_SHA
 
 from tests import harness
+from tests.gate import gated
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane, by_lane_of, client_list, lanes, private
+from tests.integration.started import by_lane, by_lane_of, lanes, private
 from tests.processes import paused
 
 MODES = ("error", "allow", "deny")
@@ -62,67 +60,6 @@ def recovered_after_s(raw: Raw, begin: float) -> float:
         lambda: counted(raw.ask("RL.HIT", "back", 1_000_000, 3600), 1_000_000), "hits are counted"
     )
     return time.monotonic() - begin
-
-
-class Relay:
-    """A TCP relay to a port that can stop forwarding: one connection, or all."""
-
-    def __init__(self, port: int) -> None:
-        self._upstream = port
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self.pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._dead: set[socket.socket] = set()
-        self.forwards = True
-        self._ends = False
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def kill(self, name: str, server: RedisServer) -> None:
-        """Stop forwarding the connection that the server lists as `name`."""
-        (row,) = [row for row in client_list(server) if row["name"] == name]
-        port = int(row["addr"].rpartition(":")[2])
-        for pair in self.pairs:
-            if pair[1].getsockname()[1] == port:
-                self._dead.update(pair)
-
-    def _run(self) -> None:
-        peers: dict[socket.socket, socket.socket] = {}
-        while not self._ends:
-            alive = [sock for sock in peers if sock not in self._dead] if self.forwards else []
-            ready, _, _ = select.select([self._listening, *alive], [], [], 0.005)
-            for sock in ready:
-                if sock is self._listening:
-                    near, _ = sock.accept()
-                    far = socket.create_connection(("127.0.0.1", self._upstream))
-                    peers[near], peers[far] = far, near
-                    self.pairs.append((near, far))
-                    continue
-                if sock not in peers:
-                    continue
-                try:
-                    data = sock.recv(65536)
-                    peers[sock].sendall(data)
-                except OSError:
-                    data = b""
-                if not data:
-                    for each in (sock, peers[sock]):
-                        peers.pop(each, None)
-                        each.close()
-        for each in (*peers, self._listening):
-            each.close()
-
-    def close(self) -> None:
-        self._ends = True
-        self._thread.join()
-
-
-@pytest.fixture
-def relay(own_server: RedisServer) -> Iterator[Relay]:
-    """A relay to the test's server."""
-    made = Relay(own_server.port)
-    yield made
-    made.close()
 
 
 # -- never started, or gone ------------------------------------------------------------------------
@@ -403,19 +340,18 @@ def test_late_refusal_opens_no_stale_entry(own_server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_cut_off_server_is_an_outage(own_server: RedisServer, relay: Relay, mode: str) -> None:
-    url = f"redis://127.0.0.1:{relay.port}"
+def test_silent_server_is_an_outage(own_server: RedisServer, mode: str) -> None:
     args = ("--on-upstream-failure", mode, *TIMEOUT)
-    with harness.proxy(url, *args) as proxy, proxy.raw() as old, proxy.raw() as new:
+    with gated(own_server, *args) as (gate, proxy), proxy.raw() as old, proxy.raw() as new:
         by_lane(own_server, old)
-        relay.forwards = False
+        gate.hold()
         old.send(command("RL.HIT", "k", 5, 60))
         assert by_mode(mode, old.reply(), 5)
         assert by_mode(mode, new.ask("RL.HIT", "k", 5, 60), 5)
         new.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "new"))
         assert by_mode(mode, new.reply(), 5)
         new.send(command("RL.HIT", "k", 5, 60))
-        relay.forwards = True
+        gate.release()
         begin = time.monotonic()
         assert new.reply() == b"new"
         assert counted(new.reply(), 5)
@@ -423,12 +359,11 @@ def test_cut_off_server_is_an_outage(own_server: RedisServer, relay: Relay, mode
         assert recovered_after_s(new, begin) < BACK_S
 
 
-def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: Relay) -> None:
-    url = f"redis://127.0.0.1:{relay.port}"
+def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer) -> None:
     args = ("--on-upstream-failure", "deny", "--hit-timeout", "400")
-    with harness.proxy(url, *args) as proxy, proxy.raw() as raw, proxy.raw() as other:
+    with gated(own_server, *args) as (gate, proxy), proxy.raw() as raw, proxy.raw() as other:
         by_lane(own_server, raw)
-        relay.kill("rlproxy-lane", own_server)
+        gate.lane().hold()
         assert raw.ask("RL.HIT", "k", 5, 60) == [1, 5, 0, 1, 1]
         assert other.ask("RL.HIT", "o", 5, 60) == [0, 5, 4, -1, 60]  # on its own connection
         begin = time.monotonic()
@@ -438,16 +373,13 @@ def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer, relay: 
         assert recovered_after_s(raw, time.monotonic()) < BACK_S
 
 
-def test_hits_behind_late_ones_on_a_dead_connection_are_answered(
-    own_server: RedisServer, relay: Relay
-) -> None:
+def test_hits_behind_late_ones_on_a_dead_connection_are_answered(own_server: RedisServer) -> None:
     """Redis replies on other connections, so the circuit stays closed."""
-    url = f"redis://127.0.0.1:{relay.port}"
     args = ("--on-upstream-failure", "deny", "--hit-timeout", "300")
-    with harness.proxy(url, *args) as proxy, proxy.raw() as raw:
+    with gated(own_server, *args) as (gate, proxy), proxy.raw() as raw:
         by_lane(own_server, raw)
         assert raw.ask("CLIENT", "SETNAME", "own") == "OK"
-        relay.kill("own", own_server)
+        gate.private(b"SETNAME").hold()
         raw.send(command("RL.HIT", "k", 5, 60) * (MAX_BY_SHA + 8) + command("ECHO", "a"))
         for _ in range(MAX_BY_SHA + 8):
             assert raw.reply() == [1, 5, 0, 1, 1]
