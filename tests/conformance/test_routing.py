@@ -163,6 +163,18 @@ def test_hit_runs_as_the_new_user_after_auth(
         assert client.ask("RL.HIT", "secret", MANY, 60) == admitted(index + 1)
 
 
+def test_hits_of_a_deleted_user_do_not_count(proxy: Proxy, look: Raw) -> None:
+    look.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "+@all")
+    with proxy.raw() as bob:
+        assert bob.ask("AUTH", "bob", "pw") == "OK"
+        join_lane(bob, look)
+        before = look.ask("LLEN", "warm")
+        look.ask("ACL", "DELUSER", "bob")
+        bob.send(hit("warm"))
+        assert bob.closes()
+    assert look.ask("LLEN", "warm") == before
+
+
 def test_disabled_user_or_new_password_keeps_the_connection(proxy: Proxy, look: Raw) -> None:
     for change in (("resetpass", ">other"), ("off",)):
         look.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all")

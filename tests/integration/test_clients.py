@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import redis
 from redis import asyncio as redis_asyncio
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tests.harness import Proxy, RedisServer, wait_until
 from tests.info import lane_calls
@@ -198,44 +196,6 @@ def test_clients_own_scripts_run(client: Any) -> None:
     # a NOSCRIPT of the client's own script is Redis' error
     with pytest.raises(redis.exceptions.NoScriptError):
         client.evalsha("0" * 40, 0)
-
-
-def test_hits_count_per_database(proxy: Proxy, protocol: int) -> None:
-    args: dict[str, Any] = {"port": proxy.port, "protocol": protocol}
-    with redis.Redis(**args, db=0) as zero, redis.Redis(**args, db=1) as one:
-        for reply in FIVE[:3]:
-            assert zero.execute_command(*HIT) == reply
-            assert one.execute_command(*HIT) == reply
-        one.flushdb()
-        assert one.execute_command(*HIT) == FIVE[0]
-        assert zero.execute_command(*HIT) == FIVE[3]
-
-
-def test_hits_run_as_their_user(proxy: Proxy, protocol: int, redis_server: RedisServer) -> None:
-    with redis.Redis(port=proxy.port) as admin:
-        rights = {"keys": ["mine:*"], "categories": ["+@all"]}
-        admin.acl_setuser("eve", enabled=True, passwords=["+pw"], **rights)
-        login: dict[str, Any] = {"port": proxy.port, "username": "eve", "protocol": protocol}
-        with redis.Redis(**login, password="pw") as eve:
-            assert eve.acl_whoami() in ("eve", b"eve")
-            for left in (4, 3, 2, 1):
-                assert eve.execute_command("RL.HIT", "mine:k", 5, 60) == [0, 5, left, -1, 60]
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                eve.execute_command("RL.HIT", "yours", 5, 60)
-
-            def has_lane() -> bool:
-                eve.execute_command("RL.HIT", "mine:warm", 1_000_000, 60)
-                return "eve" in [row["user"] for row in lanes(redis_server)]
-
-            wait_until(has_lane, "a lane of eve")
-            assert eve.execute_command("RL.HIT", "mine:k", 5, 60) == FIVE[4]
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                eve.execute_command("RL.HIT", "yours", 5, 60)
-        stranger = redis.Redis(**login, password="wrong", retry=Retry(NoBackoff(), 0))
-        with pytest.raises(redis.AuthenticationError):
-            stranger.ping()
-        stranger.close()
-        admin.acl_deluser("eve")
 
 
 def test_pool_of_connections_loses_no_hit(client: Any, redis_server: RedisServer) -> None:

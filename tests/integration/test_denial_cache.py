@@ -500,22 +500,6 @@ def test_clients_own_swap_applies_at_its_next_hit(parts: Parts) -> None:
         assert other.ask(*hit) == [0, 2, 0, -1, 3600]
 
 
-def test_changed_rights_apply_within_a_second(parts: Parts) -> None:
-    admin, more = parts.admin, ["~*", "&*", "+@all"]
-    assert admin.ask("ACL", "SETUSER", "app", "reset", "on", ">pw", *more) == "OK"
-    with parts.proxy.raw() as raw:
-        assert raw.ask("AUTH", "app", "pw") == "OK"
-        for taken, given in (("-evalsha -eval", "+evalsha +eval"), ("resetkeys ~x", "~*")):
-            cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-            assert admin.ask("ACL", "SETUSER", "app", *taken.split()) == "OK"
-            within_a_second(raw, is_error("NOPERM"))
-            assert admin.ask("ACL", "SETUSER", "app", *given.split()) == "OK"
-            reply = raw.ask("RL.HIT", KEY, *RULE)  # an error is never cached
-            assert isinstance(reply, list) and reply[0] == 1
-        admin.ask("ACL", "DELUSER", "app")
-        assert raw.closes()
-
-
 def test_demoted_servers_entries_expire_within_a_second(parts: Parts) -> None:
     """The demoted server takes the data of its new primary, which has no such key."""
     admin = parts.admin
