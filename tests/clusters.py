@@ -78,6 +78,11 @@ class Node(RedisServer):
         """HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
+    def stop(self) -> None:
+        """See RedisServer.stop(). A file of a replication would bring back keys."""
+        super().stop()
+        (Path(self.directory) / "dump.rdb").unlink(missing_ok=True)
+
     def raw(self) -> Raw:
         """Return a new connection."""
         made = super().raw()
@@ -98,7 +103,7 @@ class Node(RedisServer):
 
     def log(self) -> str:
         """Return what it has logged."""
-        return (Path(self._directory) / "log").read_text("utf-8", "replace")
+        return (Path(self.directory) / "log").read_text("utf-8", "replace")
 
     def view(self) -> list[Row]:
         """Return the rows of its CLUSTER NODES."""

@@ -100,7 +100,7 @@ class RedisServer:
     args: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = None
-    _directory: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="rlproxy-test-"))
+    directory: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="rlproxy-test-"))
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -109,9 +109,9 @@ class RedisServer:
 
     def start(self) -> RedisServer:
         """Start it and wait until it answers."""
-        log = open(Path(self._directory) / "log", "ab")  # noqa: SIM115
+        log = open(Path(self.directory) / "log", "ab")  # noqa: SIM115
         command = [self.executable, "--port", str(self.port), "--save", "", "--dir"]
-        command += [self._directory, *self.args]
+        command += [self.directory, *self.args]
         self._process = subprocess.Popen(command, stdout=log, stderr=log)
         log.close()
         wait_until(self._answers, f"{self.engine} answers", START_S)
@@ -119,7 +119,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (Path(self._directory) / "log").read_text()
+        assert self._process.poll() is None, (Path(self.directory) / "log").read_text()
         try:
             with socket.create_connection(("127.0.0.1", self.port), 1) as sock:
                 sock.sendall(b"PING\r\n")
@@ -134,19 +134,18 @@ class RedisServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """End the process; start() starts it again, empty, on the same port."""
+        """End the process; start() starts it again on the same port, with what SAVE has stored."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
             self._process = None
-            (Path(self._directory) / "dump.rdb").unlink(missing_ok=True)  # of a replication
 
     def close(self) -> None:
         """End the process and remove its directory."""
         self.stop()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def raw(self) -> Raw:
         """Return a new connection."""
