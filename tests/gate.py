@@ -38,9 +38,7 @@ class Pipe:
         try:
             while data := self._down.recv(1 << 16):
                 sent = (self.sent + data)[:65536]
-                gate = self._gate
-                if gate.holds_all or (gate.holds_greetings and b"rlproxy-lane" in sent):
-                    self.hold()
+                self._gate.sends(self, sent)
                 self.sent = sent  # set last: a thread that identifies a lane by it finds it held
                 self._up.sendall(data)
             self._up.shutdown(socket.SHUT_WR)
@@ -110,7 +108,8 @@ class Gate:
     def __init__(self, port: int) -> None:
         self.pipes: list[Pipe] = []
         self.holds_greetings = False  # no new lane gets an answer
-        self.holds_all = False  # nor does any other new connection
+        self._holds_all = False  # nor does any other new connection
+        self._lock = threading.Lock()  # else a pipe might hold what release() has just released
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -129,6 +128,12 @@ class Gate:
                 for sock in (down, up):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.pipes.append(Pipe(self, down, up))
+
+    def sends(self, pipe: Pipe, sent: bytes) -> None:
+        """Hold `pipe` if it has to be held, on which the proxy has sent `sent`."""
+        with self._lock:
+            if self._holds_all or (self.holds_greetings and b"rlproxy-lane" in sent):
+                pipe.hold()
 
     def _last(self, what: str, matches: Callable[[Pipe], bool]) -> Pipe:
         wait_until(lambda: any(matches(pipe) for pipe in self.pipes), what)
@@ -151,15 +156,17 @@ class Gate:
 
     def hold(self) -> None:
         """Hold back all bytes from the server, also on new connections."""
-        self.holds_all = True
-        for pipe in self.pipes:
-            pipe.hold()
+        with self._lock:
+            self._holds_all = True
+            for pipe in self.pipes:
+                pipe.hold()
 
     def release(self) -> None:
         """Forward all held bytes and later ones."""
-        self.holds_all = False
-        for pipe in self.pipes:
-            pipe.release()
+        with self._lock:
+            self._holds_all = False
+            for pipe in self.pipes:
+                pipe.release()
 
     def close(self) -> None:
         """Close it with all its connections."""
