@@ -127,7 +127,8 @@ class Gate:
                     continue
                 for sock in (down, up):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self.pipes.append(Pipe(self, down, up))
+                with self._lock:  # release() finds each pipe that holds
+                    self.pipes.append(Pipe(self, down, up))
 
     def sends(self, pipe: Pipe, sent: bytes) -> None:
         """Hold `pipe` if it has to be held, on which the proxy has sent `sent`."""
