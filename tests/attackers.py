@@ -343,7 +343,7 @@ class Row:
 
 STATE: Final = 16 * KB  # a session, its sockets, transports and the open command
 READ: Final = 256 * KB  # one read of uvloop
-HELD: Final = 256 * KB + READ  # session.MAX_HELD, and the read that passed it
+HELD: Final = 256 * KB + READ  # session.MAX_UNREAD, and the read that passed it
 WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, the data in hand, MAX_EXPANDED
 UNREAD: Final = 64 * KB + READ  # the high-water mark, and the read that passed it
 SLOTS: Final = 65536 * 224  # answers.MAX_SLOTS, each with its own reply

@@ -22,7 +22,7 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.router import MAX_EXPANDED
-from rlproxy.session.session import MAX_HELD, Session
+from rlproxy.session.session import MAX_UNREAD, Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 
 from tests.contexts import worker_context
@@ -338,13 +338,13 @@ class Walk:
         if session.to_client:
             self.down += b"".join(session.to_client)
             session.to_client.clear()
-        assert session.requests.unread() <= MAX_HELD + MAX_CLIENT_BYTES
+        assert session.requests.unread() <= MAX_UNREAD + MAX_CLIENT_BYTES
         self._moving = False
 
     def give(self, size: int) -> None:
         """Pass on the client's next `size` bytes."""
         session = self.session
-        if self.eof or self.gone or session.requests.unread() > MAX_HELD or self.full:
+        if self.eof or self.gone or session.requests.unread() > MAX_UNREAD or self.full:
             return
         data, self.unsent = self.unsent[:size], self.unsent[size:]
         if not data or len(self.sent) > MAX_CLIENT_BYTES:

@@ -707,7 +707,7 @@ def test_disconnect_of_an_unread_client_is_noticed(server: RedisServer, front: P
     """A connection without a reader produces no event when its client closes."""
     with front.raw() as other, front.raw() as waiting:
         assert other.ask("RL.HIT", "k", 1, 600) == [0, 1, 0, -1, 600]
-        # Bytes beyond MAX_HELD fit any receive buffer. Behind a full one, the end of file would
+        # Bytes beyond MAX_UNREAD fit any receive buffer. Behind a full one, the end of file would
         # stay in the client's kernel.
         behind = command("PING", "x" * 999) * 300
         waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600) + behind)

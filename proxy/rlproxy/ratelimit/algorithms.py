@@ -159,7 +159,9 @@ class Limiter:
             defaults = (_SECONDS, b"0", b"1", HIT)
         else:
             more: list[int] = []
-            if self.strict or self.gap_us or self.limits:
+            if b"GAP" not in self.algorithm.options:  # its script takes STRICT alone
+                more = [1] if self.strict else []
+            elif self.strict or self.gap_us or self.limits:
                 more = [self.gap_us, 1 if self.strict else 0]
                 for most, window_us in self.limits:
                     more += [most, window_us]
@@ -171,8 +173,6 @@ class Limiter:
                 mode,
                 b" ".join([b"%d" % number for number in more]),
             ]
-            if self.algorithm.name == b"FIXED":
-                words[5] = b"1" if self.strict else b""
             defaults = (_SECONDS, b"1", HIT, b"")
         while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()

@@ -36,7 +36,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
     if requests.eof:
         return False
     command = requests.command
-    if slots.awaits_lane() or slots.by_sha >= MAX_BY_SHA:
+    if slots.awaits_lane() or slots.unanswered_by_sha >= MAX_BY_SHA:
         return True
     if command.ours:
         return False  # the router decides

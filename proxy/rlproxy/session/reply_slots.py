@@ -27,14 +27,14 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
-from rlproxy.session.slots import Catch, Slot, SlotQueue
+from rlproxy.session.slots import Catch, OwedReplies, Slot
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 
 _ERROR: Final = 45  # the first byte of an error
 
 
-class ReplySlots(SlotQueue):
+class ReplySlots(OwedReplies):
     """The replies that a private connection owes. Those for the client go into `out`."""
 
     __slots__ = (

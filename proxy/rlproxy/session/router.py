@@ -203,7 +203,7 @@ class Router(SessionPart):
                 if not command.reads:
                     self._caller.fenced = True
                 plain = command.kind == c.PASS and command.ban is None
-                if plain and private.slots.by_sha == 0:
+                if plain and private.slots.unanswered_by_sha == 0:
                     private.forward(command)
                 else:
                     wait = self._special(code)
@@ -272,7 +272,7 @@ class Router(SessionPart):
         command = requests.command
         kind = command.kind
         self._forwards = False
-        in_place = private.slots.by_sha > 0
+        in_place = private.slots.unanswered_by_sha > 0
         if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
             return self._wait_until_quiescent()
         if command.ban is not None:
@@ -331,7 +331,7 @@ class Router(SessionPart):
         Returns what the requests behind it wait for.
         """
         requests, private = self._requests, self._private
-        wait = self._may_call()
+        wait = self._wait_for_room()
         if wait != WAIT_NOTHING:
             requests.rewind(requests.start)
             return wait
@@ -361,13 +361,13 @@ class Router(SessionPart):
         if call.rule.waits and may_hold:
             self._held = call
             return WAIT_HELD
-        by_sha = self._may_send_again(call)
-        if not by_sha and slots.by_sha > 0 and not requests.eof:
+        by_sha = self._goes_by_sha(call)
+        if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
         return WAIT_NOTHING
 
-    def _may_send_again(self, call: Call) -> bool:
+    def _goes_by_sha(self, call: Call) -> bool:
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
@@ -378,7 +378,7 @@ class Router(SessionPart):
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)
 
-    def _may_call(self) -> int:
+    def _wait_for_room(self) -> int:
         """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
         slots = self._private.slots
         if slots.ours < self.most() or not slots.can_count():

@@ -44,7 +44,7 @@ from rlproxy.session.waits import (
     WAIT_TICK,
 )
 
-MAX_HELD: Final = 262144  # bytes of requests that wait here before the client is paused
+MAX_UNREAD: Final = 262144  # bytes of requests that wait here before the client is paused
 
 
 _NOBODY: Final = Caller()
@@ -131,7 +131,7 @@ class Session(SessionParts):
     def full(self) -> bool:
         """Return whether the owner must stop reading the client, as too many bytes wait here."""
         # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
-        return self.requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_HELD)
+        return self.requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_UNREAD)
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""

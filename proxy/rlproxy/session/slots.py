@@ -78,22 +78,22 @@ class Catch(Slot):
         self.edit = edit
 
 
-class SlotQueue:
+class OwedReplies:
     """A linked list of slots.
 
     count: their number.
     ours: number of slots of hits that may be late, and of replies of the proxy.
-    by_sha: number of hits by EVALSHA that a lane may have to send again.
+    unanswered_by_sha: number of hits by EVALSHA that a lane may have to send again.
     """
 
-    __slots__ = ("by_sha", "count", "head", "ours", "tail")
+    __slots__ = ("count", "head", "ours", "tail", "unanswered_by_sha")
 
     def __init__(self) -> None:
         self.head: Slot | None = None
         self.tail: Slot | None = None
         self.count: int = 0
         self.ours: int = 0
-        self.by_sha: int = 0
+        self.unanswered_by_sha: int = 0
 
     def append(self, slot: Slot) -> None:
         """Append `slot`."""
@@ -105,7 +105,7 @@ class SlotQueue:
         self.count += 1
         if slot.kind == S_LOCAL or slot.call is not None:
             self.ours += 1
-        self.by_sha += slot.by_sha
+        self.unanswered_by_sha += slot.by_sha
 
     def pop(self) -> None:
         """Remove the first slot."""
@@ -125,14 +125,14 @@ class SlotQueue:
         self.count -= 1
         if slot.kind == S_LOCAL or slot.call is not None:
             self.ours -= 1
-        self.by_sha -= slot.by_sha
+        self.unanswered_by_sha -= slot.by_sha
         if slot.next is None:
             self.tail = before
 
     def drop(self, slot: Slot) -> None:
         """Drop the reply to the late hit `slot` when it comes. The hit is not sent again."""
         self.ours -= 1
-        self.by_sha -= slot.by_sha
+        self.unanswered_by_sha -= slot.by_sha
         slot.kind = S_DROP
         slot.by_sha = False
         slot.call = None
@@ -142,4 +142,4 @@ class SlotQueue:
         self.head = self.tail = None
         self.count = 0
         self.ours = 0
-        self.by_sha = 0
+        self.unanswered_by_sha = 0

@@ -136,6 +136,11 @@ class Client:
 
 def _reason(error: Exception) -> str:
     text = shown(str(error).strip().encode(errors="replace"))
+    text = re.sub(r"^Command # \d+ \(.*?\) of pipeline caused error: ", "", text)
+    if text.startswith("UPSTREAMDOWN"):
+        return f"{text}; --admin shows the proxy also without Redis"
+    if text.startswith("Authentication required"):
+        return f"{text} Give --url redis://USER:PASSWORD@HOST:PORT, or REDISCLI_AUTH"
     if "unknown command" in text.lower():
         return "it is a Redis, but no rlproxy: it does not know RL.STATS"
     if isinstance(error, redis.TimeoutError) and "reading" in text:

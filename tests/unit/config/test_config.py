@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
+import rlproxy
 from rlproxy.config import config
 from rlproxy.config.urls import Address, Upstream
 
 from tests.unit.config.loading import ADMIN, REDISS, TLS, load, mistakes
 
+PACKAGE = Path(rlproxy.__file__).parent
 ACTIONS = (*ADMIN, "--admin-actions", "--admin-token-file", "t")
 
 
@@ -116,3 +120,11 @@ def test_what_a_reload_may_change() -> None:
 def test_config_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         load().listen = ()  # type: ignore[misc]
+
+
+def test_each_option_is_read_outside_the_package_config() -> None:
+    source = "".join(
+        path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "config"
+    )
+    for field in dataclasses.fields(config.Config):
+        assert re.search(rf"\.{field.name}\b", source), field.name

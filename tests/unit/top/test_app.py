@@ -7,7 +7,9 @@ import sys
 from typing import Any
 
 import pytest
+import redis
 from rlproxy import cli
+from rlproxy.top import app
 from rlproxy.top.app import Client, Sample, TopError
 
 from tests.harness import ROOT
@@ -143,3 +145,21 @@ def test_a_sample() -> None:
 def test_replies_of_an_unexpected_form(replies: Any) -> None:
     with pytest.raises(TopError, match="unexpected form"):
         sample(*replies)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "Command # 1 (RL.STATS) of pipeline caused error: UPSTREAMDOWN cannot reach Redis",
+            "UPSTREAMDOWN cannot reach Redis; --admin shows the proxy also without Redis",
+        ),
+        (
+            "Authentication required.",
+            "Authentication required. Give --url redis://USER:PASSWORD@HOST:PORT, or REDISCLI_AUTH",
+        ),
+        ("NOPERM no", "NOPERM no"),
+    ],
+)
+def test_the_reason_says_what_to_do(text: str, shown: str) -> None:
+    assert app._reason(redis.ResponseError(text)) == shown

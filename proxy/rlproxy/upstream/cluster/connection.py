@@ -69,7 +69,7 @@ class ClusterConnection:
             self._piped.send_raw(data)
         else:
             self._splitter.feed(data)
-            self._exchange.look()
+            self._exchange.take_map()
             self._route()
         self._exchange.flush()
         if (self._exchange.out or self._exchange.leaving) and not self._soon:

@@ -127,7 +127,7 @@ class Exchange:
                 return request.link if request.link.client_id else None
         return None
 
-    def look(self) -> None:
+    def take_map(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
         if self.links.map is not self.cluster.map:
             self.links.follow()
@@ -220,7 +220,7 @@ class Exchange:
 
     def batch_over(self) -> None:
         """Act on the replies that have been taken."""
-        self.look()
+        self.take_map()
         self.redirects.go_on()
         if self._throttled or self._held > MAX_HELD:
             self._throttle()
@@ -252,7 +252,7 @@ class Exchange:
             request.link = None
             self.done(request, error)
 
-    def gone(self, addresses: set[Address]) -> None:
+    def nodes_left(self, addresses: set[Address]) -> None:
         """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
         for link in self.links.by_address.values():
             if link.address in addresses and link.owed:

@@ -41,7 +41,7 @@ SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced mas
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 
-class Redirected:
+class QueuedCall:
     """A call in a queue.
 
     since: loop time of its first redirect, or of its submission.
@@ -71,8 +71,8 @@ class SlotQueue:
     __slots__ = ("again", "calls", "not_before")
 
     def __init__(self) -> None:
-        self.again: list[Redirected] = []
-        self.calls: list[Redirected] = []
+        self.again: list[QueuedCall] = []
+        self.calls: list[QueuedCall] = []
         self.not_before: float = 0.0
 
 
@@ -110,7 +110,7 @@ class ClusterLane(Lane):
         self._by_address: dict[Address, NodeLane] = {}
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
-        self._under_way: dict[Call, Redirected] = {}  # redirected calls that were sent again
+        self._under_way: dict[Call, QueuedCall] = {}  # redirected calls that were sent again
         self._refused = False
         self._opening_since: float = self._loop.time()
         self._ticking = False
@@ -236,13 +236,13 @@ class ClusterLane(Lane):
 
     def _hold(self, slot: int, call: Call) -> None:
         """Let a call wait that no node has got."""
-        self._queue(slot).calls.append(Redirected(call, self._loop.time()))
+        self._queue(slot).calls.append(QueuedCall(call, self._loop.time()))
 
     def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
         """Send `call` again that got `error`, or let it wait in the order of the replies."""
         now, slot = self._loop.time(), call.slot()
         known = self._under_way.pop(call, None)
-        entry = Redirected(call, now) if known is None else known
+        entry = QueuedCall(call, now) if known is None else known
         entry.tries += 1
         _, address = redirect(error, lane.address)
         entry.asks = address if error.startswith(b"-ASK") else None
@@ -269,10 +269,10 @@ class ClusterLane(Lane):
         now = self._loop.time()
         for call in calls:
             known = self._under_way.pop(call, None)
-            entry = Redirected(call, now) if known is None else known
+            entry = QueuedCall(call, now) if known is None else known
             self._queue(call.slot()).again.append(entry)
 
-    def _send(self, lane: NodeLane, entry: Redirected) -> None:
+    def _send(self, lane: NodeLane, entry: QueuedCall) -> None:
         if entry.tries > 0:
             self._under_way[entry.call] = entry
             self._schedule()
@@ -299,6 +299,7 @@ class ClusterLane(Lane):
             if not queue.again and not queue.calls:
                 del self._queues[slot]
         for call, entry in list(self._under_way.items()):
+            # (a call that was sent again has one more hit timeout for its reply)
             if call.reply or call.late or now - entry.since > 2 * limit_s:
                 del self._under_way[call]
         settle(touched, now)
@@ -310,7 +311,8 @@ class ClusterLane(Lane):
     def _serve(
         self, slot: int, queue: SlotQueue, now: float, limit_s: float, touched: list[Caller]
     ) -> None:
-        """Send the calls of `queue` that may be sent now, and answer those that may not."""
+        """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
+        latest = now - limit_s  # calls that wait since then, or longer, are answered
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
         if lane is not None and lane.retired:
@@ -321,7 +323,7 @@ class ClusterLane(Lane):
             if not queue.again and not self._draining(slot):
                 self._send_all(lane, queue.calls)
         elif lane is not None and lane.circuit.open:
-            limit_s = 0.0
+            latest = now
         elif lane is not None:
             if lane.refused():
                 self._all.forget(self)
@@ -332,14 +334,13 @@ class ClusterLane(Lane):
             return
         where, why = _reason(lane)
         # Where the nodes have refused hits for that long, one try is enough.
-        refuses = 0.0 < self._cluster.down_since <= now - limit_s
-        since = now if refuses else now - limit_s
-        queue.again = self._too_late(queue.again, since, where, why, touched)
-        if queue.calls and queue.calls[0].since <= now - limit_s:
-            queue.calls = self._too_late(queue.calls, now - limit_s, where, why, touched)
+        refuses = 0.0 < self._cluster.down_since <= latest
+        queue.again = self._too_late(queue.again, now if refuses else latest, where, why, touched)
+        if queue.calls and queue.calls[0].since <= latest:
+            queue.calls = self._too_late(queue.calls, latest, where, why, touched)
         number -= len(queue.again) + len(queue.calls)
-        if lane is not None and number > 0 and limit_s > 0.0 and not lane.ready:
-            lane.circuit.timed_out(number, now - limit_s, now, limit_s)
+        if lane is not None and number > 0 and latest < now and not lane.ready:
+            lane.circuit.timed_out(number, latest, now, limit_s)
 
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
@@ -354,7 +355,7 @@ class ClusterLane(Lane):
             sent += 1
         del queue.again[:sent]
 
-    def _send_all(self, lane: NodeLane, entries: list[Redirected]) -> None:
+    def _send_all(self, lane: NodeLane, entries: list[QueuedCall]) -> None:
         """Send as many of `entries` as the lane has room for."""
         number = min(len(entries), lane.room)
         for entry in entries[:number]:
@@ -363,12 +364,12 @@ class ClusterLane(Lane):
 
     def _too_late(
         self,
-        entries: list[Redirected],
+        entries: list[QueuedCall],
         since: float,
         where: str,
         why: str,
         touched: list[Caller],
-    ) -> list[Redirected]:
+    ) -> list[QueuedCall]:
         """Answer the calls that wait since `since` or longer. Returns the others."""
         left = []
         for entry in entries:

@@ -32,6 +32,7 @@ _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
 _LEAST_S: Final = 0.001  # timeout of a blocking command that goes again: zero would be for ever
+# (a node that becomes a replica unblocks its clients with the last of these)
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
 
@@ -43,14 +44,14 @@ def is_redirect(frame: bytes) -> bool:
 class Redirects:
     """The redirected requests of one client."""
 
-    __slots__ = ("_exchange", "_first", "_paused", "_unsettled", "pending")
+    __slots__ = ("_exchange", "_paused", "_unsettled", "_waits_for", "pending")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.pending: list[Request] = []
         self._paused = False
         self._unsettled: int = 0  # number of the latest request sent before a slot moved
-        self._first: dict[int, int] = {}  # by slot: the request that the next one waits for
+        self._waits_for: dict[int, int] = {}  # by slot: the request that the next one waits for
 
     def take(self, link: Link, request: Request, frame: bytes) -> bool:
         """Take a request that `link` answered with an error. Returns whether it is sent again."""
@@ -106,13 +107,13 @@ class Redirects:
             return
         exchange = self._exchange
         busy = {request.slot for request in exchange.under_way()}
-        sent: dict[int, tuple[Address | None, bool]] = {}
+        target_of_slot: dict[int, tuple[Address | None, bool]] = {}
         left: list[Request] = []
         self.pending.sort(key=_number)
         for request in self.pending:
             where = (request.target, request.asking)
-            first = sent.setdefault(request.slot, where)
-            if request.slot in busy or first != where or exchange.ended:
+            elsewhere = target_of_slot.setdefault(request.slot, where) != where
+            if request.slot in busy or elsewhere or exchange.ended:
                 busy.add(request.slot)  # those behind it wait, too
                 left.append(request)
                 continue
@@ -129,18 +130,18 @@ class Redirects:
 
     def precede(self, slot: int) -> None:
         """Have the latest command answered before the next one on `slot` is sent."""
-        self._first[slot] = self._exchange.last
+        self._waits_for[slot] = self._exchange.last
 
     def may_send(self, slot: int) -> bool:
         """Return whether the client's next command, of `slot`, may be sent now."""
         queue = self._exchange.queue
         if not queue:
-            self._first.clear()
+            self._waits_for.clear()
             return True
         number = queue[0].number
         if number <= self._unsettled:
             return False
-        return not self._first or number > self._first.get(slot, 0)
+        return not self._waits_for or number > self._waits_for.get(slot, 0)
 
 
 def _number(request: Request) -> int:

@@ -178,7 +178,7 @@ class Subscriptions:
         exchange = self._exchange
         if not self._event_links:
             return
-        exchange.look()
+        exchange.take_map()
         home = exchange.links.home()
         for link in exchange.links.masters():
             if link is home or link in self._event_links:
