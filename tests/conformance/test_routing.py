@@ -327,7 +327,11 @@ def test_ten_thousand_hits_in_one_pipeline(client: Raw, look: Raw) -> None:
         if len(data) < 65536:
             break
     client.send(data)
-    assert [client.reply() for _ in range(size)] == [admitted(n + 1) for n in range(size)]
+    # (without reset_after: the machine's clock may step back by a microsecond)
+    for number in range(size):
+        reply = client.reply()
+        assert isinstance(reply, list)
+        assert reply[:4] == admitted(number + 1)[:4]
     assert count(look, "k") == size
     join_lane(client, look)
 
