@@ -149,12 +149,16 @@ class Exchange:
             head.link.finish()
 
     def close(self) -> None:
-        """End the client: close all links."""
+        """End the client: close all links, and let all replies go."""
         self.ended = True
         for call in self.at_end:
             call()
         self.wake = lambda: None
         self.links.close()
+        # Links refer to their exchange: the cycle would keep what waits here.
+        self.queue.clear()
+        self.out.clear()
+        self._after.clear()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -180,13 +184,14 @@ class Exchange:
         """Take the whole reply to `request`."""
         request.reply = reply
         request.done = True
+        self._held += len(reply)
         whole = request.part_of
         if whole is not None:
             if not whole.part_done():
                 return
+            self._held -= whole.join()
             whole.done = True
-            request = whole
-        self._held += len(request.reply)
+            self._held += len(whole.reply)
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()

@@ -130,6 +130,12 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def let_go(self) -> None:
+        """Close the connection, and forget what it owes and what has come of that."""
+        self.owed.clear()
+        self._pieces = []
+        self.close()
+
     def finish(self) -> None:
         """Close the sending direction: a node that blocks the client ends the connection."""
         if self._transport is not None and not self._finished:

@@ -209,7 +209,7 @@ class Links:
         for task in self._tasks:
             task.cancel()
         for link in self.by_address.values():
-            link.close()
+            link.let_go()
         self.by_address.clear()
         self._by_shard.clear()
         self.holds_state = _holds_none

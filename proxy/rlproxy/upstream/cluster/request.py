@@ -104,12 +104,16 @@ class Divided(Request):
             part.part_of = self
 
     def part_done(self) -> bool:
-        """Record that one more part is done. Returns whether all are; `reply` is set then."""
+        """Record that one more part is done. Returns whether all are."""
         self._left -= 1
-        if self._left > 0:
-            return False
-        self.reply = self.joined([part.reply for part in self.parts])
-        return True
+        return self._left == 0
+
+    def join(self) -> int:
+        """Set `reply`, and let the parts go. Returns the number of bytes of their replies."""
+        replies = [part.reply for part in self.parts]
+        self.reply = self.joined(replies)
+        self.parts = []  # they refer to this command: the cycle would keep their replies
+        return sum(map(len, replies))
 
 
 def unguided(written: bytes) -> Request:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -30,6 +33,9 @@ class Node:
         self.link.connection_made(cast("asyncio.BaseTransport", self))
 
     def write(self, data: bytes) -> None:
+        """As a transport."""
+
+    def abort(self) -> None:
         """As a transport."""
 
     def pause_reading(self) -> None:
@@ -133,6 +139,67 @@ async def test_the_large_parts_of_one_reply_are_read_whole() -> None:
         assert node.reply(b"*1\r\n" + item) == 0
     assert client.got() == b"*2\r\n" + 2 * item
     assert client.exchange._held == 0
+
+
+async def test_parts_that_come_too_early_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0)
+    links = [node.link for node in client.nodes[1:]]
+    for _ in range(100):
+        client.exchange.send_parts(links, Divided([Request(b""), Request(b"")], concatenated))
+    reply = b"*1\r\n" + bulk(b"x" * LARGE)
+    left = client.nodes[1].reply(100 * reply)
+    assert 100 * len(reply) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    client.nodes[0].reply(b":1\r\n")
+    client.nodes[2].reply(100 * reply)
+    for _ in range(100):  # each is read while it owes a part of the next reply
+        client.nodes[1].reply(b"")
+        client.nodes[2].reply(b"")
+    assert client.got() == b":1\r\n" + 100 * (b"*2\r\n" + 2 * reply.partition(b"\r\n")[2])
+    assert client.exchange._held == 0
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Have objects freed by their reference counts alone."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def replies_kept() -> int:
+    """Return the number of bytes of the replies that commands keep."""
+    return sum(len(each.reply) for each in gc.get_objects() if isinstance(each, Request))
+
+
+async def test_parts_are_freed_with_their_reply() -> None:
+    client = Client()
+    with without_collection():
+        before = replies_kept()
+        whole = [Request(b""), Request(b"")]
+        client.exchange.send_parts(
+            [node.link for node in client.nodes[:2]], Divided(whole, concatenated)
+        )
+        del whole
+        for node in client.nodes[:2]:
+            node.reply(b"*1\r\n" + bulk(b"x" * LARGE))
+        client.got()
+        assert replies_kept() == before
+
+
+async def test_replies_that_wait_are_freed_with_the_client() -> None:
+    client = Client()
+    client.send(0, 1, 1)
+    with without_collection():
+        before = replies_kept()
+        client.nodes[1].reply(2 * bulk(b"x" * LARGE))
+        assert replies_kept() > before + LARGE
+        client.exchange.close()
+        assert replies_kept() == before
+        assert not any(node.link.owed for node in client.nodes)
 
 
 async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
