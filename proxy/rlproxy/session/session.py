@@ -116,6 +116,7 @@ class Session(SessionParts):
     def reads_on(self) -> None:
         """Go on: the client reads its replies again."""
         self.slow = False
+        self.private.received_at = self.now  # it was not read: its hits have the hit timeout anew
         if self.wait == WAIT_READ:
             self._route_in_turn()
 
@@ -366,6 +367,8 @@ class Session(SessionParts):
         if self._closing or timeout_s <= 0.0:
             self._watched = False
             return NOTHING
+        if self.slow and self.wait != WAIT_HELD:
+            return NEVER  # the private connection is not read: Redis may have replied in time
         self.now = now
         fail_open = self._fail_open
         unsent_at = self._unsent_at if self.wait & TIMED else NEVER

@@ -129,6 +129,19 @@ def test_never_in_a_transaction_nor_where_replies_cant_be_counted() -> None:
         assert bench.down() == b""
 
 
+def test_never_while_the_client_leaves_its_replies_unread() -> None:
+    bench = Faulty("allow").open()
+    bench.send_at(10.0, HIT)
+    bench.session.leaves_unread()
+    assert bench.session.overdue(20.0) == NEVER
+    bench.session.now = 20.5
+    bench.session.reads_on()
+    assert bench.session.overdue(21.0) == 20.5
+    assert bench.down() == b""
+    bench.session.overdue(21.5)
+    assert bench.down() == bench.without(b"")
+
+
 def test_not_in_the_middle_of_a_push() -> None:
     bench = Faulty("allow").open()
     bench.send_at(10.0, HIT)
