@@ -463,6 +463,23 @@ def test_terminated_worker_drains_and_delays_no_client(
             assert raw.ask("PING") == "PONG"
 
 
+def test_terminated_worker_leaves_its_counts_to_its_successor(upstream: str) -> None:
+    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:
+        port = made.port()
+        for times in (1, 2):
+            with closing(opened(port, 4)) as raws:
+                for raw in raws:
+                    assert raw.ask("RL.HIT", "k", 1000, 60) is not None
+            old = workers(made)
+            for worker in old:
+                os.kill(worker, signal.SIGTERM)
+            wait_until(lambda old=old: len(set(workers(made)) - set(old)) == 2, "replaced")
+            with closing(opened(port, 1)) as (raw,):
+                stats = raw.ask("RL.STATS")
+                assert isinstance(stats, bytes)
+                assert b"\r\nhits:%d\r\n" % (4 * times) in stats
+
+
 def test_failing_worker_is_restarted_with_backoff(upstream: str) -> None:
     pauses = ["at once", "in 0.1 s", "in 0.2 s", "in 0.4 s", "in 0.8 s"]
     with started(*ANY_PORT, "--upstream", upstream, *TWO) as made:

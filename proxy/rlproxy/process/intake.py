@@ -74,6 +74,8 @@ class Intake:
         self._full = False  # no file descriptor was free at the latest attempt
         self._left_to = (-1, 0)  # worker that clients are left to, and how many it has accepted
         self._left_since = 0.0
+        # Workers that accepted no client in time, and the number that each had accepted by then.
+        self._stuck: dict[int, int] = {}
 
     def open(self) -> None:
         """Begin to accept clients."""
@@ -141,14 +143,21 @@ class Intake:
     def _leaves_it(self) -> bool:
         """Whether the next client is left to another worker, which has fewer and is not stuck."""
         clients, accepted = self._counts.clients, self._counts.accepted
-        fewer = [(n, worker) for worker, n in enumerate(clients) if AWAY != n < self._count]
+        fewer = [
+            (n, worker)
+            for worker, n in enumerate(clients)
+            if AWAY != n < self._count and self._stuck.get(worker) != accepted[worker]
+        ]
         if not fewer:
             return False
         _, worker = min(fewer)
         left_to = (worker, accepted[worker])
         if left_to != self._left_to:
             self._left_to, self._left_since = left_to, self._loop.time()
-        return self._loop.time() - self._left_since < STUCK_S
+        if self._loop.time() - self._left_since < STUCK_S:
+            return True
+        self._stuck[worker] = accepted[worker]
+        return False
 
     def _begin(self, client: socket.socket, tls: bool) -> None:
         self._count += 1

@@ -169,6 +169,7 @@ class Server:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        wiring.telemetry.publish_last()
         await wiring.upstream.stop()
 
     async def _drain(self, wiring: Wiring) -> None:

@@ -164,11 +164,19 @@ class Telemetry:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            prefixes, policies = self._prefixes.counts(), self._policies.state()
-            self._memory.publish(
-                self._worker, replace(self.own(), prefixes=prefixes, policies=policies)
-            )
+            self._publish()
             self._publish_due = now + _pause_s(time.monotonic() - begun)
+
+    def publish_last(self) -> None:
+        """Publish the counters as they end: the worker's successor continues them."""
+        if self._read:
+            self._publish()
+
+    def _publish(self) -> None:
+        prefixes, policies = self._prefixes.counts(), self._policies.state()
+        self._memory.publish(
+            self._worker, replace(self.own(), prefixes=prefixes, policies=policies)
+        )
 
     def _pace(self, now: float) -> None:
         """Adapt the share of hits whose keys are counted to the rate of hits."""

@@ -219,6 +219,24 @@ def test_no_client_waits_long_for_a_worker_that_takes_none(bench: Bench, away: b
         assert bench.waiting == 1
 
 
+def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
+    bench.waiting = 5
+    bench.readable()
+    bench.counts[1], bench.counts[2] = 0, AWAY
+    began = bench.loop.now
+    for other in (AWAY, 0, AWAY):  # in between, another worker has the fewest
+        bench.counts[2] = other
+        left = bench.waiting
+        while bench.waiting == left and bench.loop.now - began < 3 * STUCK_S:
+            while bench.loop.later:
+                bench.loop.tick()
+            bench.readable()
+            if bench.counts[2] == 0:
+                bench.accepted[2] += 1  # it accepts this one
+                bench.waiting -= 1
+    assert bench.loop.now - began == pytest.approx(STUCK_S, abs=0.02)
+
+
 def test_clients_that_stay_for_a_moment_are_left_to_a_worker_with_fewer(bench: Bench) -> None:
     bench.waiting = 1
     bench.readable()
