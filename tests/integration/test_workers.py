@@ -470,10 +470,11 @@ def test_terminated_worker_leaves_its_counts_to_its_successor(upstream: str) -> 
             with closing(opened(port, 4)) as raws:
                 for raw in raws:
                     assert raw.ask("RL.HIT", "k", 1000, 60) is not None
-            old = workers(made)
+            old = set(workers(made))
             for worker in old:
                 os.kill(worker, signal.SIGTERM)
-            wait_until(lambda old=old: len(set(workers(made)) - set(old)) == 2, "replaced")
+                made.logged(rf"process {worker}\) ended")
+            wait_until(lambda: len(workers(made)) == 2, "they are replaced")
             with closing(opened(port, 1)) as (raw,):
                 stats = raw.ask("RL.STATS")
                 assert isinstance(stats, bytes)

@@ -220,9 +220,10 @@ def test_no_client_waits_long_for_a_worker_that_takes_none(bench: Bench, away: b
 
 
 def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
-    bench.waiting = 5
-    bench.readable()
-    bench.counts[1], bench.counts[2] = 0, AWAY
+    bench.waiting = 6
+    for _ in range(3):
+        bench.readable()
+    bench.counts[1], bench.counts[2] = 1, AWAY
     began = bench.loop.now
     for other in (AWAY, 0, AWAY):  # in between, another worker has the fewest
         bench.counts[2] = other

@@ -115,7 +115,7 @@ class Worker:
                 sweep=self._call("sweep"),
                 fan_out=SimpleNamespace(close=self._call("close fan-out")),
             ),
-            telemetry=SimpleNamespace(publish=lambda _: None),
+            telemetry=SimpleNamespace(publish=lambda _: None, publish_last=lambda: None),
             context=None,
             reload=self._reload,
         )
