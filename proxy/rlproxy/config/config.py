@@ -67,8 +67,8 @@ class Config:
 
     listen: tuple[Address, ...] = SERVING.fixed(
         LISTEN,
-        "addresses where clients connect; tls: with TLS; may be given several times (in the "
-        "environment: separated by blanks)",
+        "addresses where clients connect; without HOST: 127.0.0.1; tls: with TLS; may be given "
+        "several times (in the environment: separated by blanks)",
     )
     upstream: Upstream = SERVING.fixed(  # noqa: RUF009
         UPSTREAM,

@@ -69,9 +69,12 @@ class _Parser(argparse.ArgumentParser):
         # A password that contains a blank spans several words.
         starred = without_password(message) if "@" in message else message
         shown = " ".join(without_password(word) for word in starred.split(" "))
-        _, unknown, words = message.partition("unrecognized arguments: --")
+        _, unknown, words = message.partition("unrecognized arguments: ")
         first = words.split(" ")[0].partition("=")[0]
-        raise ConfigError([shown + (_similar(f"--{first}", _FLAGS, "--") if unknown else "")])
+        hint = "; the URL of Redis is given with --upstream" if "://" in first else ""
+        if first.startswith("--"):
+            hint = _similar(first, _FLAGS, "--")
+        raise ConfigError([shown + (hint if unknown else "")])
 
 
 def parser() -> argparse.ArgumentParser:

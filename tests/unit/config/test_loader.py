@@ -258,6 +258,7 @@ def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> N
     ("argv", "told"),
     [
         (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
+        (["redis://h"], "redis://h; the URL of Redis is given with --upstream"),
         (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
         (["--check-confg"], "--check-confg; did you mean --check-config?"),
         (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
