@@ -220,8 +220,9 @@ class Session(SessionParts):
     def _set_wait(self, wait: int) -> None:
         """Take what the router, or another part, has the requests wait for."""
         self.wait = wait
-        if wait == WAIT_OPEN:
-            self._unsent_at = self.now
+        if wait & TIMED:
+            if wait == WAIT_OPEN:
+                self._unsent_at = self.now
             self.watch()
         elif wait == WAIT_HELD:
             self._hold()
