@@ -272,11 +272,11 @@ def test_top_shows_one_frame(one_server: RedisServer, front: Proxy, tmp_path: Pa
 def test_readme_admits_five_of_six_hits(
     one_server: RedisServer, front: Proxy, tmp_path: Path
 ) -> None:
-    """ "Five are admitted, with remaining 4, 3, 2, 1, 0; the sixth is refused"."""
+    """ "Run it five more times: remaining falls to 3, 2, 1, 0, then the sixth hit is refused"."""
     text = re.sub(r"\s+", " ", README.read_text())
-    found = re.search(r"six times: ``` (redis-cli [^`]*) ``` Five are admitted, with (.*?);", text)
+    found = re.search(r"\$ (redis-cli [^`]*?) 1\) .* Run it five more times: (.*?), then", text)
     assert found is not None
-    assert found[2] == "remaining 4, 3, 2, 1, 0"
+    assert found[2] == "remaining falls to 3, 2, 1, 0"
     with one_server.raw() as raw:
         raw.ask("FLUSHALL")
     terminal = Shell(tmp_path / "terminal", {"6379": one_server.port, "6380": front.port}, {})
