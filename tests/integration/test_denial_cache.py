@@ -924,9 +924,10 @@ def grown_by(
     """By how many bytes the proxy grows when `count` hits are sent `times` times each."""
     with proxy.raw() as raw, server.raw() as admin:
         by_lane_of(server, raw, "warm", admin)
-        for block in range(62):  # 6,200 keys: as many as are counted as hot keys in ten seconds
-            names = [f"warm:{block}:{n}" for n in range(100)]
-            raw.send(b"".join(command("RL.HIT", name, 1_000_000, 3600) for name in names))
+        # 6,200 keys, admitted and refused: as many as are counted as hot keys in ten seconds
+        for block in range(62):
+            names = [f"warm:{block}:{n}" for n in range(100)] * 2
+            raw.send(b"".join(command("RL.HIT", name, 1, 3600) for name in names))
             for _ in names:
                 raw.reply()
         before = proxy.memory()
