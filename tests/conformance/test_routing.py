@@ -327,7 +327,7 @@ def test_ten_thousand_hits_in_one_pipeline(client: Raw, look: Raw) -> None:
         if len(data) < 65536:
             break
     client.send(data)
-    # (without reset_after: the machine's clock may step back by a microsecond)
+    # Not reset_after: the machine's clock may step back by a microsecond.
     for number in range(size):
         reply = client.reply()
         assert isinstance(reply, list)

@@ -69,12 +69,14 @@ class _Parser(argparse.ArgumentParser):
         # A password that contains a blank spans several words.
         starred = without_password(message) if "@" in message else message
         shown = " ".join(without_password(word) for word in starred.split(" "))
-        _, unknown, words = message.partition("unrecognized arguments: ")
-        first = words.split(" ")[0].partition("=")[0]
-        hint = "; the URL of Redis is given with --upstream" if "://" in first else ""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        first = unknown.split(" ")[0].partition("=")[0]
+        hint = ""
         if first.startswith("--"):
             hint = _similar(first, _FLAGS, "--")
-        raise ConfigError([shown + (hint if unknown else "")])
+        elif "://" in first:
+            hint = "; the URL of Redis is given with --upstream"
+        raise ConfigError([shown + hint])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -142,21 +142,21 @@ class Intake:
 
     def _leaves_it(self) -> bool:
         """Whether the next client is left to another worker, which has fewer and is not stuck."""
-        clients, accepted = self._counts.clients, self._counts.accepted
+        counts = self._counts
         fewer = [
             (n, worker)
-            for worker, n in enumerate(clients)
-            if AWAY != n < self._count and self._stuck.get(worker) != accepted[worker]
+            for worker, n in enumerate(counts.clients)
+            if AWAY != n < self._count and self._stuck.get(worker) != counts.accepted[worker]
         ]
         if not fewer:
             return False
         _, worker = min(fewer)
-        left_to = (worker, accepted[worker])
+        left_to = (worker, counts.accepted[worker])
         if left_to != self._left_to:
             self._left_to, self._left_since = left_to, self._loop.time()
         if self._loop.time() - self._left_since < STUCK_S:
             return True
-        self._stuck[worker] = accepted[worker]
+        self._stuck[worker] = counts.accepted[worker]
         return False
 
     def _begin(self, client: socket.socket, tls: bool) -> None:

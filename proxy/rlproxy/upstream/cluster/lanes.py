@@ -299,7 +299,7 @@ class ClusterLane(Lane):
             if not queue.again and not queue.calls:
                 del self._queues[slot]
         for call, entry in list(self._under_way.items()):
-            # (a call that was sent again has one more hit timeout for its reply)
+            # A call that was sent again has one more hit timeout for its reply.
             if call.reply or call.late or now - entry.since > 2 * limit_s:
                 del self._under_way[call]
         settle(touched, now)

@@ -32,7 +32,7 @@ _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
 _LEAST_S: Final = 0.001  # timeout of a blocking command that goes again: zero would be for ever
-# (a node that becomes a replica unblocks its clients with the last of these)
+# A node that becomes a replica unblocks its clients with the last of these.
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
 
