@@ -215,3 +215,25 @@ def test_the_slot_of_a_shard_channel_moves(
         assert client.reply() == [b"smessage", b"shard", b"x"]
     assert client.ask("SUNSUBSCRIBE", "shard") == [b"sunsubscribe", b"shard", 0]
     assert client.ask("SET", "k", 1) == "OK"
+
+
+def test_several_shard_channels_are_subscribed_where_their_slot_is_now(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+    slot = key_slot(b"shard")
+    owner = module_cluster.owner(slot)
+    to = next(node for node in module_cluster.masters() if node is not owner)
+    assert client.ask("PING") == "PONG"
+    module_cluster.move_slot(slot, to)
+    client.send(command("SSUBSCRIBE", "{shard}1", "{shard}2"))
+    assert [client.reply() for _ in range(2)] == [
+        [b"ssubscribe", b"{shard}1", 1],
+        [b"ssubscribe", b"{shard}2", 2],
+    ]
+    client.send(command("SUNSUBSCRIBE"))
+    assert [client.reply() for _ in range(2)] == [
+        [b"sunsubscribe", b"{shard}1", 1],
+        [b"sunsubscribe", b"{shard}2", 0],
+    ]

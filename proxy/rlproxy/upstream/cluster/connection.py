@@ -88,11 +88,11 @@ class ClusterConnection:
 
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.links.pause(True)
+        self._exchange.pause(True)
 
     def resume_reading(self) -> None:
         """See asyncio.ReadTransport."""
-        self._exchange.links.pause(False)
+        self._exchange.pause(False)
 
     def is_closing(self) -> bool:
         """See asyncio.BaseTransport."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import Divided, Request, own
+from rlproxy.upstream.cluster.request import Divided, Request, own, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
@@ -27,13 +28,11 @@ GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must repl
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
 
 
-class Exchange:
+class Exchange(LinkOwner):
     """The requests and the replies of one client.
 
     links: the connections to the nodes.
-    unsent: links with something to write.
-    out: bytes for the client.
-    wake: called when `out` or the requests that wait here may have changed.
+    out: bytes for the client; `wake` is called when they, too, may have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
     ended: whether a link was lost whose state, or whose replies, can't be replaced.
     """
@@ -44,13 +43,12 @@ class Exchange:
         loop: asyncio.AbstractEventLoop,
         clients: dict[int, Exchange],
     ) -> None:
+        super().__init__()
         self.cluster = cluster
         self.loop = loop
-        self.links = Links(self)
-        self.unsent: list[Link] = []
+        self.links = Links(cluster, loop, self)
         self.clients = clients
         self.out: list[bytes] = []
-        self.wake: Callable[[], None] = lambda: None
         self.ended = False
         self.quitting = False  # the connection ends with the home node's
         self.alone: Request | None = None  # the next commands wait for the reply to this one
@@ -63,12 +61,13 @@ class Exchange:
         self.passes: Callable[[Link, bytes], bool] = _passes_all
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
-        self.redirects = Redirects(self)
+        self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
-        self._held: int = 0  # bytes of replies, and of pieces, that wait for those before them
-        self._throttled = False
+        self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
+        self._paused = False  # the client doesn't read
+        self._all_read = True  # no link is kept from being read
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -106,14 +105,6 @@ class Exchange:
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
 
-    def under_way(self) -> Iterator[Request]:
-        """Yield the requests that nodes owe a reply, in request order."""
-        for request in self.queue:
-            if isinstance(request, Divided):
-                yield from (part for part in request.parts if part.link is not None)
-            elif request.link is not None:
-                yield request
-
     def known_as(self, shown_id: int) -> None:
         """Have other clients of the process find this one by the id that it was shown."""
         if shown_id not in self.clients:
@@ -122,31 +113,50 @@ class Exchange:
 
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""
-        for request in self.under_way():
-            if request.blocks != BLOCKS_NOT and request.link is not None:
-                return request.link if request.link.client_id else None
+        for request in under_way(self.queue):
+            if request.blocks != BLOCKS_NOT and request.node is not None:
+                link = self.links.to(request.node)
+                return link if link.client_id else None
         return None
 
     def take_map(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
-        if self.links.map is not self.cluster.map:
-            self.links.follow()
+        if self.links.follow():
             self.redirects.unsettle()
 
     def flush(self) -> None:
         """Write what was sent on all links."""
         while self.unsent:  # a link that is full may wake the client
             self.unsent.pop().flush()
+        if self._paused or self._held > MAX_HELD or not self._all_read:
+            self._read()
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading the nodes, or go on."""
+        self._paused = paused
+        self._read()
+
+    def _read(self) -> None:
+        """Read the nodes unless the client doesn't read.
+
+        While too many replies wait for the next one, only the nodes that owe that one are read.
+        """
+        throttled = self._held > MAX_HELD and not self.redirects.pending
+        following = {each.node for each in under_way(islice(self.queue, 1))}
+        self._all_read = not (self._paused or throttled)
+        for address, link in self.links.by_address.items():
+            link.read(not self._paused and (not throttled or address in following))
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return self.links.full or len(self.queue) > MAX_OWED
+        full = any(link.full for link in self.links.by_address.values())
+        return full or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
         head = self.queue[0] if self.queue else None
-        if head is not None and head.blocks != BLOCKS_NOT and head.link is not None:
-            head.link.finish()
+        if head is not None and head.blocks != BLOCKS_NOT and head.node is not None:
+            self.links.to(head.node).finish()
 
     def close(self) -> None:
         """End the client: close all links, and let all replies go."""
@@ -155,6 +165,8 @@ class Exchange:
             call()
         self.wake = lambda: None
         self.links.close()
+        for request in under_way(self.queue):
+            request.pieces.clear()
         # Links refer to their exchange: the cycle would keep what waits here.
         self.queue.clear()
         self.out.clear()
@@ -163,14 +175,13 @@ class Exchange:
     # -- replies ----------------------------------------------------------------------------------
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
-        """Take a reply to `request`."""
+        """See LinkOwner."""
         if frame[0] == 45 and not request.dropped:
-            refused = request.refused
-            if refused is None:
-                if self.redirects.take(link, request, frame):
-                    return
-            elif refused(link, frame):
+            refused = request.refused or self.redirects.take
+            frame = refused(link.address, request, frame)
+            if not frame:
                 return
+            request.frames = 0
         if request.answered is not None:
             frame = request.answered(frame)
         if request.dropped:
@@ -199,62 +210,54 @@ class Exchange:
             if not request.silent:
                 out.append(request.reply)
 
-    def streams(self, request: Request) -> bool:
-        """Return whether the client gets the reply to `request` while it is being received."""
-        return len(self.queue) > 0 and self.queue[0] is request and request.streams()
-
-    def hold(self, size: int) -> None:
-        """Count `size` more bytes of incomplete replies that wait, or fewer."""
-        self._held += size
-
-    def streamed(self, request: Request, piece: bytes, ended: bool) -> None:
-        """Take a piece of the reply to `request`."""
+    def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
+        """See LinkOwner. The client gets the pieces as they come if its next reply is this one."""
+        pieces = request.pieces
+        pieces.append(data)
+        self._held += len(data)
+        streams = len(self.queue) > 0 and self.queue[0] is request and request.streams()
+        if not (ended or streams):
+            return
+        request.pieces = []
+        self._held -= sum(map(len, pieces))
+        if not streams:
+            self.replied(link, request, b"".join(pieces))
+            return
         if not request.silent:
-            self.out.append(piece)
+            self.out += pieces
         self._streaming = not ended
         if ended:
             self.out += self._after
+            self._held -= sum(map(len, self._after))
             self._after.clear()
             self.done(request, b"")
 
     def unrequested(self, link: Link, frame: bytes) -> None:
-        """Take a push, or any frame that is no reply."""
+        """See LinkOwner."""
         if not self.passes(link, frame):
             return
-        (self._after if self._streaming else self.out).append(frame)
+        if self._streaming:
+            self._after.append(frame)
+            self._held += len(frame)
+        else:
+            self.out.append(frame)
 
     def batch_over(self) -> None:
-        """Act on the replies that have been taken."""
-        self.take_map()
-        self.redirects.go_on()
-        if self._throttled or self._held > MAX_HELD:
-            self._throttle()
-        self.wake()
-
-    def _throttle(self) -> None:
-        """While too many replies wait for the next one, read only the links that owe that one."""
-        self._throttled = self._held > MAX_HELD and not self.redirects.pending
-        head = self.queue[0] if self.queue else None
-        following = head.parts if isinstance(head, Divided) else [head]
-        links = [request.link for request in following if request is not None]
-        for link in self.links.by_address.values():
-            link.throttled = self._throttled and link not in links
-            link.read()
-
-    def link_full(self) -> None:
-        """Take note that `full` of a link has changed."""
-        self.links.look_at_full()
+        """See LinkOwner."""
+        if not self.ended:
+            self.take_map()
+            self.redirects.go_on()
         self.wake()
 
     def failed(self, link: Link, error: bytes) -> None:
-        """Answer all that `link` owes with `error`, and close it."""
+        """See LinkOwner."""
         owed = [request for request in link.owed if not request.dropped]
         link.owed.clear()
         self.links.forget(link)
         if self.links.holds_state(link):
             self.ended = True
         for request in owed:
-            request.link = None
+            request.node = None
             self.done(request, error)
 
     def nodes_left(self, addresses: set[Address]) -> None:
@@ -270,7 +273,7 @@ class Exchange:
             self.lost(link)
 
     def lost(self, link: Link) -> None:
-        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        """See LinkOwner."""
         if not self.links.forget(link):
             return
         self.cluster.refresh()

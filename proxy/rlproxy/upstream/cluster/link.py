@@ -4,20 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster.request import Request, own
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
-if TYPE_CHECKING:
-    from rlproxy.upstream.cluster.exchange import Exchange
-
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
 _INTEGER: Final = 58
 _CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
+
+
+class LinkOwner:
+    """The client of links, as a link sees it.
+
+    unsent: links with something to write.
+    wake: called when the client may send more, or less.
+    """
+
+    def __init__(self) -> None:
+        self.unsent: list[Link] = []
+        self.wake: Callable[[], None] = lambda: None
+
+    def replied(self, link: Link, request: Request, frame: bytes) -> None:
+        """Take a reply to `request`."""
+        raise NotImplementedError
+
+    def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
+        """Take a piece of the large reply to `request`."""
+        raise NotImplementedError
+
+    def unrequested(self, link: Link, frame: bytes) -> None:
+        """Take a push, or any frame that is no reply."""
+        raise NotImplementedError
+
+    def batch_over(self) -> None:
+        """Act on what has been taken."""
+        raise NotImplementedError
+
+    def failed(self, link: Link, error: bytes) -> None:
+        """Answer all that `link` owes with `error`, and close it."""
+        raise NotImplementedError
+
+    def lost(self, link: Link) -> None:
+        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        raise NotImplementedError
 
 
 class Link(asyncio.Protocol):
@@ -27,46 +61,39 @@ class Link(asyncio.Protocol):
     unsent: those that wait until the connection is open.
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
-    throttled: the link isn't read because too many replies wait for those of other links.
     used: something was sent since close_idle() looked at it; used_at: loop time of its last look
         at a link that was in use.
     """
 
     __slots__ = (
-        "_exchange",
         "_finished",
         "_framer",
         "_in_reply",
         "_out",
-        "_pieces",
-        "_reading",
+        "_owner",
+        "_reads",
         "_transport",
         "address",
         "client_id",
         "full",
         "owed",
-        "paused",
         "subscribed",
-        "throttled",
         "used",
         "used_at",
     )
 
-    def __init__(self, exchange: Exchange, address: Address) -> None:
-        self._exchange = exchange
+    def __init__(self, owner: LinkOwner, address: Address) -> None:
+        self._owner = owner
         self.address = address
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
         self.full = False
-        self.throttled = False
-        self.paused = False  # the client doesn't read
         self._in_reply = False  # inside a large reply
-        self._pieces: list[bytes] = []  # of a large reply, until they may be passed on
         self._out: list[bytes] = []
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
-        self._reading = True
+        self._reads = True
         self._finished = False
         self.used = False
         self.used_at: float = 0.0
@@ -81,7 +108,7 @@ class Link(asyncio.Protocol):
             self.send(own_request)
         if request.subscribes:
             self.subscribed = True
-        request.link = self
+        request.node = self.address
         self.used = True
         self.owed.append(request)
         self.send_raw(request.written)
@@ -101,7 +128,7 @@ class Link(asyncio.Protocol):
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
         if not self._out:
-            self._exchange.unsent.append(self)
+            self._owner.unsent.append(self)
         self._out.append(data)
 
     def flush(self) -> None:
@@ -131,9 +158,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def let_go(self) -> None:
-        """Close the connection, and forget what it owes and what has come of that."""
+        """Close the connection, and forget what it owes."""
         self.owed.clear()
-        self._pieces = []
         self.close()
 
     def finish(self) -> None:
@@ -142,22 +168,23 @@ class Link(asyncio.Protocol):
             self._transport.write_eof()
         self._finished = True
 
-    def read(self) -> None:
+    def read(self, on: bool) -> None:
         """Read the connection, or pause that."""
-        want = not (self.paused or self.throttled)
-        if self._transport is not None and want != self._reading:
-            self._reading = want
-            if want:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if on != self._reads:
+            self._reads = on
+            if self._transport is not None:
+                if on:
+                    self._transport.resume_reading()
+                else:
+                    self._transport.pause_reading()
 
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
-        self.read()
+        if not self._reads:
+            self._transport.pause_reading()
         self.flush()
         if self._finished:
             self._transport.write_eof()
@@ -170,23 +197,23 @@ class Link(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
         self.full = True
-        self._exchange.link_full()
+        self._owner.wake()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
         self.full = False
-        self._exchange.link_full()
+        self._owner.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self._exchange.lost(self)
+        self._owner.lost(self)
         self._transport = None
 
     # -- replies ----------------------------------------------------------------------------------
 
     def _pass(self) -> None:
         """Pass on all complete frames, and what may go of an incomplete one."""
-        framer, exchange, owed = self._framer, self._exchange, self.owed
+        framer, owner, owed = self._framer, self._owner, self.owed
         while True:
             if self._in_reply:
                 if not self._piece():
@@ -199,7 +226,7 @@ class Link(asyncio.Protocol):
                 if owed and _is_reply(push, owed[0]):
                     self._reply(push)
                 else:
-                    exchange.unrequested(self, push)
+                    owner.unrequested(self, push)
                 continue
             frame = framer.frame()
             if not frame:
@@ -207,24 +234,26 @@ class Link(asyncio.Protocol):
                     break
                 continue
             if not owed or (self.subscribed and _is_message(frame, owed[0])):
-                exchange.unrequested(self, frame)
+                owner.unrequested(self, frame)
                 continue
             self._reply(frame)
         if framer.broken and self._transport is not None:
             self._transport.abort()
         framer.release()
-        exchange.batch_over()
+        owner.batch_over()
 
     def _reply(self, frame: bytes) -> None:
         """Pass on a frame of the reply to the first request."""
         request = self.owed[0]
-        request.frames -= 1
-        if request.frames <= 0 or frame[0] == 45:
-            request.frames = 0  # an error is the last one
-            self.owed.popleft()
-            request.link = None
-        if not request.dropped or request.answered is not None:
-            self._exchange.replied(self, request, frame)
+        if frame[0] != 45:
+            request.frames -= 1
+        if request.frames <= 0 or frame[0] == 45:  # an error is the last one
+            self._answered(request)
+        self._owner.replied(self, request, frame)
+
+    def _answered(self, request: Request) -> None:
+        self.owed.popleft()
+        request.node = None
 
     def _begins_large(self) -> bool:
         """Return whether the incomplete frame is a reply, which is taken in pieces then."""
@@ -238,27 +267,16 @@ class Link(asyncio.Protocol):
         return True
 
     def _piece(self) -> bool:
-        """Take a piece of the large reply. Returns whether the reply has ended."""
-        framer, exchange, request = self._framer, self._exchange, self.owed[0]
+        """Pass on a piece of the large reply. Returns whether the reply has ended."""
+        framer, request = self._framer, self.owed[0]
         start = framer.pos
         ended = framer.skip(1, False) == 1
-        piece = framer.buf[start : framer.pos]
-        self._pieces.append(piece)
-        exchange.hold(len(piece))
-        self._in_reply = not ended
-        streams = exchange.streams(request)
-        if not (ended or streams):
-            return False
-        data = b"".join(self._pieces)
-        self._pieces = []
-        exchange.hold(-len(data))
-        if not streams:
-            self._reply(data)
-            return True
         if ended:
-            self.owed.popleft()
-            request.link = None
-        exchange.streamed(request, data, ended)
+            self._in_reply = False
+            request.frames -= 1
+            if request.frames <= 0:
+                self._answered(request)
+        self._owner.piece(self, request, framer.buf[start : framer.pos], ended)
         return ended
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.request import NO_SLOT, own
 from rlproxy.upstream.connector import reason
-
-if TYPE_CHECKING:
-    from rlproxy.upstream.cluster.exchange import Exchange
 
 # A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT
 # counts have received what the closed link wrote.
@@ -27,47 +25,48 @@ class Links:
     setup: what a further link sends first: the client's login, protocol and the like.
     holds_state: returns whether a link holds state that another one can't replace.
     map: the cluster's map by which commands are sent.
-    full: a node takes no more bytes for now.
     """
 
     __slots__ = (
         "_by_shard",
-        "_exchange",
+        "_cluster",
         "_home",
-        "_paused",
+        "_loop",
+        "_owner",
         "_tasks",
         "by_address",
-        "full",
-        "setup",
         "holds_state",
         "map",
+        "setup",
     )
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop, owner: LinkOwner) -> None:
+        self._cluster = cluster
+        self._loop = loop
+        self._owner = owner
         self.by_address: dict[Address, Link] = {}
         self.setup: list[bytes] = []
-        self.holds_state: Callable[[Link], bool] = _holds_none
-        self.map = exchange.cluster.map
-        self.full = False
+        self.holds_state: Callable[[Link], bool] = lambda _link: False
+        self.map = cluster.map
         self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
         self._home: Address | None = None
-        self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def follow(self) -> None:
-        """Take the cluster's present map."""
-        self.map = self._exchange.cluster.map
+    def follow(self) -> bool:
+        """Take the cluster's present map. Returns whether it is another one."""
+        if self.map is self._cluster.map:
+            return False
+        self.map = self._cluster.map
         self._by_shard.clear()
+        return True
 
     def to(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
         link = self.by_address.get(address)
         if link is None:
-            link = self.by_address[address] = Link(self._exchange, address)
-            link.paused = self._paused
+            link = self.by_address[address] = Link(self._owner, address)
             self._set_up(link, self.setup)
-            task = self._exchange.loop.create_task(self._connect(link))
+            task = self._loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return link
@@ -85,7 +84,7 @@ class Links:
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
     def _next_home(self, failed: Address | None) -> Address:
-        shard = self._exchange.cluster.home(failed)
+        shard = self._cluster.home(failed)
         if shard is not None:
             return shard.address
         assert failed is not None  # a client gets a connection only once a master is known
@@ -151,13 +150,8 @@ class Links:
         if known:
             del self.by_address[link.address]
             self._by_shard.clear()
-            self.look_at_full()
         link.close()
         return known
-
-    def look_at_full(self) -> None:
-        """Set `full` anew."""
-        self.full = any(link.full for link in self.by_address.values())
 
     def close_idle(self, now: float) -> None:
         """Close the links but home's that have been idle for IDLE_S.
@@ -176,30 +170,22 @@ class Links:
                 self.forget(link)
 
     async def _connect(self, link: Link) -> None:
-        exchange = self._exchange
-        target = exchange.cluster.target(link.address)
+        target = self._cluster.target(link.address)
         try:
             await target.connect(lambda: link)
         except OSError as error:
             if self.is_home(link):
                 self._home = self._next_home(link.address)
-            exchange.failed(link, encoding.unreachable(target.where, reason(error)))
-            exchange.batch_over()
+            self._owner.failed(link, encoding.unreachable(target.where, reason(error)))
+            self._owner.batch_over()
             return
         if self.by_address.get(link.address) is not link:
             link.close()
 
-    def pause(self, paused: bool) -> None:
-        """Stop reading the nodes, or go on."""
-        self._paused = paused
-        for link in self.by_address.values():
-            link.paused = paused
-            link.read()
-
     def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self._exchange.failed(link, frame)
+                self._owner.failed(link, frame)
             return frame
 
         return answered
@@ -212,8 +198,3 @@ class Links:
             link.let_go()
         self.by_address.clear()
         self._by_shard.clear()
-        self.holds_state = _holds_none
-
-
-def _holds_none(_link: Link) -> bool:
-    return False

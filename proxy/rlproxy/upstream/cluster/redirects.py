@@ -14,17 +14,18 @@ next command, whose only key has not. So it is answered before the next one on i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
-from rlproxy.upstream.cluster.request import NO_SLOT, Request
+from rlproxy.upstream.cluster.links import Links
+from rlproxy.upstream.cluster.request import NO_SLOT, Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
-
-if TYPE_CHECKING:
-    from rlproxy.upstream.cluster.exchange import Exchange
-    from rlproxy.upstream.cluster.link import Link
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
@@ -42,87 +43,110 @@ def is_redirect(frame: bytes) -> bool:
 
 
 class Redirects:
-    """The redirected requests of one client."""
+    """The redirected requests of one client.
 
-    __slots__ = ("_exchange", "_paused", "_unsettled", "_waits_for", "pending")
+    queue: the requests that the client is owed a reply for, in order.
+    resumed: called when a pause is over, before go_on() is due.
+    pending: those that are to be sent again.
+    """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    __slots__ = (
+        "_cluster",
+        "_links",
+        "_loop",
+        "_paused",
+        "_queue",
+        "_resumed",
+        "_unsettled",
+        "_waits_for",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        links: Links,
+        queue: deque[Request],
+        resumed: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._loop = loop
+        self._links = links
+        self._queue = queue
+        self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
         self._unsettled: int = 0  # number of the latest request sent before a slot moved
         self._waits_for: dict[int, int] = {}  # by slot: the request that the next one waits for
 
-    def take(self, link: Link, request: Request, frame: bytes) -> bool:
-        """Take a request that `link` answered with an error. Returns whether it is sent again."""
-        if not is_redirect(frame):
+    def take(self, node: Address, request: Request, frame: bytes) -> bytes:
+        """Take a request that `node` answered with an error.
+
+        Returns the reply for the client; empty if the request is sent again.
+        """
+        unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
+        if unblocked or not is_redirect(frame):
             if frame.startswith(b"-CLUSTERDOWN"):
-                self._exchange.cluster.refresh()
-            return False
-        if frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT:
-            return False
-        exchange = self._exchange
+                self._cluster.refresh()
+            return frame
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
-            exchange.done(request, _ENDLESS)
-            return True
-        request.target = self.learn(link, frame)
+            return _ENDLESS
+        request.target = self.learn(node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.asking:
             request.front = []  # CLIENT CACHING would end the effect of ASKING
         if request.target is None:
-            exchange.cluster.refresh()
+            self._cluster.refresh()
             self._pause()
         if request.blocks != BLOCKS_NOT:
-            now = exchange.loop.time()
+            now = self._loop.time()
             request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
             request.blocks_from = now
         self.pending.append(request)
         self.unsettle()
-        return True
+        return b""
 
-    def learn(self, link: Link, frame: bytes) -> Address | None:
-        """Take the news in an error of `link`. Returns the node that it names, if it does."""
-        slot, address = redirect(frame, link.address)
+    def learn(self, node: Address, frame: bytes) -> Address | None:
+        """Take the news in an error of `node`. Returns the node that it names, if it does."""
+        slot, address = redirect(frame, node)
         if address is not None and not frame.startswith(b"-ASK"):
-            self._exchange.cluster.moved(slot, address)
+            self._cluster.moved(slot, address)
         return address
 
     def unsettle(self) -> None:
         """Have the commands sent so far answered before the next one with a key is sent."""
-        self._unsettled = self._exchange.last
+        if self._queue:
+            self._unsettled = self._queue[-1].number
 
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
-            self._exchange.loop.call_later(PAUSE_S, self._resume)
+            self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False
-        self._exchange.batch_over()
+        self._resumed()
 
     def go_on(self) -> None:
         """Send again what may be sent: of each slot in order, once nothing of it is under way."""
         if not self.pending or self._paused:
             return
-        exchange = self._exchange
-        busy = {request.slot for request in exchange.under_way()}
+        links = self._links
+        busy = {request.slot for request in under_way(self._queue)}
         target_of_slot: dict[int, tuple[Address | None, bool]] = {}
         left: list[Request] = []
         self.pending.sort(key=_number)
         for request in self.pending:
             where = (request.target, request.asking)
             elsewhere = target_of_slot.setdefault(request.slot, where) != where
-            if request.slot in busy or elsewhere or exchange.ended:
+            if request.slot in busy or elsewhere:
                 busy.add(request.slot)  # those behind it wait, too
                 left.append(request)
                 continue
             target = request.target
-            link = (
-                exchange.links.to(target)
-                if target is not None
-                else exchange.links.of_slot(request.slot)
-            )
+            link = links.to(target) if target is not None else links.of_slot(request.slot)
             request.target = link.address
             link.send(request)
         self.pending = left
@@ -130,11 +154,11 @@ class Redirects:
 
     def precede(self, slot: int) -> None:
         """Have the latest command answered before the next one on `slot` is sent."""
-        self._waits_for[slot] = self._exchange.last
+        self._waits_for[slot] = self._queue[-1].number
 
     def may_send(self, slot: int) -> bool:
         """Return whether the client's next command, of `slot`, may be sent now."""
-        queue = self._exchange.queue
+        queue = self._queue
         if not queue:
             self._waits_for.clear()
             return True

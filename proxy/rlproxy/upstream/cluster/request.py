@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
-
-if TYPE_CHECKING:
-    from rlproxy.upstream.cluster.link import Link
 
 NO_SLOT: Final = -1
 OK: Final = b"+OK\r\n"
@@ -20,8 +17,9 @@ class Request:
 
     written: the request as it is sent.
     slot: the slot of its keys; NO_SLOT for a command without keys.
-    link: the connection that owes its reply; None before it is sent and once it is answered.
+    node: the node that owes its reply; None before it is sent and once it is answered.
     reply: what the client gets, once `done`.
+    pieces: the reply so far, if it is large.
     silent: the client gets nothing.
     dropped: it is the proxy's own, and has no place among the client's replies.
     frames: replies that it still gets. Those to SUBSCRIBE come one by channel.
@@ -34,8 +32,8 @@ class Request:
     front: requests of the proxy's own that are sent in front of it, behind ASKING.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     answered: called with its reply, and returns what the client gets; None: the reply as it is.
-    refused: called with an error of the node before that; returns whether there is no reply yet.
-        None: redirects are followed.
+    refused: called with the node, the request and an error of the node, before that; returns the
+        reply, empty if there is none yet. None: redirects are followed.
     part_of: the command of which this is a part.
     """
 
@@ -48,9 +46,10 @@ class Request:
         "dropped",
         "frames",
         "front",
-        "link",
+        "node",
         "number",
         "part_of",
+        "pieces",
         "redirected",
         "refused",
         "reply",
@@ -64,8 +63,9 @@ class Request:
     def __init__(self, written: bytes, slot: int = NO_SLOT) -> None:
         self.written = written
         self.slot = slot
-        self.link: Link | None = None
+        self.node: Address | None = None
         self.reply: bytes = b""
+        self.pieces: list[bytes] = []
         self.done = False
         self.silent = False
         self.dropped = False
@@ -79,12 +79,12 @@ class Request:
         self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
         self.answered: Callable[[bytes], bytes] | None = None
-        self.refused: Callable[[Link, bytes], bool] | None = None
+        self.refused: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 
     def streams(self) -> bool:
         """Return whether its reply may be passed on while it is being received."""
-        return self.part_of is None and self.answered is None and self.frames == 1
+        return self.part_of is None and self.answered is None
 
 
 class Divided(Request):
@@ -116,10 +116,19 @@ class Divided(Request):
         return sum(map(len, replies))
 
 
+def under_way(queue: Iterable[Request]) -> Iterator[Request]:
+    """Yield the requests in `queue`, and the parts of those, that nodes owe a reply."""
+    for request in queue:
+        if isinstance(request, Divided):
+            yield from (part for part in request.parts if part.node is not None)
+        elif request.node is not None:
+            yield request
+
+
 def unguided(written: bytes) -> Request:
     """Return a request whose errors go to the client as they are."""
     request = Request(written)
-    request.refused = lambda _link, _frame: False
+    request.refused = lambda _node, _request, frame: frame
     return request
 
 

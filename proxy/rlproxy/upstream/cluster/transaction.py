@@ -9,8 +9,10 @@ EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is ans
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.exchange import Exchange
@@ -153,7 +155,7 @@ class Transaction:
             now.slot = slot
             self._move(now, exchange.links.of_slot(slot))
         request = Request(written, now.slot)
-        request.refused = lambda _link, frame: self._queue_refused(now, request, frame)
+        request.refused = partial(_queue_refused, now)
         self._send(now, request)
         return True
 
@@ -204,14 +206,6 @@ class Transaction:
             request.answered = answered
         return requests
 
-    def _queue_refused(self, now: Opened, request: Request, frame: bytes) -> bool:
-        """Take the error for a queued command: a redirect is followed when EXEC comes."""
-        if not is_redirect(frame):
-            return False
-        now.redirect = now.redirect or frame
-        self._exchange.done(request, _QUEUED)
-        return True
-
     def execute(self, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange, now = self._exchange, self.now
@@ -228,25 +222,24 @@ class Transaction:
             self._move(now, exchange.links.home())
         assert now.link is not None
         request = Request(written, now.slot)
-        request.refused = lambda link, frame: self._execute_refused(now, request, link, frame)
+        request.refused = partial(self._execute_refused, now)
         exchange.send(now.link, request)
         exchange.redirects.precede(now.slot)
 
-    def _execute_refused(self, now: Opened, request: Request, link: Link, frame: bytes) -> bool:
+    def _execute_refused(self, now: Opened, node: Address, request: Request, frame: bytes) -> bytes:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
         exchange = self._exchange
         if frame.startswith(b"-EXECABORT") and now.redirect:
             frame = now.redirect
         now.redirect = b""
         if not is_redirect(frame):
-            return False
+            return frame
         if now.watched:
-            exchange.redirects.learn(link, frame)
-            exchange.done(request, _NILS[exchange.protocol])
-            return True
-        exchange.redirects.take(link, request, frame)
+            exchange.redirects.learn(node, frame)
+            return _NILS[exchange.protocol]
+        frame = exchange.redirects.take(node, request, frame)
         request.front = self._beginning(now)
-        return True
+        return frame
 
     def discard(self, args: list[bytes], written: bytes) -> None:
         """Send DISCARD."""
@@ -262,6 +255,14 @@ class Transaction:
             exchange.send(now.link, unguided(written))
         else:
             exchange.answer(OK)
+
+
+def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes) -> bytes:
+    """Return the reply to a queued command with an error: EXEC follows a redirect."""
+    if not is_redirect(frame):
+        return frame
+    now.redirect = now.redirect or frame
+    return _QUEUED
 
 
 def slot_of(keys: list[bytes]) -> int:

@@ -62,6 +62,7 @@ class Client:
         shards: dict[Shard, list[tuple[int, int]]] = {Shard(str(at), at): [] for at in ADDRESSES}
         cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
         self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
+        self.exchange.wake = self.exchange.flush
         self.nodes = [Node(self.exchange, address) for address in ADDRESSES]
 
     def send(self, *nodes: int) -> None:
@@ -212,3 +213,19 @@ async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
     assert client.got() == value[:-2]
     client.nodes[0].reply(value[-2:])
     assert client.got() == value[-2:] + message
+
+
+async def test_messages_behind_a_reply_in_part_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0)
+    value = bulk(b"x" * 2 * LARGE)
+    client.nodes[0].reply(value[:-2])
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n" + bulk(b"m" * 1000)
+    messages = 4 * MAX_HELD // len(message) * message
+    left = client.nodes[1].reply(messages)
+    assert len(messages) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    assert client.nodes[0].reads
+    client.nodes[0].reply(value[-2:])
+    client.nodes[1].reply(b"")
+    assert client.got() == value + messages
+    assert client.exchange._held == 0

@@ -11,7 +11,7 @@ from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import IDLE_S, Links
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
@@ -48,8 +48,8 @@ class Client:
     """The links of a client: home and two others."""
 
     def __init__(self) -> None:
-        exchange = SimpleNamespace(cluster=FakeCluster())
-        self.links = Links(cast("Exchange", exchange))
+        loop = cast("asyncio.AbstractEventLoop", None)
+        self.links = Links(cast("Cluster", FakeCluster()), loop, LinkOwner())
         self.links._home = HOME
         self.fakes = {address: FakeLink(address) for address in (HOME, ONE, TWO)}
         self.links.by_address = cast("dict[Address, Link]", dict(self.fakes))
