@@ -111,7 +111,7 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
     """
     if route.how == r.CLIENT_UNBLOCK:
         _unblock(exchange, args, written)
-    elif route.how == r.HOME:
+    elif route.how == r.CLIENT_SHOWN:
         home = exchange.links.home()
         request = Request(written)
         node = exchange.cluster.map.number(home.address)
@@ -149,7 +149,10 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
         words = [_NONE if word.isdigit() else word for word in args]
         exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
         return
-    exchange.send_parts(links, Divided(parts, gather.JOINED[route.how]))
+    how = route.how
+    if how == r.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
+        how = r.ALL_ONE if len(args) == 2 else r.ALL_SUM
+    exchange.send_parts(links, Divided(parts, gather.JOINED[how]))
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:

@@ -35,6 +35,7 @@ _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 # Commands that are never part of a transaction: they aren't for one node, or change the connection.
 _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
+_WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
 
 
@@ -121,7 +122,7 @@ class Dispatcher:
             return self.setup.reset(written, self._reset)
         if self.setup.takes(how):
             return self.setup.send(route, args, written)
-        if route.ids:
+        if how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
         elif how == r.INFO or how in gather.JOINED:
             self._to_all(route, written)
@@ -175,7 +176,7 @@ class Dispatcher:
         links = self._links.used() if route.how == r.WAIT else self._links.masters()
         if route.how == r.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
-        elif route.replicas:
+        elif route.how == r.ALL_NODES:
             links += self._links.replicas()
         joined = gather.JOINED.get(route.how)
         if joined is None:

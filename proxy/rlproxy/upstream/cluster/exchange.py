@@ -25,7 +25,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
-MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _throttle()
+MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
 
 
 class Exchange(LinkOwner):
@@ -115,8 +115,8 @@ class Exchange(LinkOwner):
         """Return the link on which the client blocks, if its id there is known."""
         for request in under_way(self.queue):
             if request.blocks != BLOCKS_NOT and request.node is not None:
-                link = self.links.to(request.node)
-                return link if link.client_id else None
+                link = self.links.by_address.get(request.node)
+                return link if link is not None and link.client_id else None
         return None
 
     def take_map(self) -> None:
@@ -156,7 +156,9 @@ class Exchange(LinkOwner):
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
         head = self.queue[0] if self.queue else None
         if head is not None and head.blocks != BLOCKS_NOT and head.node is not None:
-            self.links.to(head.node).finish()
+            link = self.links.by_address.get(head.node)
+            if link is not None:
+                link.finish()
 
     def close(self) -> None:
         """End the client: close all links, and let all replies go."""

@@ -3,18 +3,20 @@
 All functions take complete frames, in the order of the nodes and home's first, and return one
 frame. They work for RESP2 and RESP3 alike: the first frame decides the type of the result. Values
 are not decoded. Where a node replied with an error, the first error is the result, except in
-`one_succeeded`. A frame of a type that the command never returns counts as an error too.
+`one_succeeded`. A frame of a type that the command never returns gives the error UNEXPECTED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import error
 from rlproxy.upstream.cluster import routes as r
 
-Fold = Callable[[int, int], int]  # of two nodes' integers
+Fold = Callable[[list[int]], int]  # of the nodes' integers
+Join = Callable[[list[bytes]], bytes]  # of the nodes' replies
 
 _MINUS: Final = 45
 _BLOB_ERROR: Final = 33
@@ -38,8 +40,8 @@ def first_error(replies: list[bytes]) -> bytes:
 
 
 def first(replies: list[bytes]) -> bytes:
-    """Return the first error, else home's reply."""
-    return first_error(replies) or replies[0]
+    """Return home's reply."""
+    return replies[0]
 
 
 def one_succeeded(replies: list[bytes]) -> bytes:
@@ -57,10 +59,7 @@ def one_succeeded(replies: list[bytes]) -> bytes:
 
 
 def first_not_nil(replies: list[bytes]) -> bytes:
-    """Return the first error, else the first reply that is not nil, else nil."""
-    failed = first_error(replies)
-    if failed:
-        return failed
+    """Return the first reply that is not nil, else nil."""
     for frame in replies:
         if frame not in _NILS:
             return frame
@@ -69,12 +68,7 @@ def first_not_nil(replies: list[bytes]) -> bytes:
 
 def summed(replies: list[bytes]) -> bytes:
     """Return the sum of integer replies."""
-    total = 0
-    for frame in replies:
-        if frame[:1] != b":":
-            return first_error(replies) or UNEXPECTED
-        total += int(frame[1:-2])
-    return b":%d\r\n" % total
+    return _integer(replies, sum)
 
 
 def concatenated(replies: list[bytes]) -> bytes:
@@ -85,72 +79,52 @@ def concatenated(replies: list[bytes]) -> bytes:
         if frame in _NILS:
             continue
         if frame[0] not in _AGGREGATES:
-            return first_error(replies) or UNEXPECTED
+            return UNEXPECTED
         end = frame.find(b"\r\n")
         count += int(frame[1:end])
         parts.append(frame[end + 2 :])
     kind = replies[0][:1]
-    parts[0] = b"%b%d\r\n" % (kind if kind in b"*~>" else b"*", count)
+    parts[0] = b"%b%d\r\n" % (kind if kind in _AGGREGATES else b"*", count)
     return b"".join(parts)
 
 
 def union(replies: list[bytes]) -> bytes:
     """Return one array with the strings of all of them, each one once."""
-    failed = first_error(replies)
     found: dict[bytes, None] = {}
     for frame in replies:
         listed = elements(frame)
-        if failed or listed is None:
-            return failed or UNEXPECTED
+        if listed is None:
+            return UNEXPECTED
         found.update(dict.fromkeys(listed))
     return b"%b%d\r\n%b" % (replies[0][:1], len(found), b"".join(found))
 
 
-def conjunction(replies: list[bytes]) -> bytes:
-    """Return an array of 0 and 1, each 1 where it is 1 in all replies."""
-    return _folded(replies, _both, 1, 0)
-
-
 def least(replies: list[bytes]) -> bytes:
     """Return the least integer; for arrays of integers, the least ones by position."""
-    if replies[0][:1] == b"*":
-        return _folded(replies, min, 1, 0)
-    numbers = [int(frame[1:-2]) for frame in replies if frame[:1] == b":"]
-    if len(numbers) < len(replies):
-        return first_error(replies) or UNEXPECTED
-    return b":%d\r\n" % min(numbers)
+    return _integers(replies, min, 0, 1) if replies[0][:1] == b"*" else _integer(replies, min)
 
 
 def pairs(replies: list[bytes]) -> bytes:
     """Return home's array of names and integers in turn, with the integers of all replies added."""
-    return _folded(replies, _plus, 2, 1)
+    return _integers(replies, sum, 1, 2)
 
 
-def _both(one: int, other: int) -> int:
-    return one & other
-
-
-def _plus(one: int, other: int) -> int:
-    return one + other
-
-
-def _folded(replies: list[bytes], fold: Fold, step: int, begin: int) -> bytes:
-    """Fold the integers at every `step`-th place of arrays, from `begin`."""
-    failed = first_error(replies)
-    if failed:
-        return failed
-    out = elements(replies[0])
-    if out is None:
+def _integer(replies: list[bytes], fold: Fold) -> bytes:
+    """Fold integer replies."""
+    if any(frame[:1] != b":" for frame in replies):
         return UNEXPECTED
-    for frame in replies[1:]:
-        listed = elements(frame)
-        if listed is None or len(listed) != len(out):
-            return UNEXPECTED
-        for at in range(begin, len(out), step):
-            if out[at][:1] != b":" or listed[at][:1] != b":":
-                return UNEXPECTED
-            out[at] = b":%d\r\n" % fold(int(out[at][1:-2]), int(listed[at][1:-2]))
-    return b"*%d\r\n%b" % (len(out), b"".join(out))
+    return b":%d\r\n" % fold([int(frame[1:-2]) for frame in replies])
+
+
+def _integers(replies: list[bytes], fold: Fold, begin: int, step: int) -> bytes:
+    """Fold the integers at every `step`-th place of arrays, from `begin`; the rest is home's."""
+    arrays = [listed for listed in map(elements, replies) if listed is not None]
+    if len(arrays) < len(replies) or len(set(map(len, arrays))) > 1:
+        return UNEXPECTED
+    out = arrays[0]
+    for at in range(begin, len(out), step):
+        out[at] = _integer([listed[at] for listed in arrays], fold)
+    return UNEXPECTED if UNEXPECTED in out else b"*%d\r\n%b" % (len(out), b"".join(out))
 
 
 def placed(places: list[list[int]], replies: list[bytes]) -> bytes:
@@ -194,11 +168,8 @@ def elements(frame: bytes) -> list[bytes] | None:
 
 def text(replies: list[bytes]) -> bytes:
     """Return one text of all replies: bulk strings, or verbatim strings in RESP3."""
-    failed = first_error(replies)
-    texts = [text_of(frame) for frame in replies]
-    if failed or any(each is None for each in texts):
-        return failed or UNEXPECTED
-    return as_text(b"".join([each for each in texts if each is not None]), replies[0])
+    texts = [found for found in map(text_of, replies) if found is not None]
+    return as_text(b"".join(texts), replies[0]) if len(texts) == len(replies) else UNEXPECTED
 
 
 def text_of(frame: bytes) -> bytes | None:
@@ -217,18 +188,27 @@ def as_text(data: bytes, like: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-# How the replies to a command are joined, by its route. SPLIT_ARRAY, SCAN and INFO are not here.
-JOINED: Final[dict[int, Callable[[list[bytes]], bytes]]] = {
+def _unless_failed(joined: Join, replies: list[bytes]) -> bytes:
+    return first_error(replies) or joined(replies)
+
+
+# How the replies to a command are joined, by its route, if none is an error.
+_JOINS: Final[dict[int, Join]] = {
     r.SPLIT_SUM: summed,
     r.SPLIT_OK: first,
     r.ALL_SUM: summed,
     r.ALL_CONCAT: concatenated,
     r.ALL_UNION: union,
     r.ALL_PAIRS: pairs,
-    r.ALL_AND: conjunction,
-    r.ALL_ONE: one_succeeded,
+    r.ALL_LEAST: least,
     r.ALL_ANY: first_not_nil,
     r.ALL_FIRST: first,
-    r.ALL_TEXT: text,
+    r.ALL_NODES: first,
+    r.CLIENT_LIST: text,
     r.WAIT: least,
+}
+# The same for all replies. SPLIT_ARRAY, CLIENT_KILL and INFO are not here.
+JOINED: Final[dict[int, Join]] = {
+    r.ALL_ONE: one_succeeded,
+    **{how: partial(_unless_failed, joined) for how, joined in _JOINS.items()},
 }

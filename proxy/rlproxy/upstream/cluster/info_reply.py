@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.resp.encoding import error
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.gather import as_text, first_error, text_of
+from rlproxy.upstream.cluster.gather import UNEXPECTED, as_text, first_error, text_of
 
 # Fields whose sum over the nodes means something. All others are home's.
 SUMMED: Final = frozenset(
@@ -40,7 +39,6 @@ _ROWS: Final = {
 }
 # Averages in rows: the field whose value each one is weighted by.
 _WEIGHTS: Final[dict[bytes, bytes]] = {b"avg_ttl": b"expires", b"usec_per_call": b"calls"}
-_UNEXPECTED: Final = error("ERR a node of the cluster replied to INFO in an unknown form")
 
 
 def info(replies: list[bytes], shown: Face) -> bytes:
@@ -54,12 +52,9 @@ def info(replies: list[bytes], shown: Face) -> bytes:
     failed = first_error(replies)
     if failed:
         return failed
-    texts: list[bytes] = []
-    for frame in replies:
-        found = text_of(frame)
-        if found is None:
-            return _UNEXPECTED
-        texts.append(found)
+    texts = [found for found in map(text_of, replies) if found is not None]
+    if len(texts) < len(replies):
+        return UNEXPECTED
     out = _joined(texts) if len(texts) > 1 else texts[0]
     return as_text(shown.info_text(out), replies[0])
 
@@ -128,21 +123,16 @@ def _row(values: list[bytes]) -> bytes:
             weight = _WEIGHTS.get(name, b"")
             scale = _number(fields.get(weight, b"")) if weight else 1
             sums[name] = sums.get(name, 0) + _number(value) * scale
-    out: list[bytes] = []
-    for name, value in parsed[0].items():
-        total = sums[name]
-        if name in _WEIGHTS:
-            total /= sums.get(_WEIGHTS[name], 0) or 1
-        out.append(b"%b=%b" % (name, _like(value, total)))
-    return b",".join(out)
+    for name, weight in _WEIGHTS.items():
+        if name in sums:
+            sums[name] /= sums.get(weight, 0) or 1
+    home = parsed[0].items()
+    return b",".join([b"%b=%b" % (name, _like(value, sums[name])) for name, value in home])
 
 
 def _parsed(value: bytes) -> dict[bytes, bytes]:
-    fields: dict[bytes, bytes] = {}
-    for field in value.split(b","):
-        name, _, number = field.partition(b"=")
-        fields[name] = number
-    return fields
+    fields = [field.partition(b"=") for field in value.split(b",")]
+    return {name: number for name, _, number in fields}
 
 
 def _number(value: bytes) -> float:

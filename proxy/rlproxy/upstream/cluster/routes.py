@@ -31,30 +31,34 @@ ALL_SUM: Final = 11  # integers, added
 ALL_CONCAT: Final = 12  # arrays, joined
 ALL_UNION: Final = 13  # arrays of strings, joined, each string once
 ALL_PAIRS: Final = 14  # arrays of strings and integers in turn: the integers are added
-ALL_AND: Final = 15  # arrays of 0 and 1: 1 where it is 1 everywhere
+ALL_LEAST: Final = 15  # arrays of integers, the least of each place
 ALL_ONE: Final = 16  # the reply of the first node without an error, else home's error
 ALL_ANY: Final = 17  # the first reply that is not nil
 ALL_FIRST: Final = 18  # home's reply
-ALL_TEXT: Final = 19  # texts, joined
+ALL_NODES: Final = 19  # home's reply; replicas get the command too
 INFO: Final = 20
 SCAN: Final = 21
 MONITOR: Final = 22
 WAIT: Final = 23  # the nodes that this client has written to: the least integers
-CLIENT_UNBLOCK: Final = 24  # the node in its client id
+# Commands with ids of clients in their arguments or reply. Each node counts its own clients.
+CLIENT_SHOWN: Final = 24  # home
+CLIENT_LIST: Final = 25  # all masters: texts, joined
+CLIENT_KILL: Final = 26  # all masters
+CLIENT_UNBLOCK: Final = 27  # the node in the id
 # State of the connection, repeated on each of the client's connections.
-CLIENT_STATE: Final = 25
-CLIENT_REPLY: Final = 26
-CLIENT_CACHING: Final = 27
-RESET: Final = 28
-QUIT: Final = 29
-MULTI: Final = 30
-EXEC: Final = 31
-DISCARD: Final = 32
-UNWATCH: Final = 33
+CLIENT_STATE: Final = 28
+CLIENT_REPLY: Final = 29
+CLIENT_CACHING: Final = 30
+RESET: Final = 31
+QUIT: Final = 32
+MULTI: Final = 33
+EXEC: Final = 34
+DISCARD: Final = 35
+UNWATCH: Final = 36
 # Answered by the proxy.
-CLUSTER: Final = 34
-OK: Final = 35
-REFUSED: Final = 36  # see refusal()
+CLUSTER: Final = 37
+OK: Final = 38
+REFUSED: Final = 39  # see refusal()
 
 # Where the timeout of a blocking command stands.
 BLOCKS_NOT: Final = 0
@@ -75,15 +79,14 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
         HOME,
         b"""
         ACL ACL|CAT ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOG ACL|USERS
-        ACL|WHOAMI CLIENT CLIENT|GETNAME CLIENT|GETREDIR CLIENT|HELP CLIENT|ID CLIENT|INFO
-        CLIENT|TRACKINGINFO COMMAND COMMAND|COUNT COMMAND|DOCS COMMAND|GETKEYS
-        COMMAND|GETKEYSANDFLAGS COMMAND|HELP COMMAND|INFO COMMAND|LIST COMMANDLOG COMMANDLOG|GET
-        COMMANDLOG|HELP CONFIG CONFIG|GET CONFIG|HELP ECHO FUNCTION FUNCTION|DUMP FUNCTION|HELP
-        FUNCTION|LIST FUNCTION|STATS LASTSAVE LATENCY LATENCY|DOCTOR LATENCY|GRAPH LATENCY|HELP
-        LATENCY|HISTOGRAM LATENCY|HISTORY LATENCY|LATEST LOLWUT MEMORY MEMORY|DOCTOR MEMORY|HELP
-        MEMORY|MALLOC-STATS MEMORY|STATS MODULE MODULE|HELP MODULE|LIST OBJECT OBJECT|HELP
-        PFSELFTEST PING PUBLISH PUBSUB PUBSUB|HELP ROLE SCRIPT SCRIPT|HELP SCRIPT|SHOW SLOWLOG
-        SLOWLOG|GET SLOWLOG|HELP TIME XGROUP XGROUP|HELP XINFO XINFO|HELP
+        ACL|WHOAMI CLIENT CLIENT|GETNAME CLIENT|HELP CLIENT|TRACKINGINFO COMMAND COMMAND|COUNT
+        COMMAND|DOCS COMMAND|GETKEYS COMMAND|GETKEYSANDFLAGS COMMAND|HELP COMMAND|INFO COMMAND|LIST
+        COMMANDLOG COMMANDLOG|GET COMMANDLOG|HELP CONFIG CONFIG|GET CONFIG|HELP ECHO FUNCTION
+        FUNCTION|DUMP FUNCTION|HELP FUNCTION|LIST FUNCTION|STATS LASTSAVE LATENCY LATENCY|DOCTOR
+        LATENCY|GRAPH LATENCY|HELP LATENCY|HISTOGRAM LATENCY|HISTORY LATENCY|LATEST LOLWUT MEMORY
+        MEMORY|DOCTOR MEMORY|HELP MEMORY|MALLOC-STATS MEMORY|STATS MODULE MODULE|HELP MODULE|LIST
+        OBJECT OBJECT|HELP PFSELFTEST PING PUBLISH PUBSUB PUBSUB|HELP ROLE SCRIPT SCRIPT|HELP
+        SCRIPT|SHOW SLOWLOG SLOWLOG|GET SLOWLOG|HELP TIME XGROUP XGROUP|HELP XINFO XINFO|HELP
         """,
     ),
     # A node of a cluster answers these with an error, the same one as without the proxy.
@@ -95,28 +98,37 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (AUTH, b"AUTH"),
     (HELLO, b"HELLO"),
     # Subscribers of other clients are on other homes.
-    (ALL_SUM, b"COMMANDLOG|LEN CLIENT|KILL DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
+    (ALL_SUM, b"COMMANDLOG|LEN DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
     (ALL_CONCAT, b"KEYS PUBSUB|SHARDCHANNELS"),
     (ALL_UNION, b"PUBSUB|CHANNELS"),
     (ALL_PAIRS, b"PUBSUB|NUMSUB PUBSUB|SHARDNUMSUB"),
-    (ALL_AND, b"SCRIPT|EXISTS"),
+    (ALL_LEAST, b"SCRIPT|EXISTS"),
     (ALL_ONE, b"FUNCTION|KILL SCRIPT|KILL"),
     (ALL_ANY, b"RANDOMKEY"),
     (
         ALL_FIRST,
         b"""
-        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE
-        COMMANDLOG|RESET CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET DEBUG|JMAP DEBUG|LOADAOF
+        BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP DEBUG|LOADAOF
         DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
-        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE
-        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD SAVE SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
+        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE SAVE
+        SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
         """,
     ),
-    (ALL_TEXT, b"CLIENT|LIST"),
+    # Settings and users, which are not replicated.
+    (
+        ALL_NODES,
+        b"""
+        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET
+        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
+        """,
+    ),
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
     (WAIT, b"WAIT WAITAOF"),
+    (CLIENT_SHOWN, b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO"),
+    (CLIENT_LIST, b"CLIENT|LIST"),
+    (CLIENT_KILL, b"CLIENT|KILL"),
     (CLIENT_UNBLOCK, b"CLIENT|UNBLOCK"),
     (
         CLIENT_STATE,
@@ -152,17 +164,6 @@ REASONS: Final[dict[bytes, str]] = {
     b"SYNC": "one node would send its part of the data only",
 }
 
-# Commands of ALL_FIRST that replicas get too: their settings and users are not replicated.
-_REPLICAS_TOO: Final = frozenset(
-    b"""
-    ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET MODULE|LOAD
-    MODULE|LOADEX MODULE|UNLOAD
-    """.split()
-)
-# Commands with the id of a client in their arguments or reply. Each node counts its own clients.
-_WITH_CLIENT_IDS: Final = frozenset(
-    b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK".split()
-)
 _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
     **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
@@ -175,7 +176,7 @@ _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split
 _BY_TIP: Final[dict[bytes, int]] = {
     b"": ALL_CONCAT,
     b"response_policy:agg_sum": ALL_SUM,
-    b"response_policy:agg_logical_and": ALL_AND,
+    b"response_policy:agg_logical_and": ALL_LEAST,
     b"response_policy:all_succeeded": ALL_FIRST,
     b"response_policy:one_succeeded": ALL_ONE,
 }
@@ -297,21 +298,19 @@ class Route:
     name: upper case; a blank and the subcommand follow where the route depends on it.
     first: index of the first key among the arguments behind the name; -1: none, or it varies.
     single: the argument at `first` is the only key that decides.
+    specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
-    replicas: with ALL_FIRST, replicas get the command too.
-    ids: an argument or the reply contains ids of clients, which are different on each node.
+    below: routes by subcommand.
     """
 
     __slots__ = (
-        "_specs",
         "below",
         "blocks",
         "first",
         "how",
-        "ids",
         "name",
-        "replicas",
         "single",
+        "specs",
     )
 
     def __init__(self, row: bytes, how: int, specs: tuple[Spec, ...] = ()) -> None:
@@ -319,19 +318,13 @@ class Route:
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
-        self.replicas: bool = row in _REPLICAS_TOO
-        self.ids: bool = row in _WITH_CLIENT_IDS
-        self.below: dict[bytes, Route] | None = None  # by subcommand
-        self._specs = specs
+        self.below: dict[bytes, Route] | None = None
+        self.specs = specs
         self.first: int = -1
         self.single: bool = False
         if specs and not specs[0].keyword and specs[0].count_at < 0:
             self.first = specs[0].begin
             self.single = how == BY_KEY and len(specs) == 1 and specs[0].last == 0
-
-    def has_positions(self) -> bool:
-        """Return whether the positions of its keys are known."""
-        return len(self._specs) > 0
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -346,7 +339,7 @@ class Route:
         found: list[int] = []
         if self.how == SPLIT_OK and size % 2:
             return found
-        for spec in self._specs:
+        for spec in self.specs:
             if not spec.find(args, found):
                 break
         return found
@@ -382,11 +375,10 @@ class Routes:
     are those of the tables.
     """
 
-    __slots__ = ("_kill_one", "_routes")
+    __slots__ = ("_routes",)
 
     def __init__(self, commands: list[object]) -> None:
         self._routes: dict[bytes, Route] = {}
-        self._kill_one = Route(b"CLIENT|KILL", ALL_ONE)
         rows = _reviewed()
         for entry in commands:
             _learn(entry, rows)
@@ -415,19 +407,10 @@ class Routes:
             if route is None:
                 return Route(word, HOME)
         if route.below is not None and args:
-            return self._below(route, route.below, args)
-        return route
-
-    def _below(self, route: Route, below: dict[bytes, Route], args: list[bytes]) -> Route:
-        found = below.get(args[0])
-        if found is None:
             # Redis 6.2 compares subcommands as C strings, so a NUL ends them.
-            found = below.get(args[0].partition(b"\0")[0].upper())
-            if found is None:
-                return route
-        if found.how == ALL_SUM and len(args) == 2 and found.name == self._kill_one.name:
-            return self._kill_one  # CLIENT KILL address, which replies +OK
-        return found
+            below = route.below.get(args[0])
+            return below or route.below.get(args[0].partition(b"\0")[0].upper(), route)
+        return route
 
 
 def refusal(route: Route) -> bytes:
@@ -453,7 +436,7 @@ def _learn(entry: object, rows: dict[bytes, Route]) -> None:
         return
     if known is None or known.how <= WATCH:
         specs = _specs(entry[8]) if len(entry) > 8 else []
-        if not specs and (known is None or not known.has_positions()):
+        if not specs and (known is None or not known.specs):
             specs = _first_to_last(entry)
         if row in _FIRST_ONLY:
             specs = specs[:1]

@@ -16,16 +16,24 @@ ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
 BLOB = b"!7\r\nERR one\r\n"
 NIL2, NIL3 = b"$-1\r\n", b"_\r\n"
-MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_AND, r.ALL_ANY, r.ALL_FIRST, r.ALL_TEXT, r.ALL_UNION]
-MULTI_KEY += [r.ALL_PAIRS, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
+MULTI_KEY = [
+    r.ALL_SUM,
+    r.ALL_CONCAT,
+    r.ALL_LEAST,
+    r.ALL_ANY,
+    r.ALL_FIRST,
+    r.CLIENT_LIST,
+    r.ALL_UNION,
+]
+MULTI_KEY += [r.ALL_PAIRS, r.ALL_NODES, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
 GOOD = {
     r.ALL_SUM: b":1\r\n",
     r.SPLIT_SUM: b":1\r\n",
     r.ALL_CONCAT: bulks(b"a"),
     r.ALL_UNION: bulks(b"a"),
-    r.ALL_AND: b"*1\r\n:1\r\n",
+    r.ALL_LEAST: b"*1\r\n:1\r\n",
     r.ALL_PAIRS: b"*2\r\n$1\r\na\r\n:1\r\n",
-    r.ALL_TEXT: b"$1\r\na\r\n",
+    r.CLIENT_LIST: b"$1\r\na\r\n",
     r.WAIT: b":1\r\n",
 }
 
@@ -67,11 +75,6 @@ def test_union() -> None:
     assert g.union([bulks(b"a", b"b"), bulks(b"b", b"c")]) == bulks(b"a", b"b", b"c")
 
 
-def test_conjunction() -> None:
-    assert g.conjunction([b"*2\r\n:1\r\n:1\r\n", b"*2\r\n:1\r\n:0\r\n"]) == b"*2\r\n:1\r\n:0\r\n"
-    assert g.conjunction([b"*1\r\n:1\r\n", b"*2\r\n:1\r\n:0\r\n"]).startswith(b"-ERR")
-
-
 def test_pairs() -> None:
     one, two = b"*2\r\n$1\r\na\r\n:1\r\n", b"*2\r\n$1\r\na\r\n:4\r\n"
     assert parsed(g.pairs([one, two])) == [b"a", 5]
@@ -80,6 +83,7 @@ def test_pairs() -> None:
 def test_least() -> None:
     assert g.least([b":3\r\n", b":2\r\n"]) == b":2\r\n"
     assert g.least([b"*2\r\n:1\r\n:0\r\n", b"*2\r\n:0\r\n:5\r\n"]) == b"*2\r\n:0\r\n:0\r\n"
+    assert g.least([b"*1\r\n:1\r\n", b"*2\r\n:1\r\n:0\r\n"]) == g.UNEXPECTED
 
 
 def test_one_succeeded() -> None:
@@ -153,12 +157,12 @@ def test_replies_of_a_server(redis_server: RedisServer, protocol: int) -> None:
         assert twice(r.SPLIT_OK, "MSET a 1") == b"OK"
         keys = twice(r.ALL_CONCAT, "KEYS *")
         assert isinstance(keys, list) and sorted(keys) == [b"a", b"a", b"b", b"b"]
-        assert twice(r.ALL_AND, "SCRIPT EXISTS x") == [0]
+        assert twice(r.ALL_LEAST, "SCRIPT EXISTS x") == [0]
         assert twice(r.ALL_PAIRS, "PUBSUB NUMSUB x") == [b"x", 0]
         assert twice(r.ALL_UNION, "PUBSUB CHANNELS") == []
         assert twice(r.ALL_ANY, "RANDOMKEY") in (b"a", b"b")
         assert twice(r.WAIT, "WAIT 0 1") == 0
-        lists = twice(r.ALL_TEXT, "CLIENT LIST")
+        lists = twice(r.CLIENT_LIST, "CLIENT LIST")
         assert str(lists).count("id=") == str(parsed(reply(raw, "CLIENT LIST"))).count("id=") * 2
         parts = [([1], reply(raw, "MGET a")), ([0, 2], reply(raw, "MGET none b"))]
         assert parsed(placed(parts)) == [None, b"1", b"2"]
