@@ -64,8 +64,6 @@ def shown_text(reply: bytes, node: int) -> bytes:
 
 def shown_hello(reply: bytes, node: int) -> bytes:
     """Return a node's reply to HELLO, with the id as clients see it."""
-    if reply[:1] not in (b"*", b"%"):
-        return reply
     match = _IN_HELLO.search(reply)
     if match is None:
         return reply

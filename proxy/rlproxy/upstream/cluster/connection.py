@@ -37,7 +37,6 @@ class ClusterConnection:
         "_full",
         "_piped",
         "_protocol",
-        "_routing",
         "_soon",
         "_splitter",
         "_waits",
@@ -53,7 +52,6 @@ class ClusterConnection:
         self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
         self._full = False  # the protocol is paused
         self._soon = False  # _woken() is due
-        self._routing = False
         self._waits = False  # the next command waits for replies
         self._ended_by_client = False
         self._closed = False
@@ -118,9 +116,6 @@ class ClusterConnection:
     def _route(self) -> None:
         """Send the unread commands, until one must wait for replies."""
         splitter = self._splitter
-        if self._routing:
-            return
-        self._routing = True
         self._waits = False
         while not (self._exchange.ended or self._exchange.leaving):
             code = splitter.next()
@@ -135,7 +130,6 @@ class ClusterConnection:
                 self._malformed()
                 break
         splitter.release()
-        self._routing = False
 
     def _malformed(self) -> None:
         """Let the home node see the mistake: it writes the error and closes."""

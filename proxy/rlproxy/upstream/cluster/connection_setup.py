@@ -17,9 +17,6 @@ from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.request import OK, Request, own, unguided
 from rlproxy.upstream.cluster.routes import Route
 
-_TAKEN: Final = frozenset(
-    [r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING]
-)
 _NO_REDIRECT: Final = error(
     "ERR CLIENT TRACKING with REDIRECT is not available through rlproxy on a Redis Cluster"
 )
@@ -36,10 +33,6 @@ class ConnectionSetup:
         self._login: bytes = b""  # AUTH, as sent first on a further link
         self._hello: bytes = b""
         self._settings: dict[bytes, bytes] = {}  # by what they set
-
-    def takes(self, how: int) -> bool:
-        """Return whether a command of this route is sent here."""
-        return how in _TAKEN
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command that sets something up. Returns False if it must wait."""

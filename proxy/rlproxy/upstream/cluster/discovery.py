@@ -81,7 +81,8 @@ async def _viewed(
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
         if str(slots).startswith(_NO_NODE):
-            return View(problem=no_node(address), kind=CLUSTER)
+            instead = f"Write --upstream redis://{address}"
+            return View(problem=f"it is no node of a Redis Cluster. {instead}", kind=CLUSTER)
         return View(problem=f"CLUSTER SLOTS: {slots}", kind=LOGIN)
     found = View(read_slots(slots, address.host), version=_version(reply))
     facts = _facts(info)
@@ -94,11 +95,6 @@ async def _viewed(
             return View(problem=f"COMMAND: {commands}", kind=LOGIN)
         found.commands = commands
     return found
-
-
-def no_node(address: Address) -> str:
-    """Return the problem of a seed that is no node of a cluster, and the URL to use instead."""
-    return f"it is no node of a Redis Cluster. Write --upstream redis://{address}"
 
 
 def _version(reply: Any) -> str:
@@ -132,7 +128,7 @@ def node_address(host: bytes | None, port: int, reached: str) -> Address:
 
     reached: the host by which the node that replied was reached.
     """
-    named = _text(host) if host is not None else ""
+    named = _text(host).strip("[]")
     return Address(reached if named in _NAMELESS else named, port)
 
 

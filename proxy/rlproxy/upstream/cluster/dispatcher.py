@@ -24,16 +24,17 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction, differ, slot_of
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction, differ
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 # Commands that are never part of a transaction: they aren't for one node, or change the connection.
 _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED)
+_SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
@@ -59,7 +60,7 @@ class Dispatcher:
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
             return True
-        return self.transaction.uses(link) or self.subscriptions.uses(link)
+        return self.transaction.uses(link) or link.subscribed
 
     def send(self, words: list[bytes], written: bytes) -> bool:
         """Send a command, or answer it. Returns False if it must wait for replies.
@@ -115,12 +116,12 @@ class Dispatcher:
         if how in _SPLIT:
             return self._split(route, args, words, written)
         if how in _TRANSACTION:
-            return self._transact(route, args, written)
+            return self.transaction.send(how, args, _keys(route, args), written)
         if how in (r.SUBSCRIBE, r.CHANNEL, r.MONITOR):
             return self.subscriptions.send(route, args, written)
         if how == r.RESET:
             return self.setup.reset(written, self._reset)
-        if self.setup.takes(how):
+        if how in _SETUP:
             return self.setup.send(route, args, written)
         if how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
@@ -135,20 +136,6 @@ class Dispatcher:
             exchange.leaving = True
         else:
             exchange.send(self._links.home(), Request(written))
-        return True
-
-    def _transact(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        transaction, how = self.transaction, route.how
-        if how == r.WATCH:
-            return transaction.watch(_keys(route, args), written)
-        if how == r.MULTI:
-            transaction.multi(args, written)
-        elif how == r.EXEC:
-            transaction.execute(written)
-        elif how == r.DISCARD:
-            transaction.discard(args, written)
-        else:
-            transaction.unwatch(written)
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:

@@ -58,7 +58,7 @@ class Exchange(LinkOwner):
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
-        self.passes: Callable[[Link, bytes], bool] = _passes_all
+        self.passes: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
@@ -283,7 +283,3 @@ class Exchange(LinkOwner):
         if owes or self.links.holds_state(link) or self.quitting:
             self.ended = True
         self.wake()
-
-
-def _passes_all(_link: Link, _frame: bytes) -> bool:
-    return True

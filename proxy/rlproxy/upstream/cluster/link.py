@@ -157,11 +157,6 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def let_go(self) -> None:
-        """Close the connection, and forget what it owes."""
-        self.owed.clear()
-        self.close()
-
     def finish(self) -> None:
         """Close the sending direction: a node that blocks the client ends the connection."""
         if self._transport is not None and not self._finished:

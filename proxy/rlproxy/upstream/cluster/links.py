@@ -195,6 +195,7 @@ class Links:
         for task in self._tasks:
             task.cancel()
         for link in self.by_address.values():
-            link.let_go()
+            link.owed.clear()
+            link.close()
         self.by_address.clear()
         self._by_shard.clear()

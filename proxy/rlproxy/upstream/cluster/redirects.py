@@ -19,10 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+import hiredis
+
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
+from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import NO_SLOT, Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
@@ -179,11 +181,9 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
     blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
-    splitter = CommandSplitter()
-    splitter.feed(written)
-    if splitter.next() != COMMAND:
-        return written
-    words = list(splitter.words)
+    reader = hiredis.Reader()
+    reader.feed(written)
+    words: list[bytes] = reader.gets()
     at = timeout_at(blocks, words[1:]) + 1
     if at == 0:
         return written
@@ -207,9 +207,7 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     words = frame[1:].split()
     if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
         return NO_SLOT, None
-    host, colon, port = words[2].decode("utf-8", "replace").rpartition(":")
+    host, colon, port = words[2].rpartition(b":")
     if not colon or not port.isdigit():
         return NO_SLOT, None
-    if host in ("", "?"):
-        host = node.host
-    return int(words[1]), Address(host.strip("[]"), int(port))
+    return int(words[1]), node_address(host, int(port), node.host)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 NO_SLOT: Final = -1
@@ -137,3 +138,8 @@ def own(written: bytes) -> Request:
     request = Request(written)
     request.dropped = True
     return request
+
+
+def slot_of(keys: list[bytes]) -> int:
+    """Return the slot of the first of `keys`; NO_SLOT if there is none."""
+    return key_slot(keys[0]) if keys else NO_SLOT

@@ -502,8 +502,6 @@ def _specs(found: object) -> list[Spec]:
 
 def _fields(found: object) -> dict[object, object]:
     """Return a map of the server: a list of names and values in turn."""
-    if isinstance(found, dict):
-        return found
     return dict(zip(found[::2], found[1::2], strict=False)) if isinstance(found, list) else {}
 
 

@@ -14,7 +14,7 @@ from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own
+from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own, slot_of
 from rlproxy.upstream.cluster.routes import Route
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
@@ -50,10 +50,6 @@ class Subscriptions:
         self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
         exchange.passes = self._passes
 
-    def uses(self, link: Link) -> bool:
-        """Return whether `link` carries subscriptions."""
-        return link.subscribed
-
     def forget(self) -> None:
         """Forget all, as RESET does."""
         for names in self._names.values():
@@ -88,7 +84,7 @@ class Subscriptions:
                 error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
             )
         else:
-            return self._to_channel(Request(written, _slot(args)))
+            return self._to_channel(Request(written, slot_of(args)))
         return True
 
     def _to_channel(self, request: Request) -> bool:
@@ -106,7 +102,7 @@ class Subscriptions:
         kind = _ENDS.get(name, name)
         names = self._names[kind]
         changed = args if args or kind == name else sorted(names)
-        request = Request(written, _slot(args) if kind == _SHARD else NO_SLOT)
+        request = Request(written, slot_of(args) if kind == _SHARD else NO_SLOT)
         request.frames = max(len(changed), 1)
         request.subscribes = name.lower()
 
@@ -157,13 +153,16 @@ class Subscriptions:
         events = [each for each in changed if _may_be_events(each)]
         if not events:
             return
-        home = exchange.links.home()
-        for link in exchange.links.masters():
-            if link is not home:
-                self._send_copy(link, name, events)
+        for link in self._others():
+            self._send_copy(link, name, events)
         if self._unfollow not in exchange.at_end:
             exchange.cluster.on_change.append(self._changed)
             exchange.at_end.append(self._unfollow)
+
+    def _others(self) -> list[Link]:
+        """The links to all masters but home."""
+        links = self._exchange.links
+        return [link for link in links.masters() if not links.is_home(link)]
 
     def _send_copy(self, link: Link, name: bytes, events: list[bytes]) -> None:
         copy = own(bulks(name, *events))
@@ -179,9 +178,8 @@ class Subscriptions:
         if not self._event_links:
             return
         exchange.take_map()
-        home = exchange.links.home()
-        for link in exchange.links.masters():
-            if link is home or link in self._event_links:
+        for link in self._others():
+            if link in self._event_links:
                 continue
             for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
                 events = [each for each in self._names[name] if _may_be_events(each)]
@@ -204,15 +202,13 @@ class Subscriptions:
     def _monitor(self, written: bytes) -> None:
         exchange = self._exchange
         self._monitors = True
-        home = exchange.links.home()
-        for link in exchange.links.masters():
-            if link is not home:
-                copy = own(written)
-                copy.subscribes = b"monitor"
-                link.send(copy)
+        for link in self._others():
+            copy = own(written)
+            copy.subscribes = b"monitor"
+            link.send(copy)
         request = Request(written)
         request.subscribes = b"monitor"
-        exchange.send(home, request)
+        exchange.send(exchange.links.home(), request)
 
     def _passes(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
@@ -240,11 +236,6 @@ class Subscriptions:
         exchange.expect(request)
         request.silent = True
         exchange.links.of_slot(slot).send(request)
-
-
-def _slot(args: list[bytes]) -> int:
-    """The slot of the first channel."""
-    return key_slot(args[0]) if args else NO_SLOT
 
 
 def _counted(frame: bytes, count: int) -> bytes:

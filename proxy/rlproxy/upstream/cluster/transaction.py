@@ -15,10 +15,11 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, Request, own, unguided
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, Request, own, slot_of, unguided
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -76,21 +77,38 @@ class Transaction:
         self.now = self._watch = None
         self._watch_slot = NO_SLOT
 
+    def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> bool:
+        """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD. Returns False if it must wait.
+
+        how: its route.
+        """
+        exchange, now = self._exchange, self.now
+        if now is None:
+            if how == r.WATCH and keys:
+                return self._watch_keys(key_slot(keys[0]), written)
+            if how == r.MULTI and not args:
+                self._begin()
+            elif how == r.UNWATCH:
+                link = self._watch if self._watch is not None else exchange.links.home()
+                self.forget()
+                exchange.send(link, unguided(written))
+            else:
+                exchange.send(exchange.links.home(), unguided(written))
+        elif how == r.EXEC:
+            self._execute(now, written)
+        elif how == r.DISCARD and not args:
+            self._discard(now, written)
+        elif how == r.WATCH and slot_of(keys) not in (NO_SLOT, now.slot):
+            exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
+        else:
+            self._send(now, unguided(written))  # an error
+        return True
+
     # -- outside of MULTI -------------------------------------------------------------------------
 
-    def watch(self, keys: list[bytes], written: bytes) -> bool:
+    def _watch_keys(self, slot: int, written: bytes) -> bool:
         """Send WATCH; the next commands wait for its reply. Returns False if it must wait."""
-        exchange, now = self._exchange, self.now
-        slot = slot_of(keys)
-        if now is not None:
-            if slot in (NO_SLOT, now.slot):
-                self._send_inside(now, written)
-            else:  # the node of this transaction would redirect it, and abort
-                exchange.answer(_WATCH_INSIDE)
-            return True
-        if slot == NO_SLOT:
-            exchange.send(exchange.links.home(), Request(written))
-            return True
+        exchange = self._exchange
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return True
@@ -119,26 +137,13 @@ class Transaction:
 
         return answered
 
-    def unwatch(self, written: bytes) -> None:
-        """Send UNWATCH."""
+    def _begin(self) -> None:
         exchange = self._exchange
-        link = self._watch if self._watch is not None else exchange.links.home()
-        self.forget()
-        exchange.send(link, unguided(written))
-
-    def multi(self, args: list[bytes], written: bytes) -> None:
-        """Begin a transaction."""
-        exchange, now = self._exchange, self.now
-        if now is not None:
-            self._send_inside(now, written)
-        elif args:
-            exchange.send(exchange.links.home(), unguided(written))
-        else:
-            self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
-            exchange.prefix = b""
-            if self._watch is not None:
-                self._move(now, self._watch)
-            exchange.answer(OK)
+        self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
+        exchange.prefix = b""
+        if self._watch is not None:
+            self._move(now, self._watch)
+        exchange.answer(OK)
 
     # -- inside of MULTI --------------------------------------------------------------------------
 
@@ -169,22 +174,15 @@ class Transaction:
         text = f"ERR {name.decode()} inside MULTI is not available through rlproxy"
         self.reject(now, error(f"{text} on a Redis Cluster"))
 
-    def _send_inside(self, now: Opened, written: bytes) -> None:
-        """Send a command that the node answers with an error, such as a nested MULTI."""
-        self._send(now, unguided(written))
-
     def _send(self, now: Opened, request: Request) -> None:
-        exchange = self._exchange
-        if now.link is None:
-            self._move(now, exchange.links.home())
-        assert now.link is not None
+        link = now.link or self._move(now, self._exchange.links.home())
         now.commands.append(request.written)
-        exchange.send(now.link, request)
+        self._exchange.send(link, request)
 
-    def _move(self, now: Opened, link: Link) -> None:
+    def _move(self, now: Opened, link: Link) -> Link:
         """Have the transaction at `link`."""
         if now.link is link:
-            return
+            return link
         if now.link is not None:
             now.link.send(own(_DISCARD))
         now.link = link
@@ -192,6 +190,7 @@ class Transaction:
             link.send(own(now.prefix))
         for request in self._beginning(now):
             link.send(request)
+        return link
 
     def _beginning(self, now: Opened) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
@@ -206,24 +205,19 @@ class Transaction:
             request.answered = answered
         return requests
 
-    def execute(self, written: bytes) -> None:
+    def _execute(self, now: Opened, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
-        exchange, now = self._exchange, self.now
-        if now is None:
-            exchange.send(exchange.links.home(), unguided(written))
-            return
+        exchange = self._exchange
         self.forget()
         if now.aborted:
             if now.link is not None:
                 now.link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
-        if now.link is None:
-            self._move(now, exchange.links.home())
-        assert now.link is not None
+        link = now.link or self._move(now, exchange.links.home())
         request = Request(written, now.slot)
         request.refused = partial(self._execute_refused, now)
-        exchange.send(now.link, request)
+        exchange.send(link, request)
         exchange.redirects.precede(now.slot)
 
     def _execute_refused(self, now: Opened, node: Address, request: Request, frame: bytes) -> bytes:
@@ -241,20 +235,12 @@ class Transaction:
         request.front = self._beginning(now)
         return frame
 
-    def discard(self, args: list[bytes], written: bytes) -> None:
-        """Send DISCARD."""
-        exchange, now = self._exchange, self.now
-        if now is None:
-            exchange.send(exchange.links.home(), unguided(written))
-            return
-        if args:
-            self._send_inside(now, written)
-            return
+    def _discard(self, now: Opened, written: bytes) -> None:
         self.forget()
         if now.link is not None:
-            exchange.send(now.link, unguided(written))
+            self._exchange.send(now.link, unguided(written))
         else:
-            exchange.answer(OK)
+            self._exchange.answer(OK)
 
 
 def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes) -> bytes:
@@ -263,11 +249,6 @@ def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes)
         return frame
     now.redirect = now.redirect or frame
     return _QUEUED
-
-
-def slot_of(keys: list[bytes]) -> int:
-    """Return the slot of the first of `keys`."""
-    return key_slot(keys[0]) if keys else NO_SLOT
 
 
 def differ(keys: list[bytes]) -> bool:

@@ -107,10 +107,13 @@ def test_silent_nodes_are_not_waited_for_while_the_cluster_is_down() -> None:
     assert asyncio.run(best({A: View(), B: down, C: good}, A)) is good
 
 
-def test_no_node_of_a_cluster() -> None:
-    why = View(problem=discovery.no_node(A), kind=CLUSTER)
-    found = asyncio.run(_best({A: why}, 0))
-    assert "redis://10.0.0.1:7001" in found.problem
+async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
+    redis_server: harness.RedisServer,
+) -> None:
+    at = Address("127.0.0.1", redis_server.port)
+    found = await discovery.view(at, Target(at, 5.0), Upstream(None), "")
+    assert found.kind == CLUSTER
+    assert f"redis://127.0.0.1:{redis_server.port}" in found.problem
 
 
 async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
