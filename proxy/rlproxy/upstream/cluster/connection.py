@@ -29,19 +29,6 @@ MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the sessio
 class ClusterConnection:
     """One connection: an asyncio.Transport for `protocol`."""
 
-    __slots__ = (
-        "_closed",
-        "_dispatcher",
-        "_ended_by_client",
-        "_exchange",
-        "_full",
-        "_piped",
-        "_protocol",
-        "_soon",
-        "_splitter",
-        "_waits",
-    )
-
     def __init__(
         self, exchange: Exchange, dispatcher: Dispatcher, protocol: asyncio.Protocol
     ) -> None:

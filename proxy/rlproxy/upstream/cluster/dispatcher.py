@@ -28,7 +28,7 @@ from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request, slot
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction, differ
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
@@ -81,33 +81,30 @@ class Dispatcher:
             return self._queue(now, route, args, written)
         if self.subscriptions.only and how not in (r.RESET, r.QUIT):
             return self.subscriptions.send(route, args, written)
-        if how != r.BY_KEY:
-            return self._unusual(route, args, words, written)
+        if how == r.BY_KEY:
+            return self._by_key(route, args, written)
+        return self._unusual(route, args, words, written)
+
+    def _by_key(self, route: Route, args: list[bytes], written: bytes) -> bool:
+        """Send a command to the owner of its first key's slot."""
+        exchange = self._exchange
         several = False
         if route.single:
             slot = key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
         else:
             keys = _keys(route, args)
             slot = slot_of(keys)
-            several = differ(keys)
+            several = len(keys) > 1
         if not exchange.redirects.may_send(slot):
             return False
-        link = self._links.of_slot(slot)
         request = Request(written, slot)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
-        self._send(link, request, several)
-        return True
-
-    def _send(self, link: Link, request: Request, several: bool) -> None:
-        """Send a command to the owner of its slot, where may_send() has returned true.
-
-        several: it has different keys.
-        """
-        self._exchange.send(link, request)
+        exchange.send(self._links.of_slot(slot), request)
         if several:
-            self._exchange.redirects.precede(request.slot)
+            exchange.redirects.precede(slot)
+        return True
 
     # -- routes other than by key -----------------------------------------------------------------
 
@@ -165,9 +162,7 @@ class Dispatcher:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.how == r.ALL_NODES:
             links += self._links.replicas()
-        joined = gather.JOINED.get(route.how)
-        if joined is None:
-            joined = partial(info_reply.info, shown=self._face)
+        joined = gather.JOINED.get(route.how, partial(info_reply.info, shown=self._face))
         exchange.send_parts(links, Divided([Request(written) for _ in links], joined))
 
     # -- several slots ----------------------------------------------------------------------------
@@ -175,31 +170,24 @@ class Dispatcher:
     def _split(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
         """Send a command with keys in several slots as parts, one per slot."""
         exchange = self._exchange
-        keys = route.keys(args)
         by_slot: dict[int, list[int]] = {}
-        for at in keys:
+        for at in route.keys(args):
             by_slot.setdefault(key_slot(args[at]), []).append(at)
-        if not keys:
-            by_slot[NO_SLOT] = []
-        if len(by_slot) > 1 and not self._splits:
+        if len(by_slot) < 2:
+            return self._by_key(route, args, written)
+        if not self._splits:
             exchange.answer(CROSSSLOT)
             return True
         if not all(map(exchange.redirects.may_send, by_slot)):
             return False
-        links = [self._links.of_slot(slot) for slot in by_slot]
-        if len(by_slot) == 1:
-            several = differ([args[at] for at in keys])
-            self._send(links[0], Request(written, next(iter(by_slot))), several)
-            return True
         step = 2 if route.how == r.SPLIT_OK else 1
         parts = []
         for slot, places in by_slot.items():
             taken = [word for at in places for word in args[at : at + step]]
             parts.append(Request(encoding.bulks(words[0], *taken), slot))
-        joined = gather.JOINED.get(route.how)
-        if joined is None:
-            joined = partial(gather.placed, list(by_slot.values()))
-        exchange.send_parts(links, Divided(parts, joined))
+        placed = partial(gather.placed, list(by_slot.values()))
+        whole = Divided(parts, gather.JOINED.get(route.how, placed))
+        exchange.send_parts([self._links.of_slot(slot) for slot in by_slot], whole)
         for slot, places in by_slot.items():
             if len(places) > 1:
                 exchange.redirects.precede(slot)

@@ -27,19 +27,6 @@ class Links:
     map: the cluster's map by which commands are sent.
     """
 
-    __slots__ = (
-        "_by_shard",
-        "_cluster",
-        "_home",
-        "_loop",
-        "_owner",
-        "_tasks",
-        "by_address",
-        "holds_state",
-        "map",
-        "setup",
-    )
-
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop, owner: LinkOwner) -> None:
         self._cluster = cluster
         self._loop = loop

@@ -52,18 +52,6 @@ class Redirects:
     pending: those that are to be sent again.
     """
 
-    __slots__ = (
-        "_cluster",
-        "_links",
-        "_loop",
-        "_paused",
-        "_queue",
-        "_resumed",
-        "_unsettled",
-        "_waits_for",
-        "pending",
-    )
-
     def __init__(
         self,
         cluster: Cluster,

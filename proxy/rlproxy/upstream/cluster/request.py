@@ -38,29 +38,6 @@ class Request:
     part_of: the command of which this is a part.
     """
 
-    __slots__ = (
-        "answered",
-        "asking",
-        "blocks",
-        "blocks_from",
-        "done",
-        "dropped",
-        "frames",
-        "front",
-        "node",
-        "number",
-        "part_of",
-        "pieces",
-        "redirected",
-        "refused",
-        "reply",
-        "silent",
-        "slot",
-        "subscribes",
-        "target",
-        "written",
-    )
-
     def __init__(self, written: bytes, slot: int = NO_SLOT) -> None:
         self.written = written
         self.slot = slot
@@ -93,8 +70,6 @@ class Divided(Request):
 
     joined: makes its reply of the parts' replies, in the order of `parts`.
     """
-
-    __slots__ = ("_left", "joined", "parts")
 
     def __init__(self, parts: list[Request], joined: Callable[[list[bytes]], bytes]) -> None:
         super().__init__(b"")

@@ -9,6 +9,7 @@ A test compares the keys that are found with COMMAND GETKEYS of real servers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.resp.encoding import error
@@ -184,6 +185,7 @@ _ON_ALL: Final = (b"request_policy:all_nodes", b"request_policy:all_shards")
 _MAX_COUNT_DIGITS: Final = 9  # digits of a number of keys
 
 
+@dataclass(frozen=True)
 class Spec:
     """Where some keys of a command stand. All indexes are among the arguments behind its name.
 
@@ -196,25 +198,13 @@ class Spec:
     limit: with a negative `last`, keys end at the limit-th part of the arguments; 0, 1: no limit.
     """
 
-    __slots__ = ("begin", "count_at", "first", "keyword", "last", "limit", "step")
-
-    def __init__(
-        self,
-        begin: int,
-        last: int = 0,
-        step: int = 1,
-        limit: int = 0,
-        keyword: bytes = b"",
-        count_at: int = -1,
-        first: int = 0,
-    ) -> None:
-        self.begin = begin
-        self.keyword = keyword
-        self.count_at = count_at
-        self.first = first
-        self.last = last
-        self.step = step if step > 0 else 1
-        self.limit = limit
+    begin: int
+    last: int = 0
+    step: int = 1
+    limit: int = 0
+    keyword: bytes = b""
+    count_at: int = -1
+    first: int = 0
 
     def find(self, args: list[bytes], found: list[int]) -> bool:
         """Append the indexes of keys to `found`; return False if the command is malformed."""
@@ -303,16 +293,6 @@ class Route:
     below: routes by subcommand.
     """
 
-    __slots__ = (
-        "below",
-        "blocks",
-        "first",
-        "how",
-        "name",
-        "single",
-        "specs",
-    )
-
     def __init__(self, row: bytes, how: int, specs: tuple[Spec, ...] = ()) -> None:
         """`row`: name in upper case, with a bar before a subcommand."""
         self.how = how
@@ -374,8 +354,6 @@ class Routes:
     commands: the parsed reply to COMMAND in RESP2: lists of bytes and integers. Empty: the routes
     are those of the tables.
     """
-
-    __slots__ = ("_routes",)
 
     def __init__(self, commands: list[object]) -> None:
         self._routes: dict[bytes, Route] = {}
@@ -452,7 +430,7 @@ def _first_to_last(entry: list[object]) -> list[Spec]:
     """Return the keys by the first one, the last one and the step; nothing if they vary."""
     first, last, step = entry[3], entry[4], entry[5]
     if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and first > 0:
-        return [Spec(first - 1, last - first if last >= 0 else last, step)]
+        return [Spec(first - 1, last - first if last >= 0 else last, max(step, 1))]
     return []
 
 
@@ -489,7 +467,7 @@ def _specs(found: object) -> list[Spec]:
             keyword = word.upper() if isinstance(word, bytes) else b""
         else:
             continue
-        step = _int(keys.get(b"keystep"))
+        step = max(_int(keys.get(b"keystep")), 1)
         if find.get(b"type") == b"range":
             limit = _int(keys.get(b"limit"))
             specs.append(Spec(start, _int(keys.get(b"lastkey")), step, limit, keyword))

@@ -9,6 +9,7 @@ EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is ans
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -31,6 +32,7 @@ _DISCARD: Final = bulks(b"DISCARD")
 _UNWATCH: Final = bulks(b"UNWATCH")
 
 
+@dataclass
 class Opened:
     """One transaction, from MULTI to the reply to EXEC.
 
@@ -42,16 +44,13 @@ class Opened:
     watched: keys were watched before it.
     """
 
-    __slots__ = ("aborted", "commands", "link", "prefix", "redirect", "slot", "watched")
-
-    def __init__(self, slot: int, watched: bool, prefix: bytes) -> None:
-        self.link: Link | None = None
-        self.slot = slot
-        self.watched = watched
-        self.prefix = prefix
-        self.commands: list[bytes] = []
-        self.aborted = False
-        self.redirect: bytes = b""
+    slot: int
+    watched: bool
+    prefix: bytes
+    link: Link | None = None
+    commands: list[bytes] = field(default_factory=list)
+    aborted: bool = False
+    redirect: bytes = b""
 
 
 class Transaction:
@@ -249,8 +248,3 @@ def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes)
         return frame
     now.redirect = now.redirect or frame
     return _QUEUED
-
-
-def differ(keys: list[bytes]) -> bool:
-    """Return whether `keys` are more than one."""
-    return any(key != keys[0] for key in keys)
