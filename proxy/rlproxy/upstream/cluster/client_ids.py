@@ -162,12 +162,11 @@ def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     other = exchange.clients.get(int(word))
     blocked = other.blocked() if other is not None else None
     if blocked is not None:
-        words = (_CLIENT, args[0], b"%d" % blocked.client_id, *args[2:])
-        exchange.send(exchange.links.to(blocked.address), Request(bulks(*words)))
-        return
-    node, own_id = owner_of(int(word))
-    known = exchange.cluster.map
-    found = [shard.address for shard in known.shards if known.number(shard.address) == node]
+        found, own_id = [blocked.address], blocked.client_id
+    else:
+        node, own_id = owner_of(int(word))
+        known = exchange.cluster.map
+        found = [shard.address for shard in known.shards if known.number(shard.address) == node]
     link = exchange.links.to(found[0]) if found else exchange.links.home()
     own_word = b"%d" % own_id if found else _NONE
     exchange.send(link, Request(bulks(_CLIENT, args[0], own_word, *args[2:])))

@@ -82,6 +82,7 @@ class CommandSplitter(RequestBuffer):
         data = self.buf
         size = len(data)
         words, left, start = self._words, self._left, self.start
+        need = 0
         while left > 0:
             if pos + 1 >= size:
                 break
@@ -94,14 +95,14 @@ class CommandSplitter(RequestBuffer):
                 break
             first = self._end
             if first + length + 2 > size:
-                self._left, self._at = left, pos - start
-                return self._wait(first + length + 2 - start)
+                need = first + length + 2 - start
+                break
             words.append(data[first : first + length])
             pos = first + length + 2
             left -= 1
         self._left, self._at = left, pos - start
         if left > 0:
-            return self._wait(0)
+            return self._wait(need)
         self._need = 0
         self.pos = pos
         self.words = words

@@ -146,10 +146,14 @@ class ClusterConnection:
             return
         if self._piped is None and self._splitter.unread():
             self._route()
-        self._deliver()
+        exchange = self._exchange
+        out = exchange.out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self._protocol.data_received(data)
         if self._closed:
             return
-        exchange = self._exchange
         exchange.flush()
         if self._ended_by_client:
             exchange.finish()
@@ -158,10 +162,3 @@ class ClusterConnection:
             self.close()
         else:
             self._apply_full()
-
-    def _deliver(self) -> None:
-        out = self._exchange.out
-        if out and not self._closed:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            out.clear()
-            self._protocol.data_received(data)

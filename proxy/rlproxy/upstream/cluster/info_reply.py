@@ -27,8 +27,7 @@ SUMMED: Final = frozenset(
     total_reads_processed total_writes_processed
     """.split()
 )
-# Fields with a number of bytes in words; the field without `_human` has the number.
-_HUMAN: Final = frozenset(b"used_memory_human used_memory_rss_human maxmemory_human".split())
+_HUMAN: Final = b"_human"  # ends the name of a field with the same number of bytes in words
 _UNITS: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 # Sections with one row per database, command or error. A row is merged by its name.
@@ -103,13 +102,11 @@ def _row_name(line: bytes, prefix: bytes) -> bytes:
 
 def _line(line: bytes, sums: dict[bytes, float]) -> bytes:
     name, _, value = line.partition(b":")
-    if name in sums:
-        return b"%b:%b" % (name, _like(value, sums[name]))
-    if name in _HUMAN:
-        total = sums.get(name.removesuffix(b"_human"))
-        if total is not None:
-            return b"%b:%b" % (name, _human(int(total)))
-    return line
+    total = sums.get(name.removesuffix(_HUMAN))
+    if total is None:
+        return line
+    shown = _human(int(total)) if name.endswith(_HUMAN) else _like(value, total)
+    return b"%b:%b" % (name, shown)
 
 
 def _row(values: list[bytes]) -> bytes:

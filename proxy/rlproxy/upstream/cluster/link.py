@@ -58,7 +58,6 @@ class Link(asyncio.Protocol):
     """The connection of one client to the node at `address`.
 
     owed: requests that were sent and not answered, in order.
-    unsent: those that wait until the connection is open.
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
     used: something was sent since close_idle() looked at it; used_at: loop time of its last look
