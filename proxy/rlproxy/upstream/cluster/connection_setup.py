@@ -25,14 +25,12 @@ _NO_REDIRECT: Final = error(
 class ConnectionSetup:
     """The set-up of one client's connection."""
 
-    __slots__ = ("_exchange", "_face", "_hello", "_login", "_settings")
+    __slots__ = ("_exchange", "_face", "_set_up")
 
     def __init__(self, exchange: Exchange, shown: Face) -> None:
         self._exchange = exchange
         self._face = shown
-        self._login: bytes = b""  # AUTH, as sent first on a further link
-        self._hello: bytes = b""
-        self._settings: dict[bytes, bytes] = {}  # by what they set
+        self._set_up = exchange.links.setup
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command that sets something up. Returns False if it must wait."""
@@ -58,7 +56,7 @@ class ConnectionSetup:
     @property
     def tracking(self) -> bytes:
         """The CLIENT TRACKING that is in force, in upper case; empty if it is off."""
-        written = self._settings.get(b"TRACKING", b"").upper()
+        written = self._set_up.get(b"TRACKING", b"").upper()
         return written if b"\r\nON\r\n" in written else b""
 
     def _may_cache(self, args: list[bytes]) -> bool:
@@ -84,13 +82,12 @@ class ConnectionSetup:
             if frame.startswith(b"-"):
                 return frame
             if how == r.AUTH:
-                self._login = written
+                self._set_up[b"AUTH"] = written
             else:
                 self._greeted(args)
                 home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
-            self._renew()
-            exchange.links.set_up_others([each for each in (self._login, self._hello) if each])
+            exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
             return frame
 
         return self._alone(written, answered)
@@ -99,15 +96,15 @@ class ConnectionSetup:
         """Take a HELLO that the home node has accepted."""
         if args:
             self._exchange.protocol = 3 if args[0] == b"3" else 2
-            self._hello = bulks(b"HELLO", args[0])
+            self._set_up[b"HELLO"] = bulks(b"HELLO", args[0])
         at = 1
         while at < len(args):
             option = args[at].upper()
             if option == b"AUTH":
-                self._login = bulks(b"AUTH", *args[at + 1 : at + 3])
+                self._set_up[b"AUTH"] = bulks(b"AUTH", *args[at + 1 : at + 3])
                 at += 3
             else:
-                self._settings[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
+                self._set_up[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
     def reset(self, written: bytes, done: Callable[[], None]) -> bool:
@@ -115,11 +112,11 @@ class ConnectionSetup:
 
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"+RESET"):
-                self._login = self._hello = self._exchange.prefix = b""
-                self._settings.clear()
+                for key in self._set_up:
+                    self._set_up[key] = b""
+                self._exchange.prefix = b""
                 self._exchange.protocol = 2
                 self._exchange.silent = self._exchange.skips = False
-                self._renew()
                 done()
                 self._exchange.links.leave_others()
             return frame
@@ -132,8 +129,7 @@ class ConnectionSetup:
 
         def answered(frame: bytes) -> bytes:
             if frame == OK:
-                self._settings[key] = written
-                self._renew()
+                self._set_up[key] = written
                 for link in exchange.links.by_address.values():
                     if not exchange.links.is_home(link):
                         link.send(own(written))
@@ -142,10 +138,6 @@ class ConnectionSetup:
             return frame
 
         return self._alone(written, answered)
-
-    def _renew(self) -> None:
-        commands = [self._login, self._hello, *self._settings.values()]
-        self._exchange.links.setup = [written for written in commands if written]
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

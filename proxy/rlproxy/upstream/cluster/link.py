@@ -60,8 +60,7 @@ class Link(asyncio.Protocol):
     owed: requests that were sent and not answered, in order.
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
     full: the node takes no more bytes for now.
-    used: something was sent since close_idle() looked at it; used_at: loop time of its last look
-        at a link that was in use.
+    idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
     __slots__ = (
@@ -75,10 +74,9 @@ class Link(asyncio.Protocol):
         "address",
         "client_id",
         "full",
+        "idle_since",
         "owed",
         "subscribed",
-        "used",
-        "used_at",
     )
 
     def __init__(self, owner: LinkOwner, address: Address) -> None:
@@ -94,8 +92,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reads = True
         self._finished = False
-        self.used = False
-        self.used_at: float = 0.0
+        self.idle_since: float = 0.0
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush()."""
@@ -108,7 +105,7 @@ class Link(asyncio.Protocol):
         if request.subscribes:
             self.subscribed = True
         request.node = self.address
-        self.used = True
+        self.idle_since = 0.0
         self.owed.append(request)
         self.send_raw(request.written)
 

@@ -22,7 +22,8 @@ class Links:
     """The links of one client.
 
     by_address: the links by the address of their node.
-    setup: what a further link sends first: the client's login, protocol and the like.
+    setup: what a further link sends first, by what it sets up, login and protocol before the rest;
+        empty where it isn't set.
     holds_state: returns whether a link holds state that another one can't replace.
     map: the cluster's map by which commands are sent.
     """
@@ -32,7 +33,7 @@ class Links:
         self._loop = loop
         self._owner = owner
         self.by_address: dict[Address, Link] = {}
-        self.setup: list[bytes] = []
+        self.setup: dict[bytes, bytes] = {b"AUTH": b"", b"HELLO": b""}
         self.holds_state: Callable[[Link], bool] = lambda _link: False
         self.map = cluster.map
         self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
@@ -52,7 +53,7 @@ class Links:
         link = self.by_address.get(address)
         if link is None:
             link = self.by_address[address] = Link(self._owner, address)
-            self._set_up(link, self.setup)
+            self._set_up(link, list(self.setup.values()))
             task = self._loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -116,7 +117,7 @@ class Links:
                 self._set_up(link, setup)
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
-        for at, written in enumerate(setup):
+        for at, written in enumerate(filter(None, setup)):
             request = own(written)
             if at == 0:
                 request.answered = self._login_answer(link)
@@ -148,12 +149,11 @@ class Links:
         if len(self.by_address) < 2:
             return
         for link in list(self.by_address.values()):
-            if link.used or not link.quiescent():
-                link.used = False
-                link.used_at = now
-                continue
-            unused = now - link.used_at >= IDLE_S and not self.is_home(link)
-            if unused and not self.holds_state(link):
+            if not link.idle_since or not link.quiescent():
+                link.idle_since = now
+            elif now - link.idle_since >= IDLE_S and not (
+                self.is_home(link) or self.holds_state(link)
+            ):
                 self.forget(link)
 
     async def _connect(self, link: Link) -> None:

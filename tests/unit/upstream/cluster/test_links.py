@@ -24,8 +24,7 @@ class FakeLink:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.used = True
-        self.used_at = 0.0
+        self.idle_since = 0.0
         self.busy = False
         self.full = False
 
@@ -83,7 +82,7 @@ def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
     client.fakes[ONE].busy = False
     client.links.holds_state = lambda _link: False
     for _ in range(20):
-        client.fakes[ONE].used = True
+        client.fakes[ONE].idle_since = 0.0
         client.sweep(10)
     assert client.left() == [HOME, ONE]
 
@@ -119,4 +118,4 @@ async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
     link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
     assert link.quiescent()
     link.send_raw(b"*0\r\n")
-    assert not link.quiescent() and not link.used
+    assert not link.quiescent()
