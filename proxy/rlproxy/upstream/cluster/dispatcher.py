@@ -98,6 +98,7 @@ class Dispatcher:
         if not exchange.redirects.may_send(slot):
             return False
         request = Request(written, slot)
+        request.check = route.check
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
@@ -132,7 +133,9 @@ class Dispatcher:
             exchange.answer(OK)
             exchange.leaving = True
         else:
-            exchange.send(self._links.home(), Request(written))
+            request = Request(written)
+            request.check = route.check
+            exchange.send(self._links.home(), request)
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:

@@ -10,6 +10,10 @@ slot moves. Source: the Redis Cluster specification, "Redirection and resharding
 
 A node can refuse a command with several keys, or an EXEC, because one key has moved, and run the
 next command, whose only key has not. So it is answered before the next one on its slot is sent.
+
+A script can answer `MOVED 1 HOST:PORT` by itself. So the node gets the same command with an empty
+script. If it redirects that one, the redirect is its own. Where this can't be checked, as with the
+command of a module, a redirect leads to known masters only, and does not change the map.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_a
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
+AT_ONCE: Final = 5  # redirects of one command that are followed without that pause
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
@@ -75,20 +80,35 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
+        checked = request.checked is not None
+        if request.checked is not None:
+            request.written, error = request.checked
+            request.checked = None
+            if not is_redirect(frame):
+                return error
         unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
         if unblocked or not is_redirect(frame):
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._cluster.refresh()
             return frame
+        if request.check and not checked:
+            return self._check(node, request, frame)
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
-        request.target = self.learn(node, frame)
+        self._follow(node, request, frame)
+        return b""
+
+    def _follow(self, node: Address, request: Request, frame: bytes) -> None:
+        """Have `request` sent again after a redirect by `node`."""
+        learn = self._known if request.check == b"" else self.learn
+        request.target = learn(node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.asking:
             request.front = []  # CLIENT CACHING would end the effect of ASKING
         if request.target is None:
             self._cluster.refresh()
+        if request.target is None or request.redirected > AT_ONCE:
             self._pause()
         if request.blocks != BLOCKS_NOT:
             now = self._loop.time()
@@ -96,7 +116,25 @@ class Redirects:
             request.blocks_from = now
         self.pending.append(request)
         self.unsettle()
+
+    def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
+        """Send the command without its program to `node`, which has answered with a redirect.
+
+        Returns the reply for the client if the command has no key: no node redirects it.
+        """
+        if request.slot == NO_SLOT:
+            return frame
+        request.checked = (request.written, frame)
+        request.written = without_program(request.written, request.check or b"")
+        self._links.to(node).send(request)
+        self.unsettle()
         return b""
+
+    def _known(self, node: Address, frame: bytes) -> Address | None:
+        """Return the master that a redirect names; None if that is none."""
+        _, address = redirect(frame, node)
+        self._cluster.refresh()
+        return address if address in self._cluster.map.index else None
 
     def learn(self, node: Address, frame: bytes) -> Address | None:
         """Take the news in an error of `node`. Returns the node that it names, if it does."""
@@ -169,9 +207,7 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
     blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
-    reader = hiredis.Reader()
-    reader.feed(written)
-    words: list[bytes] = reader.gets()
+    words = _words(written)
     at = timeout_at(blocks, words[1:]) + 1
     if at == 0:
         return written
@@ -185,6 +221,22 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
     left_s = max(timeout_s - passed_s, _LEAST_S)
     words[at] = b"%d" % max(1, round(left_s / unit_s)) if unit_s < 1.0 else b"%.3f" % left_s
     return encoding.bulks(*words)
+
+
+def without_program(written: bytes, instead: bytes) -> bytes:
+    """Return EVAL, FCALL or one of their kin with another program, the same keys and no arguments.
+
+    written: the command as an array of bulks.
+    """
+    words = _words(written)
+    return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
+
+
+def _words(written: bytes) -> list[bytes]:
+    reader = hiredis.Reader()
+    reader.feed(written)
+    words: list[bytes] = reader.gets()
+    return words
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:

@@ -27,6 +27,8 @@ class Request:
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
     number: its place among the client's commands.
+    check: see Route.check.
+    checked: while a redirect is checked, the command and that redirect; `written` is the check.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
@@ -50,6 +52,8 @@ class Request:
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0
+        self.check: bytes | None = None
+        self.checked: tuple[bytes, bytes] | None = None
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False

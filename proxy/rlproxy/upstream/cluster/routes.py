@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rlproxy.resp.commands import COMMANDS
 from rlproxy.resp.encoding import error
 
 # Routes by key.
@@ -165,6 +166,14 @@ REASONS: Final[dict[bytes, str]] = {
     b"SYNC": "one node would send its part of the data only",
 }
 
+# What the check of a redirect has in the place of a client's program; see Route.check.
+_NO_SHA: Final = b"0" * 40
+_NO_PROGRAM: Final[dict[bytes, bytes]] = {
+    **dict.fromkeys((b"EVAL", b"EVAL_RO"), b"return {err='NONE'}"),
+    **dict.fromkeys((b"EVALSHA", b"EVALSHA_RO"), _NO_SHA),
+    **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
+}
+
 _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
     **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
@@ -290,6 +299,9 @@ class Route:
     single: the argument at `first` is the only key that decides.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
+    check: None if a redirect is the node's own. A program of the client can write one too: then
+        this stands in the program's place in the command that checks it. Empty for commands whose
+        redirects can't be checked: those that nobody has reviewed, and DEBUG.
     below: routes by subcommand.
     """
 
@@ -298,6 +310,9 @@ class Route:
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
+        command = row.partition(b"|")[0]
+        reviewed = command in COMMANDS and command != b"DEBUG"
+        self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] | None = None
         self.specs = specs
         self.first: int = -1
