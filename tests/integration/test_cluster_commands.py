@@ -4,10 +4,12 @@ what is no command, and large replies.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 
+from tests import harness
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
@@ -274,3 +276,33 @@ def test_monitor_shows_the_commands_of_all_nodes(
         wait_until(shown, "the monitor shows the commands of all nodes")
         monitor.send(command("QUIT"))
         assert monitor.closes()
+
+
+def test_a_transaction_that_fails_is_not_kept(cluster_proxy: BareClusterProxy) -> None:
+    with cluster_proxy.raw() as client:
+        assert client.ask("MULTI") == "OK"
+        assert isinstance(client.ask("NOSUCHCOMMAND"), ReplyError)
+        before = cluster_proxy.memory()
+        for _ in range(60):
+            assert client.ask("SET", "k", b"x" * 1_000_000) == "QUEUED"
+        assert cluster_proxy.memory() - before < 30_000_000
+        assert str(client.ask("EXEC")).startswith("EXECABORT")
+
+
+def test_a_large_command_without_a_login_is_refused(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, masters=1, password="pw") as cluster,
+        harness.proxy(cluster.url.replace("//", "//:pw@")) as proxy,
+    ):
+        before = proxy.memory()
+        for _ in range(3):
+            with proxy.raw() as client:
+                client.send(b"*2\r\n$4\r\nECHO\r\n$100000000\r\n")
+                with contextlib.suppress(OSError):
+                    for _ in range(60):
+                        client.sock.sendall(b"x" * 1_000_000)
+                assert client.closes()
+        assert proxy.memory() - before < 30_000_000
+        with proxy.raw() as client:
+            assert client.ask("AUTH", "pw") == "OK"
+            assert client.ask("ECHO", b"x" * 10_000_000) == b"x" * 10_000_000

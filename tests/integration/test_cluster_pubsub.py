@@ -104,6 +104,16 @@ def test_subscriptions_that_are_refused(client: Raw, other: Raw, module_cluster:
     other.ask("ACL", "DELUSER", "limited")
 
 
+def test_no_subscription_begins_in_a_transaction(client: Raw) -> None:
+    for words in (("SUBSCRIBE", "a"), ("PSUBSCRIBE", "a*"), ("SSUBSCRIBE", "a")):
+        assert client.ask("MULTI") == "OK"
+        reply = client.ask(*words)
+        assert isinstance(reply, ReplyError)
+        assert "inside MULTI" in str(reply)
+        reply = client.ask("EXEC")
+        assert str(reply).startswith("EXECABORT")
+
+
 def test_large_messages(client: Raw, other: Raw) -> None:
     assert client.ask("SUBSCRIBE", "large") == [b"subscribe", b"large", 1]
     for size in (100_000, 3_000_000):

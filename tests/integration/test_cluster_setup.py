@@ -190,6 +190,8 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
     assert [client.reply() for _ in range(4)] == ["OK", 2, 2, 1]
     assert client.quiet(0.05) == b""
     assert isinstance(client.ask("CLIENT", "REPLY", "PERHAPS"), ReplyError)
+    client.send(command("CLIENT", "REPLY", "OFF") + command("PING") + command("RESET"))
+    assert client.reply() == "RESET"
 
 
 def test_invalidations_of_all_nodes(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster.command_splitter import (
     COMMAND,
     MALFORMED,
@@ -22,8 +23,11 @@ from rlproxy.upstream.cluster.command_splitter import (
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.request import own
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
+MAX_UNKNOWN: Final = 16384  # bytes of one command of a client that may have to log in first
+_PING: Final = bulks(b"PING")
 
 
 class ClusterConnection:
@@ -40,6 +44,7 @@ class ClusterConnection:
         self._full = False  # the protocol is paused
         self._soon = False  # _woken() is due
         self._waits = False  # the next command waits for replies
+        self._asked = False  # whether the client has to log in
         self._ended_by_client = False
         self._closed = False
         exchange.wake = self._woken
@@ -91,6 +96,7 @@ class ClusterConnection:
         """See asyncio.BaseTransport."""
         if not self._closed:
             self._closed = True
+            self._splitter.rest()
             self._exchange.close()
             self._exchange.loop.call_soon(self._protocol.connection_lost, None)
 
@@ -107,6 +113,8 @@ class ClusterConnection:
         while not (self._exchange.ended or self._exchange.leaving):
             code = splitter.next()
             if code == NEED_MORE:
+                if not (self._exchange.logged_in or self._asked):
+                    self._ask()
                 break
             if code == COMMAND:
                 if not self._dispatcher.send(splitter.words, splitter.written):
@@ -118,18 +126,38 @@ class ClusterConnection:
                 break
         splitter.release()
 
+    def _ask(self) -> None:
+        """Find out whether a client with a large command is logged in, as Redis does."""
+        if self._splitter.unread() > MAX_UNKNOWN:
+            self._asked = True
+            request = own(_PING)
+            request.answered = self._answered
+            self._exchange.links.home().send(request)
+
+    def _answered(self, frame: bytes) -> bytes:
+        """Let the home node refuse the large command of a client that is not logged in."""
+        if frame.startswith(b"-NOAUTH"):
+            self._pipe()
+        return frame
+
     def _malformed(self) -> None:
         """Let the home node see the mistake: it writes the error and closes."""
         if self._exchange.queue:
             self._splitter.again()
             self._waits = True
             return  # tried again once nothing is owed
+        self._pipe()
+
+    def _pipe(self) -> None:
+        """Send all further bytes of the client to the home node."""
         link = self._piped = self._exchange.links.home()
         link.send_raw(self._splitter.rest())
         self._exchange.quitting = True
 
     def _apply_full(self) -> None:
-        full = self._exchange.full() or (self._waits and self._splitter.unread() > MAX_UNSENT)
+        exchange = self._exchange
+        waits = self._waits or (self._asked and not exchange.logged_in)
+        full = exchange.full() or (waits and self._splitter.unread() > MAX_UNSENT)
         if full != self._full and not self._closed:
             self._full = full
             if full:

@@ -117,6 +117,8 @@ class ConnectionSetup:
                 self._exchange.prefix = b""
                 self._exchange.protocol = 2
                 self._exchange.silent = self._exchange.skips = False
+                if self._exchange.alone is not None:
+                    self._exchange.alone.silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame

@@ -33,7 +33,7 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 # Commands that are never part of a transaction: they aren't for one node, or change the connection.
-_NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED)
+_NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE)
 _SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
@@ -56,6 +56,7 @@ class Dispatcher:
         self.setup = ConnectionSetup(exchange, shown)
         self.subscriptions = Subscriptions(exchange)
         self._links.holds_state = self._holds_state
+        exchange.at_end.append(self.transaction.forget)  # objects here form cycles
 
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
@@ -139,7 +140,8 @@ class Dispatcher:
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:
-        if route.how in _NOT_INSIDE:
+        subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
+        if subscribes or route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
             return True
         return self.transaction.queue(now, _keys(route, args), written)

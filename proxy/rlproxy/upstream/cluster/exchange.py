@@ -54,6 +54,7 @@ class Exchange(LinkOwner):
         self.alone: Request | None = None  # the next commands wait for the reply to this one
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
+        self.logged_in = False  # a node has answered without NOAUTH
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
@@ -178,6 +179,8 @@ class Exchange(LinkOwner):
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
+        if not self.logged_in:
+            self.logged_in = not frame.startswith(b"-NOAUTH")
         if frame[0] == 45 and not request.dropped:
             refused = request.refused or self.redirects.take
             frame = refused(link.address, request, frame)

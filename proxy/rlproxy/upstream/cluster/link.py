@@ -283,7 +283,7 @@ _KIND: Final = 40  # bytes of a frame that contain its first word, if that is on
 def _is_reply(push: bytes, request: Request) -> bool:
     """Whether a push is a reply to `request`."""
     kind = request.subscribes
-    return kind != b"" and b"\r\n%b\r\n" % kind in push[:_KIND]
+    return kind != b"" and push[:_KIND].split(b"\r\n", 3)[2:3] == [kind]
 
 
 def _is_message(frame: bytes, request: Request) -> bool:

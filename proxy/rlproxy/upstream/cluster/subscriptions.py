@@ -215,7 +215,7 @@ class Subscriptions:
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
-            self._again(words[4])
+            self._again(words[4], frame)
             return False
         if kind not in (b"message", b"pmessage"):
             return True
@@ -224,15 +224,28 @@ class Subscriptions:
             return link.address in self._exchange.cluster.map.index
         return self._exchange.links.is_home(link)
 
-    def _again(self, channel: bytes) -> None:
-        """Subscribe to a shard channel whose slot has moved."""
-        exchange = self._exchange
-        if channel not in self._names[_SHARD]:
+    def _again(self, channel: bytes, ended: bytes) -> None:
+        """Subscribe to a shard channel whose slot has moved.
+
+        ended: the node's message that the subscription has ended; the client gets it if no node
+            accepts another one.
+        """
+        exchange, names = self._exchange, self._names[_SHARD]
+        if channel not in names:
             return
+
+        def answered(frame: bytes) -> bytes:
+            if frame.startswith(b"-"):
+                names.discard(channel)
+                exchange.out.append(ended)
+                self._settle()
+            return frame
+
         exchange.cluster.refresh()
         slot = key_slot(channel)
         request = Request(bulks(_SHARD, channel), slot)
         request.subscribes = b"ssubscribe"
+        request.answered = answered
         exchange.expect(request)
         request.silent = True
         exchange.links.of_slot(slot).send(request)

@@ -39,7 +39,7 @@ class Opened:
     link: where its commands go; None before the first one.
     prefix: CLIENT CACHING, which precedes MULTI.
     commands: those that are queued.
-    aborted: the proxy itself rejected a command.
+    aborted: a command was rejected, so that EXEC fails.
     redirect: the first redirect of a queued command; empty if there was none.
     watched: keys were watched before it.
     """
@@ -51,6 +51,11 @@ class Opened:
     commands: list[bytes] = field(default_factory=list)
     aborted: bool = False
     redirect: bytes = b""
+
+    def abort(self) -> None:
+        """Keep no commands: they will not run."""
+        self.aborted = True
+        self.commands.clear()
 
 
 class Transaction:
@@ -165,7 +170,7 @@ class Transaction:
 
     def reject(self, now: Opened, refusal: bytes) -> None:
         """Answer a command of the transaction with an error; EXEC fails then."""
-        now.aborted = True
+        now.abort()
         self._exchange.answer(refusal)
 
     def refuse(self, now: Opened, name: bytes) -> None:
@@ -175,7 +180,8 @@ class Transaction:
 
     def _send(self, now: Opened, request: Request) -> None:
         link = now.link or self._move(now, self._exchange.links.home())
-        now.commands.append(request.written)
+        if not now.aborted:
+            now.commands.append(request.written)
         self._exchange.send(link, request)
 
     def _move(self, now: Opened, link: Link) -> Link:
@@ -222,7 +228,7 @@ class Transaction:
     def _execute_refused(self, now: Opened, node: Address, request: Request, frame: bytes) -> bytes:
         """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
         exchange = self._exchange
-        if frame.startswith(b"-EXECABORT") and now.redirect:
+        if frame.startswith(b"-EXECABORT") and now.redirect and not now.aborted:
             frame = now.redirect
         now.redirect = b""
         if not is_redirect(frame):
@@ -245,6 +251,7 @@ class Transaction:
 def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes) -> bytes:
     """Return the reply to a queued command with an error: EXEC follows a redirect."""
     if not is_redirect(frame):
+        now.abort()
         return frame
     now.redirect = now.redirect or frame
     return _QUEUED

@@ -11,8 +11,9 @@ from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.link import Link, LinkOwner
+from rlproxy.upstream.cluster.link import Link, LinkOwner, _is_reply
 from rlproxy.upstream.cluster.links import IDLE_S, Links
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
@@ -119,3 +120,11 @@ async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
     assert link.quiescent()
     link.send_raw(b"*0\r\n")
     assert not link.quiescent()
+
+
+def test_a_message_on_a_channel_with_the_name_of_a_command_is_no_reply() -> None:
+    request = Request(b"")
+    request.subscribes = b"ssubscribe"
+    assert _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", request)
+    assert not _is_reply(b">3\r\n$7\r\nmessage\r\n$10\r\nssubscribe\r\n$1\r\nx\r\n", request)
+    assert not _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", Request(b""))
