@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream, parse_upstream
-from rlproxy.process.post import EMBEDDED_ENDED, alone
+from rlproxy.process.resources import EMBEDDED_ENDED, Resources
 from rlproxy.upstream import embedded as module
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError
 
@@ -40,9 +40,11 @@ async def test_all_masters_serve_and_end_with_the_proxy(tmp_path: Path) -> None:
     upstream = parse_upstream("embedded:cluster")
     config = Config(listen=(Address("127.0.0.1", 0),), upstream=upstream)
     before = set(children(os.getpid()))
-    async with alone(config, Config) as post:
-        seeds = post.upstream.cluster
-        assert post.upstream == Upstream(None, cluster=seeds)
+    resources = Resources(config)
+    try:
+        await resources.start()
+        seeds = resources.upstream.cluster
+        assert resources.upstream == Upstream(None, cluster=seeds)
         assert len({seed.port for seed in seeds}) == 3
         pids = set(children(os.getpid())) - before
         assert len(pids) == 3
@@ -58,11 +60,13 @@ async def test_all_masters_serve_and_end_with_the_proxy(tmp_path: Path) -> None:
         assert ask(seeds[2], "SET", "foo", "1") == "OK"
         assert ask(seeds[0], "SET", "bar", "1") == "OK"
         directories = [ask(seed, "CONFIG", "GET", "dir") for seed in seeds]
-        assert post.look() == ""
+        assert resources.check() == ""
         victim = pids.pop()
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: post.look() == EMBEDDED_ENDED, "the end is seen")
+        wait_until(lambda: resources.check() == EMBEDDED_ENDED, "the end is seen")
         assert all(alive(pid) for pid in pids)
+    finally:
+        resources.close()
     assert not any(alive(pid) for pid in pids)
     for found in directories:
         assert isinstance(found, list)

@@ -1,21 +1,18 @@
-"""What a proxy logs once it serves, and once it has stopped."""
+"""What a proxy logs once it serves: its addresses, and the state of its upstream in words."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rlproxy.build import describe
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import FULL, UNREACHABLE
 from rlproxy.process.admin_process import AdminProcess
+from rlproxy.process.upstreams import State
 from rlproxy.version import VERSION
-
-if TYPE_CHECKING:
-    from rlproxy.process.wiring import Wiring
 
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
@@ -23,12 +20,14 @@ FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then 
 def print_banner(
     addresses: Sequence[Address],
     upstream: str,
+    advice: str,
     workers: int = 1,
     admin: AdminProcess | None = None,
 ) -> None:
-    """Log the version, the addresses, and a command to try.
+    """Log the version, the addresses, and a command to try or else what to do first.
 
     upstream: text about the upstream and its state.
+    advice: see advise(); empty if Redis answers.
     workers: number of worker processes.
     """
     first = addresses[0]
@@ -44,7 +43,9 @@ def print_banner(
         banner.append(f"  served by     {workers} workers")
     if admin is not None:
         banner.append(f"  admin         {admin.url}")
-    banner.append(f"  try           {cli} RL.HIT user:42 5 60")
+    banner.append(
+        f"  first         {advice}" if advice else f"  try           {cli} RL.HIT user:42 5 60"
+    )
     log.info(
         "started",
         "rlproxy {version} listens on {listen}, in front of {in_front_of}",
@@ -57,15 +58,23 @@ def print_banner(
     )
 
 
-def log_end(up_at: float | None) -> None:
-    """Log the end of the proxy; it served since `up_at` (time.monotonic()), or never if None."""
-    served_s = time.monotonic() - up_at if up_at is not None else 0.0
-    log.info("stopped", "stopped; it served for {seconds:.1f} s", seconds=round(served_s, 1))
+def advise(upstream: Upstream, state: State) -> str:
+    """Return what the operator should do first; "" if the proxy has found Redis."""
+    if upstream.embedded:
+        return ""
+    if state.kind == FULL:
+        return "raise maxclients of Redis, or close connections to it"
+    if state.kind == UNREACHABLE or not state.settled:
+        return "start Redis there, or correct --upstream; the proxy finds it without a restart"
+    return ""
 
 
-def describe_upstream(upstream: Upstream, wiring: Wiring) -> str:
-    """Return the upstream and its state as text for the banner."""
-    server, state, now = wiring.server, wiring.upstream.state(), wiring.upstream.now()
+def describe_upstream(upstream: Upstream, server: str, state: State, now: str) -> str:
+    """Return the upstream and its state as text for the banner.
+
+    server: name and version of the server; "" if unknown.
+    now: what stands behind the URL now, in a few words; "" if that is clear.
+    """
     if upstream.embedded:
         kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
         return f"{server or 'Valkey'}, {kind} (its data ends with this process)"

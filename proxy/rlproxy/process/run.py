@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
@@ -16,8 +16,9 @@ from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
+from rlproxy.process.channel import Channel, Standalone
 from rlproxy.process.policy_log import log_shadows
-from rlproxy.process.post import CANNOT_RUN, Post, alone
+from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
@@ -92,19 +93,33 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
-        _serve(settings, alone(settings, read), supervised=False)
+        _start(_serve_alone(settings, read))
     else:
         Supervisor(settings, _work, read).run()
 
 
-def _work(settings: Config, post: Post) -> None:
-    """Run a worker at its post, in a process of its own."""
-    logs.configure(settings.log_level, settings.log_format, post.worker + 1)
-    _serve(settings, contextlib.nullcontext(post), supervised=True)
+async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
+    """Serve as the only process of a proxy. Raises one of CANNOT_RUN."""
+    server = Server(settings, supervised=False)
+    resources = Resources(settings)
+    try:
+        await resources.start()
+        await server.run(0, resources, Standalone(resources, read))
+    finally:
+        resources.close()
+    resources.log_end()
 
 
-def _serve(
-    settings: Config, posted: contextlib.AbstractAsyncContextManager[Post], supervised: bool
-) -> None:
+def _work(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
+    """Serve as a worker, in a process of its own."""
+    logs.configure(settings.log_level, settings.log_format, worker + 1)
+    _start(_serve(settings, worker, resources, channel))
+
+
+async def _serve(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
+    await Server(settings, supervised=True).run(worker, resources, channel)
+
+
+def _start(serving: Coroutine[None, None, None]) -> None:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(Server(settings, posted, supervised).run())
+        runner.run(serving)

@@ -11,8 +11,9 @@ from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER
-from rlproxy.process.banner import FIRST_CONTACT_S, describe_upstream
-from rlproxy.process.post import CUT, LEAVING, READY, Post, StartError
+from rlproxy.process.banner import FIRST_CONTACT_S, advise, describe_upstream
+from rlproxy.process.channel import Channel
+from rlproxy.process.resources import Resources, StartError
 from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.upstreams import at_most
 from rlproxy.process.wiring import Wiring
@@ -20,6 +21,7 @@ from rlproxy.process.wiring import Wiring
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
+CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
 
 
@@ -27,48 +29,45 @@ class Server:
     """A proxy process, or one worker of several.
 
     config: the settings at the start.
-    posted: the worker's post; prepared when the server starts, and released when it has ended.
     supervised: whether this process has a supervisor.
+
+    It handles signals from here on.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        posted: contextlib.AbstractAsyncContextManager[Post],
-        supervised: bool,
-    ) -> None:
+    def __init__(self, config: Config, supervised: bool) -> None:
         self._config = config
-        self._posted = posted
-        self._supervised = supervised
         self._wiring: Wiring | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._up = False  # start-up is complete
+        self._channel: Channel | None = None  # once start-up is complete
         self._hung_up = False  # SIGHUP was received; matters during start-up only
         self._stop = asyncio.Event()
         self._failed = ""  # reason to end without a signal
+        self._handle_signals(supervised)
 
-    async def run(self) -> None:
+    async def run(self, worker: int, resources: Resources, channel: Channel) -> None:
         """Serve until SIGTERM or SIGINT, then drain and close everything.
 
+        worker: its number, from 0.
         Raises one of CANNOT_RUN if the proxy can't start or can't continue.
         """
-        self._handle_signals()
-        async with self._posted as post:
-            contexts = tls_contexts.contexts(self._config)
-            self._wiring = wiring = Wiring(self._config, post, contexts)
-            try:
-                await self._start(wiring, post)
-                await self._stop.wait()
-            finally:
-                await self._shutdown(wiring, post)
-            if self._failed:
-                raise StartError(self._failed)
+        contexts = tls_contexts.contexts(self._config)
+        self._wiring = wiring = Wiring(self._config, worker, resources, contexts)
+        try:
+            await self._start(wiring, channel)
+            await self._stop.wait()
+        finally:
+            wiring.intake.close()
+            channel.leaving()
+            resources.listeners.close()
+            await self._shutdown(wiring)
+        if self._failed:
+            raise StartError(self._failed)
 
     # -- signals ----------------------------------------------------------------------------------
 
-    def _handle_signals(self) -> None:
+    def _handle_signals(self, supervised: bool) -> None:
         loop = asyncio.get_running_loop()
-        if self._supervised:  # supervisor and process group may send one SIGTERM each
+        if supervised:  # supervisor and process group may send one SIGTERM each
             loop.add_signal_handler(signal.SIGTERM, self._stop.set)
             loop.add_signal_handler(CUT, self._cut)
         else:
@@ -104,25 +103,28 @@ class Server:
         Called on SIGHUP.
         """
         self._hung_up = True
-        if self._wiring is None or not self._up or self._stop.is_set():
+        wiring, channel = self._wiring, self._channel
+        if wiring is None or channel is None or self._stop.is_set():
             return
-        self._config = self._wiring.reload(self._config)
+        self._config = channel.reload(self._config, wiring.reconfigure)
 
     # -- start-up ---------------------------------------------------------------------------------
 
-    async def _start(self, wiring: Wiring, post: Post) -> None:
+    async def _start(self, wiring: Wiring, channel: Channel) -> None:
         """Make first contact with Redis, then take clients."""
         await self._make_contact(wiring)
         state = wiring.upstream.state()
-        if state.kind == CLUSTER and post.first:
+        if state.kind == CLUSTER and channel.first:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
         self._tasks += [
-            asyncio.create_task(self._sweep(wiring, post)),
+            asyncio.create_task(self._sweep(wiring, channel)),
             asyncio.create_task(self._publish(wiring)),
         ]
-        post.report(READY, describe_upstream(self._config.upstream, wiring))
-        self._up = True
+        url = self._config.upstream
+        text = describe_upstream(url, wiring.server, state, wiring.upstream.now())
+        channel.ready(text, advise(url, state))
+        self._channel = channel
         if self._hung_up:
             self.reload()
 
@@ -136,12 +138,12 @@ class Server:
 
     # -- main loop --------------------------------------------------------------------------------
 
-    async def _sweep(self, wiring: Wiring, post: Post) -> None:
+    async def _sweep(self, wiring: Wiring, channel: Channel) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             wiring.upstream.close_idle()
             wiring.clients.sweep()
-            reason = post.look()
+            reason = channel.check()
             if reason:
                 self._failed = reason
                 self._stop.set()
@@ -158,10 +160,7 @@ class Server:
 
     # -- shutdown ---------------------------------------------------------------------------------
 
-    async def _shutdown(self, wiring: Wiring, post: Post) -> None:
-        wiring.intake.close()
-        post.report(LEAVING, "")
-        post.listeners.close()
+    async def _shutdown(self, wiring: Wiring) -> None:
         wiring.handshakes.close()
         await self._drain(wiring)
         wiring.clients.fan_out.close()

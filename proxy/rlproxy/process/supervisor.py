@@ -17,37 +17,23 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Final, NoReturn
 
 from rlproxy.config.config import Config, ConfigError
-from rlproxy.config.urls import Upstream
-from rlproxy.net.listeners import Listeners
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.banner import log_end, print_banner
-from rlproxy.process.intake import AWAY, ClientCounts
-from rlproxy.process.post import (
-    CANNOT_RUN,
-    CUT,
-    EMBEDDED_ENDED,
-    FAILED,
-    LEAVING,
-    READY,
-    Post,
-    StartError,
-)
+from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Pipe, Report, Supervised
+from rlproxy.process.intake import AWAY
 from rlproxy.process.reload import reload
+from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import Embedded, embedded_of, end_with_parent
+from rlproxy.process.server import CUT
+from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
 WAIT_MOST_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
-MAX_BEHIND: Final = 1000  # characters of a report: up to 4 bytes each, a pipe takes it in one write
 
 _OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
 
@@ -74,7 +60,7 @@ class Supervisor:
     def __init__(
         self,
         config: Config,
-        serve: Callable[[Config, Post], None],
+        serve: Callable[[Config, int, Resources, Channel], None],
         read: Callable[[], Config],
     ) -> None:
         self._config = config
@@ -82,12 +68,9 @@ class Supervisor:
         self._read = read
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
-        self._started = time.time()
         self._workers = [_Worker(number) for number in range(config.workers)]
         self._signals = 0  # number of signals to stop
         self._failed = ""  # reason to end without a signal
-        self._up_at: float | None = None  # time.monotonic() when all workers were first ready
-        self._admin: AdminProcess | None = None
 
     def run(self) -> None:
         """Keep the workers running until SIGTERM or SIGINT, then end them.
@@ -98,14 +81,10 @@ class Supervisor:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, self._hang_up)
-        self._scripts = scripts.load()
-        self._embedded: Embedded | None = None
-        config = self._config
-        self._listeners = Listeners(config.listen, config.unix_mode)
+        self._resources = resources = Resources(self._config)
         try:
-            upstream = config.upstream
-            self._upstream = self._embed(upstream) if upstream.embedded else upstream
-            self._open_ways()
+            self._open_channels()
+            asyncio.run(resources.start())
             while not self._signals and not self._failed:
                 self._start_due()
                 self._wait(self._timeout_s())
@@ -114,43 +93,29 @@ class Supervisor:
                 if self._hung_up:
                     self.reload()
                 ended = self._ended()
-                self._read_reports()  # a worker that has ended sent its last report before
+                # a worker that has ended sent its last report before
+                for report in self._reports.receive():
+                    self._received(report)
                 for worker, code in ended:
                     self._retry(worker, ending(code))
-                if self._admin is not None and self._up_at is not None:
-                    self._admin.look()
-                if self._embedded is not None and self._embedded.ended():
-                    self._failed = EMBEDDED_ENDED
+                self._failed = self._failed or resources.check()
         finally:
-            self._listeners.close()
+            resources.listeners.close()
             self._end()
-            if self._embedded is not None:
-                self._embedded.stop()
-            if self._admin is not None:
-                self._admin.stop()
+            resources.close()
         if self._failed:
             raise StartError(self._failed)
-        log_end(self._up_at)
+        resources.log_end()
 
-    def _embed(self, upstream: Upstream) -> Upstream:
-        self._embedded = embedded_of(upstream)
-        return asyncio.run(self._embedded.start())
-
-    def _open_ways(self) -> None:
+    def _open_channels(self) -> None:
         try:
-            self._client_counts = ClientCounts(len(self._workers))
-            self._memory = SharedMemory(len(self._workers))
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
-            self._accept(self._config)
-            if self._config.admin is not None:
-                addresses = self._listeners.addresses()
-                self._admin = AdminProcess(self._config, self._memory, addresses)
-            self._report_in, self._report_out = os.pipe()
+            self._reports = Pipe()
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
-            why = error.strerror or str(error)
-            raise StartError(f"cannot start {len(self._workers)} workers: {why}") from None
-        for end in (self._report_in, self._report_out, self._wake_in, self._wake_out):
+            raise StartError(f"cannot start: {error.strerror or error}") from None
+        self._accept(self._config)
+        for end in (self._wake_in, self._wake_out):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
 
@@ -166,7 +131,7 @@ class Supervisor:
         Called after SIGHUP. Workers do not read the file: it may have changed again.
         """
         self._hung_up = False
-        self._config = reload(self._config, self._apply, self._read, self._memory)
+        self._config = reload(self._config, self._apply, self._read, self._resources.memory)
 
     def _apply(self, config: Config, _contexts: Contexts) -> None:
         self._accept(config)
@@ -202,6 +167,8 @@ class Supervisor:
     def _become(self, worker: _Worker) -> NoReturn:
         """Run the process of a worker, from the fork to its exit."""
         code = 1
+        starting = self._resources.up_at is None
+        channel = Supervised(worker.number, starting, self._reports, self._accepted, self._pid)
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
@@ -210,15 +177,15 @@ class Supervisor:
             # SIGHUP stays blocked until the worker's server has a handler for it.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
-            for end in (self._report_in, self._wake_in, self._wake_out):
+            for end in (self._reports.descriptor, self._wake_in, self._wake_out):
                 os.close(end)
-            if self._admin is not None:
-                self._admin.forget()
-            if os.getppid() == self._pid:
-                self._serve(self._config, self._post(worker))
+            if self._resources.admin is not None:
+                self._resources.admin.forget()
+            if not channel.check():
+                self._serve(self._config, worker.number, self._resources, channel)
             code = 0
         except CANNOT_RUN as error:
-            self._report(worker, FAILED, str(error))
+            channel.failed(str(error))
         except BaseException:
             log.critical("unexpected_error", "unexpected error", exc_info=True)
         finally:
@@ -226,79 +193,43 @@ class Supervisor:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _post(self, worker: _Worker) -> Post:
-        return Post(
-            worker.number,
-            self._listeners,
-            self._client_counts,
-            self._memory,
-            self._started,
-            self._upstream,
-            self._scripts,
-            self._up_at is None,
-            partial(self._report, worker),
-            lambda: "" if os.getppid() == self._pid else "the supervisor has ended",
-            partial(reload, read=self._accepted_settings, memory=None),
-        )
-
-    def _accepted_settings(self) -> Config:
-        """Return the latest settings of _accept(); called in a worker's process."""
-        found: Config = self._accepted.latest(0)
-        return found
-
-    def _report(self, worker: _Worker, word: str, text: str) -> None:
-        """Send a report to the supervisor; called in a worker's process."""
-        line = f"{worker.number} {word} {' '.join(text.split())[:MAX_BEHIND]}\n"
-        with contextlib.suppress(OSError):
-            os.write(self._report_out, line.encode("utf-8", "replace"))
-
     # -- main loop --------------------------------------------------------------------------------
 
     def _timeout_s(self) -> float | None:
         """Return the seconds until the next scheduled action; None if there is none."""
         now = time.monotonic()
         times = [worker.due for worker in self._workers if not worker.pid]
-        if self._admin is not None:
-            times.append(self._admin.due)
+        if self._resources.admin is not None:
+            times.append(self._resources.admin.due)
         return max(0.0, min(times) - now) if times else None
 
     def _wait(self, timeout_s: float | None) -> None:
         """Wait for a signal, a report, or the timeout."""
         poll = select.poll()
-        for descriptor in (self._report_in, self._wake_in):
+        for descriptor in (self._reports.descriptor, self._wake_in):
             poll.register(descriptor, select.POLLIN)
         poll.poll(None if timeout_s is None else min(timeout_s, WAIT_MOST_S) * 1000)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_in, 4096)
 
-    def _read_reports(self) -> None:
-        try:
-            text = os.read(self._report_in, 1 << 20).decode()
-        except BlockingIOError:
-            return
-        for line in text.splitlines():
-            number, word, behind = line.split(" ", 2)
-            worker = self._workers[int(number)]
-            if word == FAILED and self._up_at is None:
-                self._failed = behind
-            elif word == FAILED:
-                why = f"worker {worker.number + 1}: {behind}"
-                log.error("failed", "failed: {reason}", reason=why)
-            elif word == LEAVING and self._up_at is not None:
-                text = "worker {worker} (process {process}) ends"
-                log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
-            elif word == READY:
-                worker.ready = True
-                if self._up_at is not None:
-                    text = "worker {worker} (process {process}) serves"
-                    log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
-                elif all(other.ready for other in self._workers):
-                    self._up_at = time.monotonic()
-                    print_banner(
-                        self._listeners.addresses(), behind, len(self._workers), self._admin
-                    )
-                    if self._admin is not None:
-                        self._admin.start()
+    def _received(self, report: Report) -> None:
+        """Act on a worker's report."""
+        worker, up = self._workers[report.worker], self._resources.up_at is not None
+        if report.kind == READY:
+            worker.ready = True
+        if report.kind == FAILED and not up:
+            self._failed = report.text
+        elif report.kind == FAILED:
+            why = f"{worker.name}: {report.text}"
+            log.error("failed", "failed: {reason}", reason=why)
+        elif report.kind == LEAVING and up:
+            text = "worker {worker} (process {process}) ends"
+            log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
+        elif report.kind == READY and up:
+            text = "worker {worker} (process {process}) serves"
+            log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
+        elif all(other.ready for other in self._workers):
+            self._resources.ready(report.text, report.advice)
 
     def _ended(self) -> list[tuple[_Worker, int]]:
         """Return the workers that have ended since: list of (worker, code as for ending())."""
@@ -313,7 +244,7 @@ class Supervisor:
     def _retry(self, worker: _Worker, how: str) -> None:
         """Schedule the start of a worker that ended or did not start; give up if none lasts."""
         pid, worker.pid = worker.pid, 0
-        if self._up_at is None:
+        if self._resources.up_at is None:
             self._failed = self._failed or f"{worker.name} {how} before the proxy was ready"
             return
         pause_s = worker.restarts.ended()
@@ -322,7 +253,7 @@ class Supervisor:
             return
         # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
-        self._client_counts.clients[worker.number] = AWAY if pause_s else 0
+        self._resources.client_counts.clients[worker.number] = AWAY if pause_s else 0
         worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
         if pid:
@@ -352,8 +283,7 @@ class Supervisor:
             if left_s <= 0:
                 self._signal(signal.SIGKILL)
             self._wait(max(left_s, 1.0))
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._report_in, 1 << 20)  # unread reports would end each wait at once
+            list(self._reports.receive())  # unread reports would end each wait at once
             for worker, code in self._ended():
                 worker.pid = 0
                 if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:

@@ -37,7 +37,7 @@ from rlproxy.observability.metrics import (
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
 from rlproxy.observability.published import Facts, LaneFacts, Published, UpstreamFacts
 from rlproxy.process.policy_log import ShadowLog
-from rlproxy.process.post import Post
+from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Policy, Rule
@@ -58,35 +58,37 @@ FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
 class Telemetry:
     """The telemetry of one worker process.
 
+    worker: its number, from 0.
     server: returns name and version of the server.
     """
 
     def __init__(
         self,
         config: Config,
-        post: Post,
+        worker: int,
+        resources: Resources,
         clients: Clients,
         upstream: UpstreamWiring,
         server: Callable[[], str],
     ) -> None:
-        self._worker = post.worker
-        self._memory = post.memory
+        self._worker = worker
+        self._memory = memory = resources.memory
         # whether another process reads the shared memory
-        self._read = config.admin is not None or post.memory.workers > 1
+        self._read = config.admin is not None or memory.workers > 1
         self._clients = clients
         self._context = clients.context
         self._upstream = upstream
         self._server = server
-        self._listen = [str(address) for address in post.listeners.addresses()]
+        self._listen = [str(address) for address in resources.listeners.addresses()]
         self._stats: Counters = clients.context.stats
         # of the process that this one replaces
-        before: Published = post.memory.latest(post.worker) or Published(0.0, {})
+        before: Published = memory.latest(worker) or Published(0.0, {})
         self._before: Samples = kept(before.samples)
         self._policies = PolicyCounters(self._stats, hits_of(before.policies))
         self._shadow_log = ShadowLog(self._policies.shadow_refused)
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
-        self._started = post.started
+        self._started = resources.started
         self._began = time.time()  # the start of this process
         self._top = HotKeys(time.monotonic)
         self._tops: dict[bool, list[Row]] = {}  # result of merge(), by whether of refusals

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import DEFAULT_REDIS_PORT
+from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import UNREACHABLE
-from rlproxy.process.post import Post
 from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster, HomeTarget
@@ -71,6 +71,7 @@ class State(NamedTuple):
 class OneServer:
     """One server, or the master that Sentinels name.
 
+    upstream: as in the settings; of an embedded server, where it was started.
     on_moved: called when the master is another one.
 
     target: opens private connections.
@@ -82,9 +83,14 @@ class OneServer:
     """
 
     def __init__(
-        self, config: Config, post: Post, contexts: Contexts, on_moved: Callable[[], None]
+        self,
+        config: Config,
+        upstream: Upstream,
+        scripts: dict[str, Script],
+        contexts: Contexts,
+        on_moved: Callable[[], None],
     ) -> None:
-        upstream, timeout_s = post.upstream, config.connect_timeout_s
+        timeout_s = config.connect_timeout_s
         self._on_moved = on_moved
         self.counters = Counters()
         self.denial_cache = _denial_cache(config)
@@ -104,7 +110,7 @@ class OneServer:
             self.target,
             self.facts,
             upstream,
-            post.scripts,
+            scripts,
             self.denial_cache,
             config.max_lane_hits,
             self.counters,
@@ -176,12 +182,13 @@ class OneServer:
 class ClusterUpstream:
     """The nodes of a Redis Cluster; see OneServer for its attributes."""
 
-    def __init__(self, config: Config, post: Post, contexts: Contexts) -> None:
+    def __init__(
+        self, config: Config, upstream: Upstream, scripts: dict[str, Script], contexts: Contexts
+    ) -> None:
         self.counters = Counters()
         self.denial_cache = _denial_cache(config)
         self.on_server: OnServer = lambda _found: None
         self._loop = loop = asyncio.get_running_loop()
-        upstream = post.upstream
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
         self._circuit = ClusterCircuit(self._down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
@@ -190,7 +197,7 @@ class ClusterUpstream:
         self.facts.read_only = self.cluster.refresh
         settings = NodeSettings(
             upstream,
-            post.scripts,
+            scripts,
             self.denial_cache,
             config.max_lane_hits,
             self.counters,

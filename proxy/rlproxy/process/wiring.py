@@ -23,7 +23,7 @@ from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
 from rlproxy.process.intake import Intake
-from rlproxy.process.post import Post
+from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import Telemetry
 from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
 from rlproxy.ratelimit import policies
@@ -40,30 +40,36 @@ NEARLY: Final = 0.9  # share of --max-clients; a limit of open files for fewer c
 class Wiring:
     """The objects of one worker. None of them does anything before the server starts it.
 
+    worker: its number, from 0.
     contexts: the TLS settings.
     """
 
-    def __init__(self, config: Config, post: Post, contexts: Contexts) -> None:
-        self._post = post
-        self._is_first = post.worker == 0  # this process logs what all workers find alike
+    def __init__(
+        self, config: Config, worker: int, resources: Resources, contexts: Contexts
+    ) -> None:
+        self._worker = worker  # the process of the first worker logs what all find alike
+        self._resources = resources
         self.server = ""  # name and version of the server
         self.upstream: UpstreamWiring
-        if post.upstream.cluster:
-            self.upstream = ClusterUpstream(config, post, contexts)
+        upstream, scripts = resources.upstream, resources.scripts
+        if upstream.cluster:
+            self.upstream = ClusterUpstream(config, upstream, scripts, contexts)
         else:
-            self.upstream = OneServer(config, post, contexts, self._moved)
+            self.upstream = OneServer(config, upstream, scripts, contexts, self._moved)
         self.upstream.on_server = self._identified
         self._wire_context(config)
         self._wire_clients(config, contexts)
         self.upstream.configure(contexts)
-        self.telemetry = Telemetry(config, post, self.clients, self.upstream, lambda: self.server)
+        self.telemetry = Telemetry(
+            config, worker, resources, self.clients, self.upstream, lambda: self.server
+        )
         self.context.status_call = self.telemetry.request
         self._use_policies(config)
 
     def _wire_context(self, config: Config) -> None:
         upstream = self.upstream
         self.context = WorkerContext(
-            grammar=Grammar(self._post.scripts),
+            grammar=Grammar(self._resources.scripts),
             server=upstream.facts,
             lane_of=upstream.lane_of,
             share_of=upstream.share_of,
@@ -74,7 +80,7 @@ class Wiring:
         )
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:
-        loop, post, context = asyncio.get_running_loop(), self._post, self.context
+        loop, resources, context = asyncio.get_running_loop(), self._resources, self.context
         upstream, target = self.upstream, self.upstream.target
         throttle = LogThrottle(time.monotonic, log.warning)
         self.admission = Admission(config, target.where, self._room(config.max_clients))
@@ -89,24 +95,21 @@ class Wiring:
             context.stats,
         )
         self.intake = Intake(
-            post.worker,
-            post.client_counts,
-            post.listeners.sockets,
+            self._worker,
+            resources.client_counts,
+            resources.listeners.sockets,
             self.handshakes.protocol,
             lambda: loop.time() - upstream.last_reply_at() <= SERVING_S,
         )
         self.intake.rate = config.max_accept_rate
         self.clients.on_leave = self.handshakes.on_gone = self.intake.left
         self.probe: Probe | None = None
-        addresses = post.listeners.addresses()
+        addresses = resources.listeners.addresses()
         if config.proxy_protocol or any(one.host and not Peer(one.host).local for one in addresses):
             self.probe = Probe(upstream.plain, lambda: self.admission.protected, self._judged)
 
-    def reload(self, config: Config) -> Config:
-        """Read the settings again and apply them. Returns those in force."""
-        return self._post.reload(config, self._reconfigure)
-
-    def _reconfigure(self, config: Config, contexts: Contexts) -> None:
+    def reconfigure(self, config: Config, contexts: Contexts) -> None:
+        """Apply those options of `config` that SIGHUP may change."""
         self.handshakes.context = contexts.server
         self.clients.reconfigure(config)
         self.upstream.configure(contexts)
@@ -130,7 +133,7 @@ class Wiring:
         """Return the number of clients for which this process may open enough files."""
         limit = file_limit.raise_limit()
         room = file_limit.room(limit)
-        if room < NEARLY * max_clients and self._is_first:
+        if room < NEARLY * max_clients and not self._worker:
             log.warning(
                 "descriptors_short",
                 "the limit of open files ({limit}, see ulimit -n) is enough for {room} clients, "
@@ -145,7 +148,7 @@ class Wiring:
         """Apply the probe's result: whether Redis' default user needs a password."""
         known = self.admission.needs_password
         self.admission.needs_password = needs_password
-        if known == needs_password or not self._is_first:
+        if known == needs_password or self._worker:
             return
         if not needs_password:
             log.warning(

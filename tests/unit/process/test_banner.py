@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.observability import logs
 from rlproxy.observability.metrics import FULL, SCRIPTS, UNREACHABLE
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.banner import describe_upstream, log_end, print_banner
-from rlproxy.process.wiring import Wiring
+from rlproxy.process.banner import advise, describe_upstream, print_banner
+from rlproxy.process.upstreams import State
 
 URL = "redis://:secret@h"
 
 
-def described(url: str, server: str = "Redis 7", **state: object) -> str:
-    """The description, with `state` as attributes of all objects that it comes from."""
-    made = SimpleNamespace(kind="", problem="", reached=True, settled=True)
-    made.master = ""
-    vars(made).update(state)
-    made.state = lambda: made
-    made.now = lambda: made.master
-    wiring = SimpleNamespace(server=server, upstream=made)
-    return describe_upstream(parse_upstream(url), cast("Wiring", wiring))
+STATE = State(loaded=True, kind="", problem="", reached=True, settled=True)
+START = "start Redis there, or correct --upstream; the proxy finds it without a restart"
 
 
 NO_ANSWER = "it accepts connections, but does not answer as Redis does"
@@ -33,40 +26,57 @@ AWAY = "h:6379: refused; retrying"
 
 
 @pytest.mark.parametrize(
-    ("url", "state", "text"),
+    ("url", "server", "now", "state", "text", "advice"),
     [
-        (URL, {}, "Redis 7 at h:6379"),
-        (URL, {"server": ""}, "a server at h:6379"),
-        ("rediss://h", {}, "Redis 7 at h:6379 (TLS)"),
+        (URL, "Redis 7", "", {}, "Redis 7 at h:6379", ""),
+        (URL, "", "", {}, "a server at h:6379", ""),
+        ("rediss://h", "Redis 7", "", {}, "Redis 7 at h:6379 (TLS)", ""),
         (
-            "redis+sentinel://s/m",
-            {"master": "now a:1"},
-            "Redis 7 at sentinel s:26379/m (now a:1)",
-        ),
-        (URL, {"kind": SCRIPTS, "problem": "no right"}, "Redis 7 at h:6379: no right"),
-        ("embedded:", {}, "Redis 7, embedded (its data ends with this process)"),
-        (
-            "embedded:cluster",
-            {},
-            "Redis 7, embedded cluster of 3 masters (its data ends with this process)",
-        ),
-        ("embedded:", {"server": ""}, "Valkey, embedded (its data ends with this process)"),
-        (
-            "redis://h",
-            {"settled": False},
-            f"h:6379: {NO_ANSWER} (nothing within 2 s)",
+            *("redis+sentinel://s/m", "Redis 7", "now a:1", {}),
+            *("Redis 7 at sentinel s:26379/m (now a:1)", ""),
         ),
         (
-            "redis://h",
-            {"settled": False, "reached": False},
-            "h:6379: no connection within 2 s; retrying",
+            *(URL, "Redis 7", "", {"kind": SCRIPTS, "problem": "no right"}),
+            *("Redis 7 at h:6379: no right", ""),
         ),
-        (URL, {"kind": UNREACHABLE, "problem": "refused"}, AWAY),
-        (URL, {"kind": FULL, "problem": "refused"}, AWAY),
+        (
+            *("embedded:", "Redis 7", "", {}),
+            *("Redis 7, embedded (its data ends with this process)", ""),
+        ),
+        (
+            *("embedded:cluster", "Redis 7", "", {}),
+            *("Redis 7, embedded cluster of 3 masters (its data ends with this process)", ""),
+        ),
+        (
+            *("embedded:", "", "", {}),
+            *("Valkey, embedded (its data ends with this process)", ""),
+        ),
+        (
+            *("embedded:", "", "", {"settled": False}),
+            *("Valkey, embedded (its data ends with this process)", ""),
+        ),
+        (
+            *("redis://h", "", "", {"settled": False}),
+            *(f"h:6379: {NO_ANSWER} (nothing within 2 s)", START),
+        ),
+        (
+            *("redis://h", "", "", {"settled": False, "reached": False}),
+            *("h:6379: no connection within 2 s; retrying", START),
+        ),
+        (URL, "", "", {"kind": UNREACHABLE, "problem": "refused"}, AWAY, START),
+        (
+            *(URL, "", "", {"kind": FULL, "problem": "refused"}),
+            *(AWAY, "raise maxclients of Redis, or close connections to it"),
+        ),
     ],
 )
-def test_the_state_of_the_upstream(url: str, state: dict[str, object], text: str) -> None:
-    assert described(url, **state) == text  # type: ignore[arg-type]
+def test_the_state_of_the_upstream(
+    url: str, server: str, now: str, state: dict[str, Any], text: str, advice: str
+) -> None:
+    found = STATE._replace(**state)
+    upstream = parse_upstream(url)
+    assert describe_upstream(upstream, server, found, now) == text
+    assert advise(upstream, found) == advice
 
 
 @pytest.mark.parametrize(
@@ -80,7 +90,7 @@ def test_the_state_of_the_upstream(url: str, state: dict[str, object], text: str
 def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command: str) -> None:
     caplog.set_level(logging.INFO)
     admin = cast("AdminProcess", SimpleNamespace(url="http://a/"))
-    print_banner([address, Address("b", 2)], "Redis 7 at h", 2, admin)
+    print_banner([address, Address("b", 2)], "Redis 7 at h", "", 2, admin)
     (record,) = caplog.records
     plain = record.msg[logs.PLAIN]  # type: ignore[index]
     assert plain[1:] == [
@@ -93,7 +103,8 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
     assert record.msg["listen"] == [str(address), "b:2"]  # type: ignore[index]
 
 
-def test_the_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_banner_without_redis_has_advice(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log_end(None)
-    assert caplog.messages == ["stopped; it served for 0.0 s"]
+    print_banner([Address("127.0.0.1", 1)], AWAY, START)
+    plain = caplog.records[0].msg[logs.PLAIN]  # type: ignore[index]
+    assert plain[2:] == [f"  in front of   {AWAY}", f"  first         {START}"]

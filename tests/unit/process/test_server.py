@@ -15,8 +15,9 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.observability.metrics import CLUSTER
 from rlproxy.process import server as module
-from rlproxy.process.post import CUT, Post, StartError
-from rlproxy.process.server import Server
+from rlproxy.process.channel import Channel
+from rlproxy.process.resources import Resources, StartError
+from rlproxy.process.server import CUT, Server
 
 DEADLINE_S = 10.0
 
@@ -92,11 +93,11 @@ class FakeUpstream:
 
 
 class Worker:
-    """A server, its post and its wiring, whose calls are recorded in `calls`."""
+    """A server, its channel and its wiring, whose calls are recorded in `calls`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, config: Config | None = None) -> None:
         self.calls: list[str] = []
-        self.reason = ""  # the post's reason to end
+        self.reason = ""  # the channel's reason to end
         self.reports: list[str] = []
         self.reloads: list[Config] = []
         self.config = config or Config()
@@ -117,32 +118,30 @@ class Worker:
             ),
             telemetry=SimpleNamespace(publish=lambda _: None, publish_last=lambda: None),
             context=None,
-            reload=self._reload,
+            reconfigure=None,
         )
         monkeypatch.setattr(module, "Wiring", lambda *_: self.wiring)
         monkeypatch.setattr(module, "SWEEP_S", 0.001)
-        self.server = Server(self.config, self._posted(), supervised=True)
 
     def _call(self, name: str) -> Callable[[], None]:
         return lambda: self.calls.append(name)
 
-    def _reload(self, config: Config) -> Config:
+    def _reload(self, config: Config, _: object) -> Config:
         self.calls.append("reload")
         self.reloads.append(config)
         return Config(max_clients=7)
 
-    @contextlib.asynccontextmanager
-    async def _posted(self) -> AsyncIterator[Post]:
-        post = SimpleNamespace(
+    async def run(self) -> None:
+        resources = SimpleNamespace(listeners=SimpleNamespace(close=self._call("close listeners")))
+        channel = SimpleNamespace(
             first=True,
-            listeners=SimpleNamespace(close=self._call("close listeners")),
-            report=lambda kind, text: self.calls.append(f"{kind}: {text}"),
-            look=lambda: self.reason,
+            ready=lambda text, advice: self.calls.append(f"ready: {text}{advice}"),
+            leaving=self._call("leaving"),
+            check=lambda: self.reason,
+            reload=self._reload,
         )
-        try:
-            yield cast("Post", post)
-        finally:
-            self.calls.append("released")
+        server = Server(self.config, supervised=True)
+        await server.run(0, cast("Resources", resources), cast("Channel", channel))
 
     async def until(self, call: str, times: int = 1) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -152,7 +151,7 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def serving(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(worker.server.run())
+    task = asyncio.create_task(worker.run())
     try:
         await worker.until(READY)
         yield task
@@ -163,7 +162,7 @@ async def serving(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
 
 
 READY = "ready: Redis 7, embedded (its data ends with this process)"
-LEAVING = "leaving: "
+LEAVING = "leaving"
 SHUTDOWN = [LEAVING, "close listeners", "close handshakes", "drain", "close fan-out", "close lanes"]
 
 
@@ -173,7 +172,7 @@ async def test_from_start_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await worker.until("sweep")
         os.kill(os.getpid(), signal.SIGTERM)
     steps = [call for call in worker.calls if call != "sweep"]
-    assert steps == ["open", READY, "close intake", *SHUTDOWN, "released"]
+    assert steps == ["open", READY, "close intake", *SHUTDOWN]
 
 
 async def test_a_cluster_node_is_an_error_at_the_first_start(
@@ -182,16 +181,16 @@ async def test_a_cluster_node_is_an_error_at_the_first_start(
     worker = Worker(monkeypatch)
     worker.control.kind, worker.control.problem = CLUSTER, "it is a node"
     with pytest.raises(StartError, match=r"^Redis at h:1: it is a node$"):
-        await worker.server.run()
-    assert worker.calls == ["close intake", *SHUTDOWN, "released"]
+        await worker.run()
+    assert worker.calls == ["close intake", *SHUTDOWN]
 
 
-async def test_a_reason_of_the_post_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reason_of_the_channel_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(monkeypatch)
     with pytest.raises(StartError, match=r"^the server has ended$"):
         async with serving(worker):
             worker.reason = "the server has ended"
-    assert worker.calls[-2:] == ["close lanes", "released"]
+    assert worker.calls[-1] == "close lanes"
 
 
 async def test_a_stop_waits_for_replies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.observability import shared_memory
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import (
     LASTS_S,
     MAX_FAILURES,
@@ -83,9 +87,11 @@ def test_settings_that_the_workers_can_not_get_are_rejected(
 ) -> None:
     config = Config(workers=2)
     supervisor = Supervisor(config, lambda *_: None, lambda: Config(workers=2, max_clients=7))
-    supervisor._memory, supervisor._accepted = SharedMemory(2), SharedMemory(1)
+    memory = SharedMemory(2)
+    supervisor._resources = cast("Resources", SimpleNamespace(memory=memory))
+    supervisor._accepted = SharedMemory(1)
     monkeypatch.setattr(shared_memory, "HALF", 300)
     supervisor.reload()
     assert supervisor._config is config
-    outcome: Reloaded = supervisor._memory.latest(supervisor._memory.parent)
+    outcome: Reloaded = memory.latest(memory.parent)
     assert outcome.mistakes == ["the settings take more than 16 MB"]

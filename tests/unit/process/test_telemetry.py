@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address, Upstream
+from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
@@ -17,8 +17,7 @@ from rlproxy.observability.hot_keys import HotKeys, Row, merge
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Facts, Published
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.intake import ClientCounts
-from rlproxy.process.post import Post
+from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Grammar
@@ -61,15 +60,11 @@ def made(
     memory: SharedMemory, settings: WorkerContext | None = None, samples: bool = True
 ) -> Telemetry:
     nobody = Nobody(settings or context())
-    post = Post(
-        *(0, Listeners([]), ClientCounts(1), memory, 1.0, Upstream(None), {}, True),
-        report=lambda *_: None,
-        look=lambda: "",
-        reload=lambda config, _: config,
-    )
+    resources = SimpleNamespace(listeners=Listeners([]), memory=memory, started=1.0)
     return Telemetry(
         Config(admin=Address("h", 1), metrics_prefixes=int(not samples)),
-        post,
+        0,
+        cast("Resources", resources),
         cast("Clients", nobody),
         cast("UpstreamWiring", nobody),
         lambda: "Redis 7",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +11,10 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream, parse_upstream
 from rlproxy.net import file_limit
-from rlproxy.net.listeners import Listeners
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import ClientCounts
-from rlproxy.process.post import Post
-from rlproxy.process.reload import Apply
+from rlproxy.process.resources import Resources
 from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
@@ -32,20 +29,15 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     listeners = SimpleNamespace(
         sockets=[], addresses=lambda: [listening or Address("127.0.0.1", 1)]
     )
-    post = Post(
-        worker,
-        cast("Listeners", listeners),
-        ClientCounts(worker + 1),
-        SharedMemory(worker + 1),
-        time.time(),
-        config.upstream,
-        scripts.load(),
-        True,
-        lambda *_: None,
-        lambda: "",
-        lambda config, _: config,
+    resources = SimpleNamespace(
+        listeners=listeners,
+        client_counts=ClientCounts(worker + 1),
+        memory=SharedMemory(worker + 1),
+        started=time.time(),
+        upstream=config.upstream,
+        scripts=scripts.load(),
     )
-    return Wiring(config, post, Contexts(None, None))
+    return Wiring(config, worker, cast("Resources", resources), Contexts(None, None))
 
 
 def one_server(wiring: Wiring) -> OneServer:
@@ -153,13 +145,7 @@ async def test_new_settings_apply() -> None:
     wiring = wired()
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
-
-    def reload(old: Config, apply: Apply) -> Config:
-        apply(config, Contexts(context, context))
-        return config
-
-    wiring._post = dataclasses.replace(wiring._post, reload=reload)
-    assert wiring.reload(Config()) is config
+    wiring.reconfigure(config, Contexts(context, context))
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8

@@ -1,7 +1,8 @@
-"""post: what a proxy of one process prepares, and that it is released."""
+"""resources: what a proxy opens at its start, and that it is released."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.listeners import ListenError
-from rlproxy.process import post as module
-from rlproxy.process.post import CANNOT_RUN, EMBEDDED_ENDED, LEAVING, READY, alone
+from rlproxy.process import resources as module
+from rlproxy.process.resources import CANNOT_RUN, EMBEDDED_ENDED, Resources
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedError
 
@@ -51,33 +52,26 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "s"
 
 
-async def test_all_is_released(
+def test_all_is_released(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     admin = Recorded()
     monkeypatch.setattr(module, "AdminProcess", lambda *_: admin)
-    config = Config((Address(path=path),), REDIS, admin=Address("127.0.0.1", 0))
-    async with alone(config, Config) as post:
-        assert os.path.exists(path)
-        assert (post.worker, post.first, post.upstream) == (0, True, REDIS)
-        assert post.look() == ""
-        post.report(READY, "Redis 7")
-        assert post.look() == ""
-        post.report(LEAVING, "")
-        assert admin.calls == ["start", "look"]
+    resources = Resources(
+        Config((Address(path=path),), REDIS, admin=Address("127.0.0.1", 0)),
+    )
+    assert os.path.exists(path)
+    assert resources.upstream == REDIS
+    assert resources.check() == ""
+    resources.ready("Redis 7", "")
+    assert resources.check() == ""
+    assert admin.calls == ["start", "look"]
+    resources.close()
     assert not os.path.exists(path)
     assert admin.calls[-1] == "stop"
+    resources.log_end()
     assert caplog.messages[-1].startswith("stopped; it served for 0.")
-
-
-async def test_a_failure_is_no_orderly_end(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    with pytest.raises(ZeroDivisionError):
-        async with alone(Config((Address(path=path),), REDIS), Config):
-            raise ZeroDivisionError
-    assert not os.path.exists(path)
-    assert not caplog.messages
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -89,24 +83,34 @@ async def test_the_embedded_server(path: str, monkeypatch: pytest.MonkeyPatch, f
     embedded = Embedded()
     embedded.fails = fails
     monkeypatch.setattr(module, "embedded_of", lambda _: embedded)
-    config = Config((Address(path=path),), Upstream(None))
+    resources = Resources(Config((Address(path=path),), Upstream(None)))
     if fails:
         with pytest.raises(CANNOT_RUN, match="no server"):
-            async with alone(config, Config):
-                raise AssertionError
+            await resources.start()
     else:
-        async with alone(config, Config) as post:
-            assert post.upstream == Upstream(Address(path="/embedded"))
-            assert post.scripts.keys() == scripts.load().keys()
-            embedded.has_ended = True
-            assert post.look() == EMBEDDED_ENDED
+        await resources.start()
+        assert resources.upstream == Upstream(Address(path="/embedded"))
+        assert resources.scripts.keys() == scripts.load().keys()
+        assert resources.check() == ""
+        embedded.has_ended = True
+        assert resources.check() == EMBEDDED_ENDED
+    resources.close()
     assert embedded.calls == ["stop"]
     assert not os.path.exists(path)
 
 
-async def test_an_admin_address_in_use_releases_the_others(path: str) -> None:
+def test_an_admin_address_in_use_releases_the_others(path: str) -> None:
     config = Config((Address(path=path),), REDIS, admin=Address(path=path))
     with pytest.raises(ListenError, match=r"already in use \(see --admin\)"):
-        async with alone(config, Config):
-            raise AssertionError
+        Resources(config)
+    assert not os.path.exists(path)
+
+
+def test_memory_that_cannot_be_had(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(module, "SharedMemory", fails)
+    with pytest.raises(CANNOT_RUN, match=r"^cannot start: Too many open files$"):
+        Resources(Config((Address(path=path),), REDIS))
     assert not os.path.exists(path)

@@ -1,0 +1,93 @@
+"""The resources that the workers of a proxy share: listening sockets, shared memory, scripts, and
+the processes beside the workers. The supervisor opens them before it forks, or the only worker.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from rlproxy.config.config import Config, ConfigError
+from rlproxy.net.listeners import ListenError, Listeners
+from rlproxy.observability.logs import log
+from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.admin_process import AdminProcess
+from rlproxy.process.banner import print_banner
+from rlproxy.process.intake import ClientCounts
+from rlproxy.ratelimit import scripts
+from rlproxy.upstream.embedded import Embedded, EmbeddedError, embedded_of
+
+EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
+
+
+class StartError(Exception):
+    """The proxy can't start or can't continue; the message states the reason for the operator."""
+
+
+CANNOT_RUN: Final = (StartError, ConfigError, ListenError, EmbeddedError, scripts.ScriptError)
+
+
+class Resources:
+    """The resources of one proxy.
+
+    started: time.time() at the start of the proxy.
+    upstream: as in the settings; of an embedded server or cluster, where it was started.
+    up_at: time.monotonic() when all workers were first ready; None before.
+    Raises one of CANNOT_RUN.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.started = time.time()
+        self.upstream = config.upstream
+        self.up_at: float | None = None
+        self.scripts = scripts.load()
+        try:
+            self.client_counts = ClientCounts(config.workers)
+            self.memory = SharedMemory(config.workers)
+        except OSError as error:
+            raise StartError(f"cannot start: {error.strerror or error}") from None
+        self.listeners = Listeners(config.listen, config.unix_mode)
+        self.admin: AdminProcess | None = None
+        self._embedded: Embedded | None = None
+        if config.admin is not None:
+            try:
+                self.admin = AdminProcess(config, self.memory, self.listeners.addresses())
+            except ListenError:
+                self.listeners.close()
+                raise
+
+    async def start(self) -> None:
+        """Start the embedded server, if there is one. Raises EmbeddedError."""
+        if self.upstream.embedded:
+            self._embedded = embedded_of(self.upstream)
+            self.upstream = await self._embedded.start()
+
+    def ready(self, upstream: str, advice: str) -> None:
+        """Log that all workers serve, and start the admin process; see print_banner()."""
+        self.up_at = time.monotonic()
+        workers = self.memory.workers
+        print_banner(self.listeners.addresses(), upstream, advice, workers, self.admin)
+        if self.admin is not None:
+            self.admin.start()
+
+    def check(self) -> str:
+        """Start the admin process again if it has ended. Returns a reason to end, or "".
+
+        Call it about once a second, and at `admin.due`.
+        """
+        if self.admin is not None and self.up_at is not None:
+            self.admin.look()
+        return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
+
+    def close(self) -> None:
+        """Release everything, once all workers have ended."""
+        self.listeners.close()
+        if self._embedded is not None:
+            self._embedded.stop()
+        if self.admin is not None:
+            self.admin.stop()
+
+    def log_end(self) -> None:
+        """Log that the proxy has stopped, and for how long it served."""
+        served_s = 0.0 if self.up_at is None else time.monotonic() - self.up_at
+        log.info("stopped", "stopped; it served for {seconds:.1f} s", seconds=round(served_s, 1))
