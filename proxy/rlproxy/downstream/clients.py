@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
+from rlproxy.downstream.lingering_close import FULL_READ
+from rlproxy.fairness.budget import WORK_OF_BYTES
 from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
@@ -16,11 +18,39 @@ from rlproxy.session.call import nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.connector import Target
 
-if TYPE_CHECKING:
-    from rlproxy.downstream.connection import ClientConnection
-
 SWEPT: Final = 500  # clients that each sweep checks at least
 ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,000
+
+
+class Client(Protocol):
+    """One client's connection, as the owners of `Clients` use it.
+
+    peer: the client's address; None before it is connected.
+    """
+
+    peer: Peer | None
+
+    def restrict(self) -> None:
+        """Apply the present command policy to the client."""
+
+    def flush(self) -> None:
+        """Write the session's output to both sides, and apply its state to the sockets."""
+
+    def sweep(self, now: float) -> None:
+        """Close the client if it is gone, has been silent, or has read nothing, for too long."""
+
+    def notice_hangup(self) -> None:
+        """Poll whether the client is gone, and handle it as end of file."""
+
+    def owed(self) -> bool:
+        """Return whether replies are not yet written, or not yet taken by the client's system."""
+        ...
+
+    def cut(self) -> None:
+        """Abort the client's connection. Outstanding replies are lost."""
+
+    def cut_upstream(self) -> None:
+        """Abort the private connection. The effect is as if Redis had closed it."""
 
 
 class Clients:
@@ -68,11 +98,11 @@ class Clients:
         self.keepalive_s = config.tcp_keepalive_s
         self.addresses: dict[str, int] = {}  # number of clients by IP address
         self.fan_out = FanOutReader(loop)
-        self.clients: set[ClientConnection] = set()
-        self.round: list[ClientConnection] = []  # clients that the next sweeps check
+        self.clients: set[Client] = set()
+        self.round: list[Client] = []  # clients that the next sweeps check
         self.scheduler = Scheduler(context.budget, loop.call_soon)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
+        self.turned_away: set[Client] = set()  # refused clients, connections lingering
         self.draining = False
         self.on_leave: Callable[[], None] = nothing  # called after a connection has ended
         context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
@@ -84,7 +114,7 @@ class Clients:
         for client in self.clients:
             client.restrict()
 
-    def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
+    def enter(self, client: Client, peer: Peer) -> Refusal | None:
         """Add a new client if it is admitted. Returns the refusal, or None."""
         count = self.addresses.get(peer.host, 0)
         refusal = self.admission.refusal(peer, len(self.clients), count)
@@ -99,7 +129,7 @@ class Clients:
             self.addresses[peer.host] = count + 1
         return None
 
-    def leave(self, client: ClientConnection) -> None:
+    def leave(self, client: Client) -> None:
         """Remove `client`, which is gone."""
         if client in self.clients:
             self.clients.discard(client)
@@ -111,6 +141,13 @@ class Clients:
                 self.addresses.pop(host, None)
         self.turned_away.discard(client)
         self.on_leave()
+
+    def rests(self, size: int) -> bool:
+        """Count `size` bytes as work. Return whether their connection waits for its next turn."""
+        budget = self.context.budget
+        budget.work += size >> WORK_OF_BYTES
+        # After a full read, uvloop would read up to 32 times in a row before other connections.
+        return size >= FULL_READ or budget.spent()
 
     def sweep(self) -> None:
         """Close clients that are silent, or read nothing, for too long.

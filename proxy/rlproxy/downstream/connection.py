@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def reached_at(self) -> Address | None:
-        """Return the address by which the client reached the proxy; None for a unix socket."""
+        """See Owner."""
         transport = self._transport
         name = transport.get_extra_info("sockname") if transport is not None else None
         return Address(name[0], name[1]) if isinstance(name, tuple) else None
@@ -143,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def restrict(self) -> None:
-        """Apply the present command policy to the client."""
+        """See Client."""
         self.session.requests.use(self.clients.admission.table_of(self.peer or NOBODY))
 
     def data_received(self, data: bytes) -> None:
@@ -151,20 +151,13 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         self._received_at = session.now = self.clients.clock()
         session.receive(data)
-        if len(data) > LARGE and self.rests(len(data)):
+        if len(data) > LARGE and self.clients.rests(len(data)):
             self._resting = True
             self.queue()
         self.flush()
 
-    def rests(self, size: int) -> bool:
-        """Count `size` bytes as work. Return whether their connection waits for its next turn."""
-        budget = self.clients.context.budget
-        budget.work += size >> WORK_OF_BYTES
-        # After a full read, uvloop would read up to 32 times in a row before other connections.
-        return size >= FULL_READ or budget.spent()
-
     def queue(self) -> None:
-        """Queue the client for a turn in the next tick."""
+        """See Owner."""
         if not self._queued:
             self._queued = True
             self.clients.scheduler.queue(self.turn)
@@ -221,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the session's output ---------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write the session's output to both sides, and apply its state to the sockets."""
+        """See Client."""
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -271,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the end ----------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Close the client if it is gone, has been silent, or has read nothing, for too long."""
+        """See Client."""
         if self.session.wait == WAIT_HELD and not self._reading:
             # The event loop reports no end of a socket that is not read. The held hit of a client
             # that is gone would keep its place in the queue.
@@ -304,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def notice_hangup(self) -> None:
-        """Poll whether the client is gone, and handle it as end of file."""
+        """See Client."""
         transport = self._transport
         sock = transport.get_extra_info("socket") if transport is not None else None
         if sock is None or self._closing:
@@ -328,19 +321,19 @@ class ClientConnection(asyncio.Protocol):
             self._private.close()
 
     def owed(self) -> bool:
-        """Return whether replies are not yet written, or not yet taken by the client's system."""
+        """See Client."""
         transport = self._transport
         return not self._closing or (transport is not None and pending(transport))
 
     def cut(self) -> None:
-        """Abort the client's connection. Outstanding replies are lost."""
+        """See Client."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- the private connection -------------------------------------------------------------------
 
     def cut_upstream(self) -> None:
-        """Abort the private connection. The effect is as if Redis had closed it."""
+        """See Client."""
         if self._private is not None and not self._opening:
             self._private.abort()
 
@@ -375,14 +368,8 @@ class ClientConnection(asyncio.Protocol):
         session.upstream_opened()
         self.flush()
 
-    def upstream_received(self, data: bytes) -> None:
-        """Pass bytes of the private connection to the session."""
-        session = self.session
-        session.now = self.clients.clock()
-        session.upstream_received(data)
-
-    def upstream_lost(self, private: PrivateConnection) -> None:
-        """Handle the end of `private`."""
+    def upstream_lost(self, private: asyncio.Protocol) -> None:
+        """See Owner."""
         if self._private is not private:
             return
         self._private = None

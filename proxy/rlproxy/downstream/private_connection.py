@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from rlproxy.config.urls import Address
+from rlproxy.downstream.clients import Clients
 from rlproxy.fairness.budget import LARGE
 from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S
 from rlproxy.net.tls_stream import last_words
+from rlproxy.observability.counters import Counters
+from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD
 
-if TYPE_CHECKING:
-    from rlproxy.downstream.connection import ClientConnection
+
+class Owner(Protocol):
+    """The client's connection that a private connection belongs to."""
+
+    clients: Clients
+    session: Session
+    stats: Counters
+
+    def flush(self) -> None:
+        """Write the session's output to both sides, and apply its state to the sockets."""
+
+    def queue(self) -> None:
+        """Queue the client for a turn in the next tick."""
+
+    def upstream_lost(self, private: asyncio.Protocol) -> None:
+        """Handle the end of `private`."""
+
+    def reached_at(self) -> Address | None:
+        """Return the address by which the client reached the proxy; None for a unix socket."""
+        ...
 
 
 class PrivateConnection(asyncio.Protocol):
@@ -34,7 +55,7 @@ class PrivateConnection(asyncio.Protocol):
         "resting",
     )
 
-    def __init__(self, client: ClientConnection) -> None:
+    def __init__(self, client: Owner) -> None:
         self._client = client
         self._transport: asyncio.Transport | None = None
         self.reading = True
@@ -59,16 +80,21 @@ class PrivateConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         client = self._client
-        client.upstream_received(data)
+        self._received(data)
         if client.session.private.slots.awaits_lane():
             self.read()
         if len(data) > PIECE:
             apart = client.session.gets_pushes() and self._stands_apart(len(data))
-            if not apart and len(data) > LARGE and client.rests(len(data)):
+            if not apart and len(data) > LARGE and client.clients.rests(len(data)):
                 self.resting = True
                 self.read()
                 client.queue()
         client.flush()
+
+    def _received(self, data: bytes) -> None:
+        session = self._client.session
+        session.now = self._client.clients.clock()
+        session.upstream_received(data)
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -86,7 +112,7 @@ class PrivateConnection(asyncio.Protocol):
         if exc is not None:
             left = last_words(self._transport)
             if left:
-                client.upstream_received(left)
+                self._received(left)
                 client.flush()
         self._transport = None
         client.stats.private -= 1

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from rlproxy.downstream.private_connection import PrivateConnection
+from rlproxy.downstream.private_connection import Owner, PrivateConnection
 from rlproxy.fairness.budget import LARGE
 from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S
 from rlproxy.observability.counters import Counters
@@ -17,8 +17,6 @@ from tests.unit.downstream.bench import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from rlproxy.downstream.connection import ClientConnection
 
 
 class Session:
@@ -32,6 +30,10 @@ class Session:
         self.pushes = False
         self.private = self.slots = self
         self.sends_again = False
+        self.received = b""
+
+    def upstream_received(self, data: bytes) -> None:
+        self.received += data
 
     def awaits_lane(self) -> bool:
         return self.sends_again
@@ -79,14 +81,10 @@ class Client:
         self.clients = self
         self.busy = False
         self.calls: list[str] = []
-        self.received = b""
         self.lost: list[object] = []
 
     def clock(self) -> float:
         return self.session.now
-
-    def upstream_received(self, data: bytes) -> None:
-        self.received += data
 
     def rests(self, _size: int) -> bool:
         return self.busy
@@ -116,7 +114,7 @@ class Connected:
     def __init__(self, sock: socket.socket | None = None) -> None:
         self.client = Client()
         self.transport = Redis(sock)
-        self.private = PrivateConnection(cast("ClientConnection", self.client))
+        self.private = PrivateConnection(cast("Owner", self.client))
         self.private.connection_made(cast("asyncio.Transport", self.transport))
 
 
@@ -143,7 +141,7 @@ def test_open_connections_are_counted() -> None:
 
 def test_nothing_is_written_before_and_after() -> None:
     client = Client()
-    private = PrivateConnection(cast("ClientConnection", client))
+    private = PrivateConnection(cast("Owner", client))
     for act in (private.write_eof, private.abort, private.close, private.read):
         act()
     private.write(b"x")
@@ -224,7 +222,7 @@ def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
     connected = Connected()
     connected.client.busy = busy
     connected.private.data_received(b"x" * size)
-    assert len(connected.client.received) == size
+    assert len(connected.client.session.received) == size
     assert ("queue" in connected.client.calls) == rests
     assert connected.private.resting == rests
     assert connected.transport.reading == (not rests)
