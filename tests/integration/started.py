@@ -83,7 +83,7 @@ class Started:
 
     def port(self) -> int:
         """The port of the first TCP listener; waits for the banner."""
-        self.logged(r"  try  .*\n", START_S)
+        self.logged(r"  (try|first)  .*\n", START_S)
         return int(self.logged(r"listening on .*?127\.0\.0\.1:(\d+)")[1])
 
     def raw(self) -> Raw:

@@ -12,6 +12,7 @@ from rlproxy.config.urls import whole_number
 
 PREFIX: Final = "RLPROXY_"  # of environment variables
 MAX_COMMAND: Final = 64  # bytes of a command's name; the same as requests.MAX_NAME
+MAX_SECONDS: Final = 1_000_000_000
 _UNIT: Final = re.compile("_m?s$")  # units at the end of a field's name
 
 T = TypeVar("T")
@@ -108,15 +109,16 @@ def _words(default: str, meanings: dict[str, T]) -> Value[T]:
 
 
 def seconds(default: str, zero: bool = False) -> Value[float]:
-    """Return durations above 0, and with `zero` 0 itself."""
+    """Return durations above 0 up to MAX_SECONDS, and with `zero` 0 itself."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = -1.0
-        if not (0 < value < 1e9 or (zero and value == 0)):
-            raise ValueError(f"expected a number of seconds{', or 0' if zero else ' above 0'}")
+        if not (0 < value <= MAX_SECONDS or (zero and value == 0)):
+            least = "from 0" if zero else "above 0 and up"
+            raise ValueError(f"expected a number of seconds {least} to {MAX_SECONDS}")
         return value
 
     return Value("SECONDS", parse, default)

@@ -146,9 +146,10 @@ class OneServer:
             return ""
         return f"now {failover.master.address}"
 
-    def configure(self, contexts: Contexts) -> None:
+    def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.target.tls = contexts.client
+        self._parts.on_failure = config.on_upstream_failure
 
     def _moved(self) -> None:
         """Cut the connections to the former master: the target has moved to another one."""
@@ -270,10 +271,10 @@ class ClusterUpstream:
         number = len(self.cluster.map.shards)
         return f"{number} master{'s' if number > 1 else ''}" if number else ""
 
-    def configure(self, contexts: Contexts) -> None:
+    def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.cluster.tls = contexts.client
-        self.nodes.use(self.timeouts.timeout_s)
+        self.nodes.use(self.timeouts.timeout_s, config.on_upstream_failure)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
         """See OneServer.start()."""

@@ -59,7 +59,7 @@ class Wiring:
         self.upstream.on_server = self._identified
         self._wire_context(config)
         self._wire_clients(config, contexts)
-        self.upstream.configure(contexts)
+        self.upstream.configure(config, contexts)
         self.telemetry = Telemetry(
             config, worker, resources, self.clients, self.upstream, lambda: self.server
         )
@@ -112,7 +112,7 @@ class Wiring:
         """Apply those options of `config` that SIGHUP may change."""
         self.handshakes.context = contexts.server
         self.clients.reconfigure(config)
-        self.upstream.configure(contexts)
+        self.upstream.configure(config, contexts)
         self.intake.rate = config.max_accept_rate
         self._use_policies(config)
 

@@ -29,7 +29,11 @@ class ServerParts:
     facts: has the address of the server.
     upstream, scripts, on_server: see Control.
     denial_cache, max_lane_hits, counters: see LanePool.
+
+    on_failure: the value of --on-upstream-failure, for the log.
     """
+
+    on_failure = "error"
 
     def __init__(
         self,
@@ -74,16 +78,17 @@ class ServerParts:
         if circuit.logged and not self.control.warned:
             text = (
                 "Redis at {address} does not answer ({reason}), {count} times since this was last "
-                "logged; hits are answered as --on-upstream-failure says"
+                "logged; hits are answered by --on-upstream-failure {mode}"
                 if circuit.unlogged
-                else "Redis at {address} does not answer ({reason}); hits are answered as "
-                "--on-upstream-failure says"
+                else "Redis at {address} does not answer ({reason}); hits are answered by "
+                "--on-upstream-failure {mode}"
             )
             log.warning(
                 "redis_silent",
                 text,
                 address=self.facts.where,
                 reason=circuit.why,
+                mode=self.on_failure,
                 count=1 + circuit.unlogged,
             )
             circuit.unlogged = 0

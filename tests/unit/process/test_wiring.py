@@ -109,8 +109,8 @@ async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) 
     assert one_server(wiring).control._probe.is_set()
     circuit.replied(12.5)
     silent, back = caplog.messages
-    assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered as")
-    assert silent.endswith("--on-upstream-failure says")
+    assert silent.startswith("Redis at h:1 does not answer (refused); hits are answered by")
+    assert silent.endswith(" --on-upstream-failure allow")
     assert back == "Redis at h:1 is back after 2.5 s; hits answered without it: 0"
 
 
