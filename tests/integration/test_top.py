@@ -214,7 +214,7 @@ NO_REPLY = "no reply within 0.2 s; is this the address of --listen, not of --adm
 def test_something_else_there(
     data: bytes, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
     with answering(data) as port:
         assert re.match(told, fails(f"redis://127.0.0.1:{port}", capsys))
 
@@ -222,7 +222,7 @@ def test_something_else_there(
 def test_silent_port_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
     with answering(b"") as port:
         found = fails(f"redis://127.0.0.1:{port}", capsys)
     assert found == NO_REPLY
@@ -237,7 +237,7 @@ def test_the_admin_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waits for the rest of the request; the error names the likely mistake."""
-    monkeypatch.setattr("rlproxy.top.app.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
     at = f"127.0.0.1:{harness.free_port()}" if kind == "tcp" else f"unix:{tmp_path}/admin"
     upstream = f"redis://127.0.0.1:{one_server.port}"
     with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlproxy.ratelimit.policies import SHADOW
-from rlproxy.top.app import Client, Policies, Sample, TopError
+from rlproxy.top.client import Client, Policies, Sample, TopError
 
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
 POLICIES: Final = 8  # rows of policies

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 from rlproxy import cli
-from rlproxy.top import app
-from rlproxy.top.app import Client, Sample, TopError
+from rlproxy.top import client
+from rlproxy.top.client import Client, Sample, TopError
 
 from tests.harness import ROOT
 
@@ -162,4 +162,4 @@ def test_replies_of_an_unexpected_form(replies: Any) -> None:
     ],
 )
 def test_the_reason_says_what_to_do(text: str, shown: str) -> None:
-    assert app._reason(redis.ResponseError(text)) == shown
+    assert client._reason(redis.ResponseError(text)) == shown

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rlproxy.top.app import Policies, Rows, Sample
+from rlproxy.top.client import Policies, Rows, Sample
 from rlproxy.top.screen import POLICIES, View
 
 NONE: Rows = {}
