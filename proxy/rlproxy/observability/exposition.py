@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -46,21 +47,13 @@ def _family(row: Row, values: dict[Labels, Value]) -> Metric:
         histogram = HistogramMetricFamily(row.name, row.help, labels=labels)
         for found, value in values.items():
             assert isinstance(value, Distribution)
-            histogram.add_metric(found, _cumulated(row.bounds, value.classes), value.sum)
+            counts = accumulate(value.classes)
+            buckets = list(zip([*map(str, row.bounds), "+Inf"], counts, strict=True))
+            histogram.add_metric(found, buckets, value.sum)
         return histogram
     family = CounterMetricFamily if row.kind == COUNTER else GaugeMetricFamily
     out = family(row.name, row.help, labels=labels)
     for found, value in values.items():
         assert not isinstance(value, Distribution)
         out.add_metric(found, value)
-    return out
-
-
-def _cumulated(bounds: Sequence[float], classes: Sequence[int]) -> list[tuple[str, int]]:
-    out = []
-    total = 0
-    for number, count in enumerate(classes):
-        total += count
-        bound = "+Inf" if number == len(bounds) else str(bounds[number])
-        out.append((bound, total))
     return out

@@ -7,7 +7,7 @@ keys with the least counts are removed together. The mergeable summaries of Agar
 are added up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──> their sum ─┐
-                 └─────────────────────────────────────────────────┴─> busiest(), published()
+                 └─────────────────────────────────────────────────┴─> published()
 
 A key is reported with a count and an error: it was hit at least `count` times and at most
 `count + error` times. The counts begin with the slot that began 50 to 60 s ago. A key that is not
@@ -305,7 +305,6 @@ class HotKeys:
         self._began = clock()
         self._hits = RecentKeys(self._number(), sizes)
         self._refused = RecentKeys(self._number(), sizes)
-        self._windows = {"hits": self._hits, "refused": self._refused}
         self._rules: dict[bytes, bytes] = {}  # see Summary.rules
         self._published: dict[str, Any] = {}
         self._published_until = self._began
@@ -331,20 +330,15 @@ class HotKeys:
                 top = self._refused.summary(number).cut(self._sizes.published).counts
                 self._rules = {key: label for key, label in self._rules.items() if key in top}
 
-    def busiest(self, n: int, refused: bool) -> list[Row]:
-        """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first."""
-        return _rows(self._summary("refused" if refused else "hits"), n)
-
-    def seconds(self) -> float:
-        """Return the seconds that the counts cover."""
-        now = self._clock()
-        return now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
-
     def state(self) -> dict[str, Any]:
         """Return the current state, for merge() and covered()."""
-        return {name: self._busiest(name) for name in self._windows} | {
-            "seconds": round(self.seconds(), 3)
-        }
+        now, number = self._clock(), self._number()
+        hits, refused = (
+            keys.summary(number).cut(self._sizes.published) for keys in (self._hits, self._refused)
+        )
+        refused.rules = {key: self._rules[key] for key in refused.counts if key in self._rules}
+        seconds = now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
+        return {"hits": hits, "refused": refused, "seconds": round(seconds, 3)}
 
     def published(self) -> dict[str, Any]:
         """Return a state at most one second old, for merge() and covered()."""
@@ -354,42 +348,25 @@ class HotKeys:
             self._published = self.state()
         return self._published
 
-    def _busiest(self, name: str) -> Summary:
-        found = self._summary(name).cut(self._sizes.published)
-        rules = found.rules
-        found.rules = {key: rules[key] for key in found.counts if key in rules}
-        return found
-
-    def _summary(self, name: str) -> Summary:
-        found = self._windows[name].summary(self._number())
-        if name == "refused":
-            found.rules = self._rules
-        return found
-
     def _number(self) -> int:
         return int(self._clock() // SLOT_S)
 
 
 def merge(several: Iterable[dict[str, Any]], n: int, refused: bool) -> list[Row]:
-    """Return the result of HotKeys.busiest() for all workers.
+    """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
 
-    several: result of HotKeys.published() or state() of each worker; empty ones are left out.
+    several: HotKeys.published() or state() of each worker; empty ones are left out.
     """
     total = Summary()
     for each in several:
         if each:  # a worker that has just started has published nothing
             total.add(each["refused" if refused else "hits"])
-    return _rows(total, n)
+    return [
+        (key_of(bulk), count, error, total.rules.get(bulk, b""))
+        for bulk, count, error in total.busiest(n)
+    ]
 
 
 def covered(several: Iterable[dict[str, Any]]) -> float:
     """Return the seconds that the counts of merge() cover."""
     return max((each["seconds"] for each in several if each), default=0.0)
-
-
-def _rows(summary: Summary, n: int) -> list[Row]:
-    rules = summary.rules
-    return [
-        (key_of(bulk), count, error, rules.get(bulk, b""))
-        for bulk, count, error in summary.busiest(n)
-    ]

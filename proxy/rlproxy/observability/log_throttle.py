@@ -5,6 +5,7 @@ seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 EVERY_S: Final = 10.0  # shortest time between two lines of one kind, seconds
@@ -14,17 +15,15 @@ _OTHERS: Final = "more_repeats"
 Write = Callable[..., object]  # logs an event, a text and fields; see logs.log
 
 
+@dataclass(slots=True)
 class _Kind:
-    __slots__ = ("client", "count", "event", "fields", "one", "logged_at", "text")
-
-    def __init__(self, event: str, text: str, fields: dict[str, object], logged_at: float) -> None:
-        self.event = event
-        self.text = text
-        self.fields = fields
-        self.logged_at = logged_at
-        self.count = 0  # events since `logged_at`
-        self.client = ""
-        self.one = ""
+    event: str
+    text: str
+    fields: dict[str, object]
+    logged_at: float
+    count: int = 0  # events since `logged_at`
+    client: str = ""
+    one: str = ""
 
 
 class LogThrottle:

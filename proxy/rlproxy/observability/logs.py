@@ -16,7 +16,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from structlog.stdlib import BoundLogger, ExtraAdder, LoggerFactory, ProcessorFormatter
@@ -96,12 +96,7 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     set_level(level)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
-    sys.unraisablehook = lambda found: _uncaught(
-        found.exc_type, found.exc_value or found.exc_type(), found.exc_traceback
-    )
-    threading.excepthook = lambda found: _uncaught(
-        found.exc_type, found.exc_value or found.exc_type(), found.exc_traceback
-    )
+    sys.unraisablehook = threading.excepthook = _unraisable
 
 
 def set_level(level: str) -> None:
@@ -120,6 +115,10 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
         sys.__excepthook__(kind, error, trace)
         return
     log.critical("unexpected_error", "unexpected error", exc_info=(kind, error, trace))
+
+
+def _unraisable(found: Any) -> None:
+    _uncaught(found.exc_type, found.exc_value or found.exc_type(), found.exc_traceback)
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -139,9 +139,9 @@ class PolicyCounters:
             rows_of[algorithm].append(row)
         found = {}
         for name, rows in rows_of.items():
-            sums = [_sum(hits, rows, outcome) for outcome in range(PAIR)]
-            places = [row // WIDTH for row in rows]
-            found[name] = (by_outcome(sums, 0), _sum(near, places, 0) + _sum(near, places, 1))
+            sums = [sum([hits[row + outcome] for row in rows]) for outcome in range(PAIR)]
+            close = sum([near[row // WIDTH] + near[row // WIDTH + 1] for row in rows])
+            found[name] = (by_outcome(sums, 0), close)
         return found
 
     def _new(self) -> int:
@@ -163,13 +163,6 @@ class PolicyCounters:
                 counts[start + at] = 0
 
 
-def _sum(counts: list[int], rows: list[int], offset: int) -> int:
-    total = 0
-    for row in rows:
-        total += counts[row + offset]
-    return total
-
-
 def hits_of(state: PolicyState) -> HitsByPolicy:
     """Return the hits of one process by policy."""
     names, shadows, rows, before, counts = state
@@ -183,21 +176,15 @@ def summed(several: Iterable[HitsByPolicy]) -> HitsByPolicy:
     """Return the hits of all processes."""
     found: HitsByPolicy = {}
     for each in several:
-        if not found:
-            found = dict(each)
-            continue
         for name, hits in each.items():
             known = found.get(name)
             if known is None:
                 found[name] = hits
             else:
                 shadow = known.shadow or hits.shadow
-                found[name] = PolicyHits(shadow, _added(known.counts, hits.counts))
+                counts = [a + b for a, b in zip(known.counts, hits.counts, strict=True)]
+                found[name] = PolicyHits(shadow, counts)
     return found
-
-
-def _added(counts: list[int], more: list[int]) -> list[int]:
-    return [one + other for one, other in zip(counts, more, strict=True)]
 
 
 def samples(hits: HitsByPolicy) -> Samples:

@@ -69,11 +69,10 @@ def advise(upstream: Upstream, state: State) -> str:
     return ""
 
 
-def describe_upstream(upstream: Upstream, server: str, state: State, now: str) -> str:
+def describe_upstream(upstream: Upstream, server: str, state: State) -> str:
     """Return the upstream and its state as text for the banner.
 
     server: name and version of the server; "" if unknown.
-    now: what stands behind the URL now, in a few words; "" if that is clear.
     """
     if upstream.embedded:
         kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
@@ -81,8 +80,8 @@ def describe_upstream(upstream: Upstream, server: str, state: State, now: str) -
     where = str(upstream)
     if upstream.tls:
         where += " (TLS)"
-    if now:
-        where += f" ({now})"
+    if state.now:
+        where += f" ({state.now})"
     if state.kind in (FULL, UNREACHABLE):
         return f"{where}: {state.problem}; retrying"
     if state.settled:

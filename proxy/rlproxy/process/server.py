@@ -122,8 +122,7 @@ class Server:
             asyncio.create_task(self._publish(wiring)),
         ]
         url = self._config.upstream
-        text = describe_upstream(url, wiring.server, state, wiring.upstream.now())
-        channel.ready(text, advise(url, state))
+        channel.ready(describe_upstream(url, wiring.server, state), advise(url, state))
         self._channel = channel
         if self._hung_up:
             self.reload()

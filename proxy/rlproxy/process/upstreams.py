@@ -57,6 +57,7 @@ class State(NamedTuple):
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
+    now: what stands behind the URL now, in a few words; "" if that is clear.
     nodes: the masters of a cluster; empty for one server.
     """
 
@@ -65,6 +66,7 @@ class State(NamedTuple):
     problem: str
     reached: bool
     settled: bool
+    now: str = ""
     nodes: Sequence[NodeState] = ()
 
 
@@ -130,21 +132,15 @@ class OneServer:
 
     def state(self) -> State:
         """Return what the proxy's own connections have found."""
-        control = self.control
+        control, master = self.control, self.failover.master if self.failover else None
         return State(
             control.loaded,
             control.kind,
             control.problem,
             control.reached,
             control.settled.is_set(),
+            f"now {master.address}" if master is not None else "",
         )
-
-    def now(self) -> str:
-        """Return in a few words what stands behind the URL now; "" if that is clear."""
-        failover = self.failover
-        if failover is None or failover.master is None:
-            return ""
-        return f"now {failover.master.address}"
 
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
@@ -189,6 +185,7 @@ class ClusterUpstream:
         self.counters = Counters()
         self.denial_cache = _denial_cache(config)
         self.on_server: OnServer = lambda _found: None
+        self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
         self._circuit = ClusterCircuit(self._down)
@@ -213,9 +210,21 @@ class ClusterUpstream:
         self.cluster.on_change.append(self._look)
         self._shares = ClusterShares(self.cluster, self.nodes)
         self.share_of = self._shares.share_of if config.shares else None
-        self._private = ClusterTarget(str(upstream), self.cluster, Faces(config), splits)
+        self._private = ClusterTarget(str(upstream), self.cluster, self._face, splits)
         self.target = self._private
         self.plain = HomeTarget(self.cluster, str(upstream))
+
+    def _face(self, private: asyncio.Protocol) -> Face:
+        """Return what the client of a private connection sees of the cluster.
+
+        Its address is that of --announce, or the one by which the client reached the proxy.
+        """
+        address = self._announce
+        if address is None and isinstance(private, PrivateConnection):
+            address = private.reached_at()
+        if address is None:
+            return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
+        return Face(address.host, address.port, self._present)
 
     def _down(self) -> bool:
         return all(node.circuit.open for node in self.nodes.masters())
@@ -257,19 +266,16 @@ class ClusterUpstream:
             cluster = self.cluster
             return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
+        number = len(self.cluster.map.shards)
         return State(
             all(node.control.loaded for node in masters),
             kind,
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
+            f"{number} master{'s' if number > 1 else ''}" if number else "",
             [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
         )
-
-    def now(self) -> str:
-        """Return in a few words what stands behind the URL now; "" if that is clear."""
-        number = len(self.cluster.map.shards)
-        return f"{number} master{'s' if number > 1 else ''}" if number else ""
 
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
@@ -293,23 +299,6 @@ class ClusterUpstream:
         """Close all lanes and the proxy's own connections."""
         await self.cluster.stop()
         await self.nodes.stop()
-
-
-class Faces:
-    """What clients see of the cluster: the address of --announce, or that by which they came."""
-
-    def __init__(self, config: Config) -> None:
-        self._announce = config.announce
-        self._present = config.present
-
-    def __call__(self, protocol: asyncio.Protocol) -> Face:
-        """Return the face toward the client whose private connection `protocol` is."""
-        address = self._announce
-        if address is None and isinstance(protocol, PrivateConnection):
-            address = protocol.reached_at()
-        if address is None:
-            return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
-        return Face(address.host, address.port, self._present)
 
 
 UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions

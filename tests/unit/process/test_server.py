@@ -77,11 +77,8 @@ class FakeUpstream:
         control = self._control
         settled = control.settled.is_set()
         return SimpleNamespace(
-            kind=control.kind, problem=control.problem, reached=True, settled=settled
+            kind=control.kind, problem=control.problem, reached=True, settled=settled, now=""
         )
-
-    def now(self) -> str:
-        return ""
 
     def close_idle(self) -> None:
         pass
