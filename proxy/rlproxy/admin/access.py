@@ -4,12 +4,11 @@ connects to its own proxy. No HTTP.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from rlproxy.config.config import Config, ConfigError, own_addresses
@@ -34,15 +33,24 @@ class Access:
     password: str | None = field(repr=False)
     token_file: str
 
-    def to_json(self) -> bytes:
-        """Return all of it, passwords included, for from_json()."""
-        return json.dumps(asdict(self)).encode()
 
-    @staticmethod
-    def from_json(data: bytes) -> Access:
-        """Return the access of which to_json() returned `data`."""
-        fields = json.loads(data)
-        return Access(Address(**fields.pop("address")), **fields)
+@dataclass(frozen=True)
+class Launch:
+    """What the admin process gets from its parent, pickled, on standard input.
+
+    socket, memory: inherited descriptors of the listening socket and of the shared memory.
+    workers: the number of workers in that memory.
+    parent: the number of the parent's process.
+    access: None without --admin-actions.
+    """
+
+    socket: int
+    memory: int
+    workers: int
+    parent: int
+    log_level: str
+    log_format: str
+    access: Access | None
 
 
 def access_of(config: Config, listening: Sequence[Address]) -> Access | None:

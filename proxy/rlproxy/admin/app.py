@@ -12,7 +12,6 @@ from being served.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import contextlib
@@ -20,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+import pickle
 import re
 import socket
 import sys
@@ -37,7 +37,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rlproxy.admin.access import Access
+from rlproxy.admin.access import Access, Launch
 from rlproxy.admin.probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader
 from rlproxy.net.peers import Peer
@@ -358,29 +358,18 @@ def served(
     return AdminServer(config, reader, throttle, parent)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the admin process, as `admin_process` starts it; the exit code.
-
-    Standard input is the Access as JSON, or empty without --admin-actions.
-    """
-    parser = argparse.ArgumentParser(prog="python -m rlproxy.admin.app")
-    for name in ("socket", "memory", "workers", "parent"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("log-level", "log-format"):
-        parser.add_argument(f"--{name}", required=True)
-    args = parser.parse_args(argv)
+def main() -> int:
+    """Run the admin process with the Launch on standard input; the exit code."""
     end_with_parent()
     with contextlib.suppress(OSError):  # the system call filter of rlproxy.service forbids it
         os.nice(NICER)
-    logs.configure(args.log_level, args.log_format)
-    sock = socket.socket(fileno=args.socket)
-    sock.setblocking(False)
     given = sys.stdin.buffer.read()
-    access = Access.from_json(given) if given else None
-    memory = SharedMemory(args.workers, args.memory)
-    asyncio.run(served(sock, memory, args.parent, access).work(sock))
+    if not given:  # the parent has ended
+        return 1
+    launch: Launch = pickle.loads(given)  # noqa: S301 (of the parent)
+    logs.configure(launch.log_level, launch.log_format)
+    sock = socket.socket(fileno=launch.socket)
+    sock.setblocking(False)
+    memory = SharedMemory(launch.workers, launch.memory)
+    asyncio.run(served(sock, memory, launch.parent, launch.access).work(sock))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

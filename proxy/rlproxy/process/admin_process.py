@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rlproxy.admin.access import access_of
+from rlproxy.admin.access import Launch, access_of
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
@@ -29,9 +30,9 @@ QUIET_S: Final = 60.0  # seconds between two log lines about failures; those in 
 # folder of this package is an argument, and is on the path for the first import only. That import
 # is of a compiled module: it loads the library that these share, which may lie beside the package.
 _CODE: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); import rlproxy.resp.requests; "
+    "import sys; sys.path.insert(0, sys.argv[1]); import rlproxy.resp.requests; "
     "del sys.path[0]; "
-    "from rlproxy.admin.app import main; sys.exit(main(sys.argv[1:]))"
+    "from rlproxy.admin.app import main; sys.exit(main())"
 )
 
 
@@ -59,7 +60,7 @@ class AdminProcess:
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
-        self._logs = ["--log-level", config.log_level, "--log-format", config.log_format]
+        self._logs = (config.log_level, config.log_format)
         (self.address,) = self._listeners.addresses()
         ((self._socket, _),) = self._listeners.sockets
         self._memory = memory
@@ -78,15 +79,16 @@ class AdminProcess:
         """Start the process; until it serves, connections wait in the socket's queue."""
         self.due = float("inf")
         argv = [sys.executable, "-P", "-c", _CODE, str(Path(__file__).resolve().parents[2])]
-        argv += ["--socket", str(self._socket.fileno()), "--memory", str(self._memory.descriptor)]
-        argv += ["--workers", str(self._memory.workers), "--parent", str(os.getpid())]
-        argv += self._logs
+        memory, sock = self._memory, self._socket.fileno()
+        launch = Launch(
+            sock, memory.descriptor, memory.workers, os.getpid(), *self._logs, self._access
+        )
         try:
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(self._socket.fileno(), self._memory.descriptor),
+                pass_fds=(sock, memory.descriptor),
                 start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
             )
         except OSError as error:
@@ -96,7 +98,7 @@ class AdminProcess:
         # Passwords go by a pipe: other users can read the arguments of a process.
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
-            pipe.write(self._access.to_json() if self._access is not None else b"")
+            pipe.write(pickle.dumps(launch))
 
     def look(self) -> None:
         """Start the process again if it has ended and `due` has come.

@@ -61,9 +61,8 @@ def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
             read_token(str(path))
 
 
-def test_access_is_what_it_was_after_json() -> None:
+def test_access_shows_no_password() -> None:
     made = Access(Address("::1", 6390, tls=True), "bob", 'p"\n\u00e9', "/token")
-    assert Access.from_json(made.to_json()) == made
     assert 'p"' not in repr(made)
 
 
