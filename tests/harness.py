@@ -180,7 +180,7 @@ class Proxy:
     def _listens(self) -> bool:
         text = self.read_log()
         match = re.search(r"listening on +\S+?:(\d+)", text)
-        if match and "try " in text:
+        if match and re.search(r"\n  (try|first)  ", text):
             self.port = int(match[1])
             return True
         assert self._process.poll() is None, text

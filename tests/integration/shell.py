@@ -53,7 +53,7 @@ done
 log=$(mktemp {place}/log.XXXXXX)
 {run} "$@" >"$log" 2>&1 &
 echo $! "$log" >>{place}/started
-until grep -q '^  try ' "$log"; do
+until grep -qE '^  (try|first) ' "$log"; do
     kill -0 $! 2>/dev/null || {{ cat "$log" >&2; exit 1; }}
     sleep 0.02
 done

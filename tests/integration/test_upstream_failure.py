@@ -174,7 +174,7 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
         assert raw.ask("ECHO", "x") == b"x"
         if mode == "error":
             log = proxy.read_log()
-            assert log.count("(no answer within 400 ms); hits are answered as") == 1, log
+            assert log.count("(no answer within 400 ms); hits are answered by") == 1, log
             assert log.count(" is back after ") == 1, log
 
 
