@@ -150,8 +150,7 @@ class Exchange(LinkOwner):
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        full = any(link.full for link in self.links.by_address.values())
-        return full or len(self.queue) > MAX_OWED
+        return self.full_links > 0 or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: it doesn't wait for a command that blocks."""

@@ -22,11 +22,13 @@ class LinkOwner:
     """The client of links, as a link sees it.
 
     unsent: links with something to write.
+    full_links: number of links whose node takes no more bytes for now.
     wake: called when the client may send more, or less.
     """
 
     def __init__(self) -> None:
         self.unsent: list[Link] = []
+        self.full_links: int = 0
         self.wake: Callable[[], None] = lambda: None
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
@@ -59,13 +61,13 @@ class Link(asyncio.Protocol):
 
     owed: requests that were sent and not answered, in order.
     subscribed: it may send messages, or lines of MONITOR, that are no replies.
-    full: the node takes no more bytes for now.
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
     __slots__ = (
         "_finished",
         "_framer",
+        "_full",
         "_in_reply",
         "_out",
         "_owner",
@@ -73,7 +75,6 @@ class Link(asyncio.Protocol):
         "_transport",
         "address",
         "client_id",
-        "full",
         "idle_since",
         "owed",
         "subscribed",
@@ -85,7 +86,7 @@ class Link(asyncio.Protocol):
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
-        self.full = False
+        self._full = False  # the node takes no more bytes
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._framer = ReplyFramer()
@@ -149,6 +150,7 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection. What is not sent, and unread replies, are dropped."""
         self._out.clear()
+        self._set_full(False)
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
@@ -187,13 +189,17 @@ class Link(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
-        self.full = True
+        self._set_full(True)
         self._owner.wake()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self.full = False
+        self._set_full(False)
         self._owner.wake()
+
+    def _set_full(self, full: bool) -> None:
+        self._owner.full_links += full - self._full
+        self._full = full
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

@@ -27,7 +27,6 @@ class FakeLink:
         self.address = address
         self.idle_since = 0.0
         self.busy = False
-        self.full = False
 
     def quiescent(self) -> bool:
         return not self.busy
