@@ -10,7 +10,7 @@ from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, co
 
 INTEGER = "ERR value is not an integer or out of range"
 MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
-WINDOW = "ERR window is not a valid number of seconds: window is 0.001 to 315360000"
+WINDOW = "ERR window is not a valid number of seconds"
 TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
 
@@ -38,10 +38,7 @@ WRONG = [
     ("CL.THROTTLE k 0 0 1", f"{INTEGER}: count is 1 to 9223372036854775807"),
     ("RL.HIT k 10 .5", WINDOW),
     ("RL.BLOCK k x MS", f"{INTEGER}: t is 0 to 315360000000 with MS"),
-    (
-        "RL.PEEK k 10 60 GAP x",
-        "ERR GAP is not a valid number of seconds: GAP is 0 to the longest window",
-    ),
+    ("RL.PEEK k 10 60 GAP x", "ERR GAP is not a valid number of seconds"),
     ("RL.HIT k 10 60 COST 1 cost 1", "ERR syntax error near 'cost'"),
     ("RL.HIT k 10 60 ALGO NOPE", "ERR unknown ALGO 'NOPE'"),
     ("RL.PEEK k 10 60 WAIT 1", "ERR syntax error near 'WAIT'"),

@@ -429,10 +429,7 @@ def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
 def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
     before = made.policies()
     made.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')
-    made.logs(
-        f"--config {made.file}: policy 'trial': GAP is not a valid number of seconds: "
-        "GAP is 0 to the longest window"
-    )
+    made.logs(f"--config {made.file}: policy 'trial': GAP is not a valid number of seconds")
     made.logs(f"--config {made.file}: policy 'new': a rule can't name a policy")
     assert made.policies() == before
     with made.proxy.raw() as raw:

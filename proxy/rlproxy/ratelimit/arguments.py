@@ -78,14 +78,14 @@ class Time(Argument):
     """A time argument, in seconds, or in milliseconds with MS.
 
     least, most: range in microseconds, both included.
-    end: text of the upper bound in errors; default `most`.
+    end: text of the upper bound in errors; default `most` in milliseconds.
     """
 
     __slots__ = ("_end",)
 
     def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
         super().__init__(name, least, most)
-        self._end = end
+        self._end = end or str(most // MILLISECONDS)
 
     def read(self, word: bytes, form: Form) -> int:
         """Return `word` in microseconds.
@@ -106,12 +106,10 @@ class Time(Argument):
 
     def wrong(self, form: Form) -> GrammarError:
         """See Argument.wrong()."""
-        unit = MILLISECONDS if form.milliseconds else MICROSECONDS
-        end = self._end or f"{self._most / unit:.15g}"
-        span = f"{self.name} is {self._least / unit:g} to {end}"
-        if form.milliseconds:
-            return GrammarError(f"{NOT_AN_INTEGER}: {span} with MS")
-        return GrammarError(f"ERR {self.name} is not a valid number of seconds: {span}")
+        if not form.milliseconds:
+            return GrammarError(f"ERR {self.name} is not a valid number of seconds")
+        least = self._least // MILLISECONDS
+        return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
 
 
 class Word(Argument):

@@ -68,9 +68,7 @@ def test_seconds_reports_the_error() -> None:
     assert argument.read(b"0", SECONDS) == 0
     assert argument.read(b"0.000001", SECONDS) == 1
     assert argument.read(b"10", SECONDS) == 10_000_000
-    with pytest.raises(
-        a.GrammarError, match=r"^ERR GAP is not a valid number of seconds: GAP is .* to .*$"
-    ):
+    with pytest.raises(a.GrammarError, match=r"^ERR GAP is not a valid number of seconds$"):
         argument.read(b"10.000001", SECONDS)
 
 

@@ -21,10 +21,10 @@ SCRIPTS = scripts.load()
 LOG = SCRIPTS["sliding_window_log"]
 WAYS = (LOADED, BROUGHT, BRING, SOURCE)
 
-WINDOW = "window is not a valid number of seconds: window is 0.001 to 315360000"
-GAP = "GAP is not a valid number of seconds: GAP is 0 to the longest window"
-PENALTY = "PENALTY is not a valid number of seconds: PENALTY is 0.001 to 315360000"
-WAIT = "WAIT is not a valid number of seconds: WAIT is 0.001 to 3600"
+WINDOW = "window is not a valid number of seconds"
+GAP = "GAP is not a valid number of seconds"
+PENALTY = "PENALTY is not a valid number of seconds"
+WAIT = "WAIT is not a valid number of seconds"
 RANGE = "rate or burst out of range"
 ARITY = "wrong number of arguments for 'rl.hit' command"
 
@@ -773,7 +773,7 @@ def test_a_block_by_a_policy_peeks_by_its_rule(named: Grammar) -> None:
         assert parsed(named, text).error == f"-ERR {error_text}\r\n".encode(), text
 
 
-BLOCK = "t is not a valid number of seconds: t is 0 to 315360000"
+BLOCK = "t is not a valid number of seconds"
 BLOCK_MS = beyond("t is 0 to 315360000000 with MS")
 WRONG_BLOCKS = [
     ("", ARITY.replace("rl.hit", "rl.block")),
@@ -1260,8 +1260,7 @@ TEXTS = re.compile(
     r"-ERR (?:value is not an integer or out of range: (?P<number>\w+) is (?P<least>\d+) to "
     r"(?:(?P<most>\d+)(?: with (?:ALGO [A-Z]+|MS))?|the longest window with MS)"
     r"|(?:syntax error near|unknown ALGO) '(?P<word>.*)'|rate or burst out of range"
-    r"|(?P<time>window|GAP|PENALTY|WAIT|t) is not a valid number of seconds: "
-    r"(?P=time) is [\d.]+ to (?:\d+|the longest window)"
+    r"|(?P<time>window|GAP|PENALTY|WAIT|t) is not a valid number of seconds"
     r"|(?P<option>BURST|GAP|STRICT|AND) is not supported by ALGO (?P<algo>[A-Z]+)"
     r"|wrong number of arguments for "
     r"'(?:[rc]l\.throttle|rl\.(?:hit|peek|refund|block))' command)\r\n"

@@ -39,16 +39,8 @@ WRONG = [
     ("a", "5", "policy 'a': expected max, window and options, such as '5 60'"),
     ("a", "5 60 GAP", "policy 'a': syntax error near 'GAP'"),
     ("a", "5 60 ALGO GCRA GAP 1", "policy 'a': GAP is not supported by ALGO GCRA"),
-    (
-        "a",
-        "5 0",
-        "policy 'a': window is not a valid number of seconds: window is 0.001 to 315360000",
-    ),
-    (
-        "a",
-        "5 60 WAIT x",
-        "policy 'a': WAIT is not a valid number of seconds: WAIT is 0.001 to 3600",
-    ),
+    ("a", "5 0", "policy 'a': window is not a valid number of seconds"),
+    ("a", "5 60 WAIT x", "policy 'a': WAIT is not a valid number of seconds"),
     ("a", "POLICY b", "policy 'a': a rule can't name a policy"),
     ("a", "policy a", "policy 'a': a rule can't name a policy"),
     ("a", "5 60 Policy a", "policy 'a': a rule can't name a policy"),
