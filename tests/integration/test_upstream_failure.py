@@ -62,6 +62,45 @@ def recovered_after_s(raw: Raw, begin: float) -> float:
     return time.monotonic() - begin
 
 
+# -- Redis answers, and can't run hits -------------------------------------------------------------
+
+# What makes a server answer hits with an error, and what ends that.
+CANNOT_RUN: dict[str, tuple[list[tuple[str | int, ...]], list[tuple[str | int, ...]]]] = {
+    "OOM": ([("CONFIG", "SET", "maxmemory", 1)], [("CONFIG", "SET", "maxmemory", 0)]),
+    "NOREPLICAS": (
+        [("CONFIG", "SET", "min-replicas-to-write", 1)],
+        [("CONFIG", "SET", "min-replicas-to-write", 0)],
+    ),
+    "READONLY": ([("REPLICAOF", "127.0.0.1", 1)], [("REPLICAOF", "NO", "ONE")]),
+    "MASTERDOWN": (
+        [("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", 1)],
+        [("REPLICAOF", "NO", "ONE")],
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", CANNOT_RUN)
+def test_hits_that_redis_cannot_run_follow_the_mode(
+    own_server: RedisServer, mode: str, error: str
+) -> None:
+    begin, end = CANNOT_RUN[error]
+    with failing(own_server, mode) as proxy, proxy.raw() as raw, own_server.raw() as server:
+        by_lane(own_server, raw, server)
+        for words in begin:
+            assert server.ask(*words) == "OK"
+        raw.send(command("RL.HIT", "k", 5, 60))  # by lane
+        raw.send(command("RL.HIT", "k", 6, 60) + command("ECHO", "x"))  # in its place
+        for limit in (5, 6):
+            reply = raw.reply()
+            assert is_error(reply, error) if mode == "error" else by_mode(mode, reply, limit)
+        raw.reply()
+        assert is_error(raw.ask("RL.HIT", "k", 0, 60), "ERR value is not an integer")
+        for words in end:
+            assert server.ask(*words) == "OK"
+        assert recovered_after_s(raw, time.monotonic()) < BACK_S
+
+
 # -- never started, or gone ------------------------------------------------------------------------
 
 

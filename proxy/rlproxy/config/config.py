@@ -121,10 +121,10 @@ class Config:
     )
     on_upstream_failure: str = FAULTS.reloadable(
         choice("error", "error|allow|deny"),
-        "the reply to a hit while Redis can't be reached or is too slow: an error "
-        "(-UPSTREAMDOWN), admitted (0 limit limit -1 0), or refused (1 limit 0 1 1). For allow "
-        "and deny ioredis needs enableReadyCheck: false: its INFO gets an error while Redis is "
-        "away",
+        "the reply to a hit while Redis can't be reached, is too slow, or can't run it (LOADING, "
+        "BUSY, READONLY, OOM ...): an error (-UPSTREAMDOWN, or Redis' own), admitted (0 limit "
+        "limit -1 0), or refused (1 limit 0 1 1). For allow and deny ioredis needs "
+        "enableReadyCheck: false: its INFO gets an error while Redis is away",
     )
     hit_timeout_ms: int = FAULTS.reloadable(
         number(1000, 0, 3_600_000, "MS"),

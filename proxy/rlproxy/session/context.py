@@ -20,6 +20,12 @@ from rlproxy.session.timeouts import HitTimeouts
 _ERROR: Final = "error"
 _ALLOW: Final = "allow"
 
+# Errors of a server that can't run any hit at present, and has not run this one.
+_CANNOT_RUN: Final = (
+    *(b"-LOADING ", b"-BUSY ", b"-MASTERDOWN ", b"-CLUSTERDOWN "),
+    *(b"-READONLY ", b"-OOM ", b"-MISCONF ", b"-NOREPLICAS "),
+)
+
 
 def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
     return r.bulks(b"EVAL", b"return ''", b"0")
@@ -59,16 +65,16 @@ class ServerFacts:
 
 
 class FailurePolicy:
-    """What a hit gets that Redis does not answer.
+    """What a hit gets that Redis does not answer, or can't run.
 
     mode: value of --on-upstream-failure.
     """
 
-    __slots__ = ("_stats", "mode", "timeouts")
+    __slots__ = ("mode", "stats", "timeouts")
 
     def __init__(self, timeouts: HitTimeouts, stats: Counters) -> None:
         self.timeouts = timeouts
-        self._stats = stats
+        self.stats = stats
         self.mode: str = _ERROR
 
     def reconfigure(self, mode: str, hit_timeout_ms: int) -> None:
@@ -84,6 +90,16 @@ class FailurePolicy:
         """Return the error for a call without a reply within the hit timeout."""
         return r.late(self.timeouts.timeout_s)
 
+    def answered(self, call: Call, reply: bytes) -> bytes:
+        """Count `call` by Redis' `reply`. Returns the client's reply.
+
+        In the modes other than `error`, a hit that Redis can't run gets the reply of reply().
+        """
+        unable = self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
+        if unable and _limit(call) > 0:
+            return self.reply(call, reply, "redis")
+        return call.answered(self.stats, reply)
+
     def reply(self, call: Call, error: bytes, kind: str, in_multi: bool = False) -> bytes:
         """Return the client's reply to a call that Redis does not answer, and count it.
 
@@ -91,21 +107,26 @@ class FailurePolicy:
         kind: kind of the error, for the counters.
         in_multi: the call gets the error in any case.
         """
-        limit = call.rule.limit if call.behind is None else call.behind.limit  # 0: not a hit
+        limit = _limit(call)
         row = call.counted()
         counts = self.timeouts.circuit.counts
-        self._stats.error(kind)
+        self.stats.error(kind)
         if limit == 0 or in_multi or self.mode == _ERROR:
             counts.failed += 1
-            self._stats.unanswered(row, FAILED)
+            self.stats.unanswered(row, FAILED)
             return error
         if self.mode == _ALLOW or shadow(row):
             counts.failed_open += 1
-            self._stats.unanswered(row, FAILED_OPEN)
+            self.stats.unanswered(row, FAILED_OPEN)
             return r.five(0, limit, limit, -1, 0)
         counts.failed_closed += 1
-        self._stats.unanswered(row, FAILED_CLOSED)
+        self.stats.unanswered(row, FAILED_CLOSED)
         return r.five(1, limit, 0, 1, 1)
+
+
+def _limit(call: Call) -> int:
+    """The limit of the hit `call`; 0 for another call."""
+    return call.rule.limit if call.behind is None else call.behind.limit
 
 
 class WorkerContext:

@@ -186,7 +186,7 @@ class LaneCalls:
     def count_outcome(self, call: Call) -> None:
         """Count the outcome of `call`. Then `call.reply` is the reply for the client."""
         if call.row != NO_ROW:
-            call.reply = call.answered(self._context.stats, call.reply)
+            call.reply = self._context.failure.answered(call, call.reply)
         elif call.rule.error:
             self._context.stats.error("syntax")
 

@@ -79,7 +79,7 @@ class PrivateStream:
         self.out: list[bytes] = []
         self.status: int = NONE
         self.state = ConnectionState(context.server.one_node)
-        self.slots = ReplySlots(self.state, replies, context.stats)
+        self.slots = ReplySlots(self.state, replies, context.failure)
         self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
@@ -121,7 +121,7 @@ class PrivateStream:
             requests.next()
             handshake.unsent -= 1
         self.state = ConnectionState(self._context.server.one_node)
-        self.slots = ReplySlots(self.state, self.replies, self._context.stats)
+        self.slots = ReplySlots(self.state, self.replies, self._context.failure)
         self.deciding = False
         self.out.clear()
 
@@ -186,7 +186,7 @@ class PrivateStream:
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.
-        self.slots = ReplySlots(self.state, self.replies, self._context.stats)
+        self.slots = ReplySlots(self.state, self.replies, self._context.failure)
 
     # -- commands of the client -------------------------------------------------------------------
 

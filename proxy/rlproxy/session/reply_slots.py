@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.observability.counters import Counters, brief
+from rlproxy.observability.counters import brief
 from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.context import FailurePolicy
 from rlproxy.session.slots import Catch, OwedReplies, Slot
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
@@ -39,6 +40,7 @@ class ReplySlots(OwedReplies):
 
     __slots__ = (
         "_counting",
+        "_failure",
         "_replies",
         "_start",
         "_state",
@@ -51,10 +53,11 @@ class ReplySlots(OwedReplies):
         "refused",
     )
 
-    def __init__(self, state: ConnectionState, out: list[bytes], stats: Counters) -> None:
+    def __init__(self, state: ConnectionState, out: list[bytes], failure: FailurePolicy) -> None:
         super().__init__()
         self._state = state
-        self._stats = stats
+        self._failure = failure
+        self._stats = failure.stats
         self.out = out
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
@@ -281,7 +284,7 @@ class ReplySlots(OwedReplies):
     def _counted(self, call: Call, reply: bytes) -> bytes:
         """Count the outcome of `call` by its reply. Returns the reply for the client."""
         call.key = brief(call.key)  # counters collect keys; one of a private call may have 64 KB
-        return call.answered(self._stats, reply)
+        return self._failure.answered(call, reply)
 
     def _put(self, reply: bytes) -> None:
         """Pass on the bytes so far, and `reply` behind them."""

@@ -83,6 +83,37 @@ def test_a_shadow_hit_is_admitted_in_every_mode_but_error(mode: str, row: int) -
     assert Failing("error").policy.reply(call(10, row), ERROR, "unreachable") == ERROR
 
 
+CANNOT_RUN = (
+    *("LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN"),
+    *("READONLY", "OOM", "MISCONF", "NOREPLICAS"),
+)
+
+
+@pytest.mark.parametrize("mode", ["error", "allow", "deny"])
+@pytest.mark.parametrize("word", CANNOT_RUN)
+def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> None:
+    failing = Failing(mode)
+    error = r.error(f"{word} x")
+    instead, outcome = {
+        "error": (error, FAILED),
+        "allow": (ADMITS, FAILED_OPEN),
+        "deny": (REFUSES, FAILED_CLOSED),
+    }[mode]
+    assert failing.policy.answered(call(10, ROW), error) == instead
+    assert failing.stats.hits[ROW + outcome] == sum(failing.stats.hits) == 1
+    assert failing.stats.errors == {"redis": 1}
+
+
+@pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
+def test_another_error_of_redis_is_passed_on(error: str) -> None:
+    failing = Failing("allow")
+    assert failing.policy.answered(call(10, ROW), r.error(error)) == r.error(error)
+    assert failing.stats.hits[ROW + FAILED] == sum(failing.stats.hits) == 1
+    # no hit, such as a peek
+    loading = r.error("LOADING x")
+    assert failing.policy.answered(call(0, ROW), loading) == loading
+
+
 def test_hits_are_answered_in_every_mode_but_error() -> None:
     assert [Failing(mode).policy.answers_hits() for mode in ("error", "allow", "deny")] == [
         False,

@@ -11,10 +11,13 @@ from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session import reply_slots
 from rlproxy.session import slots as s
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
 from rlproxy.session.connection_state import ConnectionState
+from rlproxy.session.context import FailurePolicy
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot
+from rlproxy.session.timeouts import HitTimeouts
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
 
@@ -280,7 +283,8 @@ def test_upstream_unreachable() -> None:
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
     out: list[bytes] = []
-    made = ReplySlots(ConnectionState(), out, Counters())
+    failure = FailurePolicy(HitTimeouts(CircuitBreaker()), Counters())
+    made = ReplySlots(ConnectionState(), out, failure)
     for slot in slots:
         made.expect(slot)
     return made, out
