@@ -107,14 +107,6 @@ def test_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
 
 
 @ON_ONE_ENGINE
-def test_only_invalid_hits_in_a_pipeline(client: Raw, direct: Raw) -> None:
-    client.send(b"".join(wrong(text) for text, _ in WRONG))
-    for text, error in WRONG:
-        assert client.reply() == ReplyError(error), text
-    assert direct.ask("DBSIZE") == 0
-
-
-@ON_ONE_ENGINE
 def test_invalid_hits_inline(client: Raw) -> None:
     client.send(b"".join(text.encode() + b"\r\n" for text, _ in WRONG))
     for text, error in WRONG:

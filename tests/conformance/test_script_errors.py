@@ -209,30 +209,6 @@ def test_errors_inside_a_transaction_contain_no_script_names(
         assert raw.ask(*HIT) == wrong
 
 
-# Line 20: the format of numbers, wherever a script would be more lenient than the contract.
-INTEGER = "ERR value is not an integer or out of range"
-MAX = f"{INTEGER}: max is 1 to 1000000 with ALGO LOG"
-WRONG = [
-    (("k", "nan", "60"), MAX),
-    (("k", "0x10", "60"), MAX),
-    (("k", "1e3", "60"), MAX),
-    (("k", "010", "60"), MAX),
-    (("k", "10", "nan"), "ERR window is not a valid number of seconds"),
-    (("k", "10", "0x10"), "ERR window is not a valid number of seconds"),
-    (("k", "10", "0"), "ERR window is not a valid number of seconds"),
-    (("k", "10", "0", "MS"), f"{INTEGER}: window is 1 to 315360000000 with MS"),
-    (("k", "10", "0.0001"), "ERR window is not a valid number of seconds"),
-]
-
-
-@pytest.mark.parametrize(("words", "error"), WRONG)
-def test_numbers_that_only_lua_accepts_are_errors(
-    pair: tuple[RedisServer, Proxy], words: tuple[str, ...], error: str
-) -> None:
-    with pair[1].raw() as raw:
-        assert raw.ask("RL.HIT", *words) == ReplyError(error)
-
-
 def test_largest_numbers_keep_every_digit(pair: tuple[RedisServer, Proxy]) -> None:
     server, proxy = pair
     with server.raw() as look, proxy.raw() as raw:
@@ -265,20 +241,3 @@ def test_evicted_or_flushed_scripts_change_no_reply(pair: tuple[RedisServer, Pro
         raw.send(command("MULTI") + command("RL.HIT", "k", 1000, 60) * 2 + command("EXEC"))
         assert [raw.reply() for _ in range(3)] == ["OK", "QUEUED", "QUEUED"]
         assert raw.reply() == [[0, 1000, left - 1, -1, 60], [0, 1000, left - 2, -1, 60]]
-
-
-def test_late_reply_belongs_to_its_request(pair: tuple[RedisServer, Proxy]) -> None:
-    server, proxy = pair
-    clients: list[Raw] = [proxy.raw() for _ in range(5)]
-    with server.raw() as look:
-        look.ask("FLUSHALL")
-        for number, client in enumerate(clients):
-            for _ in range(2):
-                client.ask("RL.HIT", f"k{number}", 10 + number, 60)
-        look.ask("SCRIPT", "FLUSH")
-        for number, client in enumerate(clients):
-            client.send(command("RL.HIT", f"k{number}", 10 + number, 60) * 3)
-        for number, client in enumerate(clients):
-            for left in (7, 6, 5):
-                assert client.reply() == [0, 10 + number, left + number, -1, 60]
-            client.close()

@@ -27,7 +27,6 @@ from tests.harness import (
     Proxy,
     Raw,
     RedisServer,
-    ReplyError,
     command,
     wait_until,
 )
@@ -357,32 +356,6 @@ def test_each_command_goes_by_lane(pair: Pair) -> None:
             name for name in sorted(READS | WRITES) if not by_lane(client, pair.look, *sample(name))
         ]
     assert private == []
-
-
-STAY: tuple[Words, ...] = (
-    ("SET", "s", "v", "GET"),
-    ("set", "s", "v", "gEt"),
-    ("GETSET", "s", "v"),
-    ("GETDEL", "s"),
-    ("LPOP", "l"),
-    ("BLPOP", "l", "0.01"),
-    ("XREAD", "BLOCK", 1, "STREAMS", "x", "$"),
-    ("EVAL", "return 1", 0),
-    ("OBJECT", "ENCODING", "s"),
-    ("SET", "s", b"x" * 16384),
-    ("PUBLISH", "a", "b"),
-    ("SORT", "l", "ALPHA"),
-    ("SCAN", 0),
-    ("INFO",),
-)
-
-
-def test_large_or_blocking_commands_stay_private(pair: Pair) -> None:
-    prepare(pair.look)
-    with pair.client() as client:
-        shared = [words for words in STAY if by_lane(client, pair.look, *words)]
-        assert shared == []
-        assert shares(client, pair.look)
 
 
 # -- random streams, cut at random places ----------------------------------------------------------
@@ -894,35 +867,6 @@ def test_lane_lost_within_a_large_reply_costs_no_reply(pair: Pair) -> None:
             assert raw_reply(other, "GET", "big") == bulk(b"x" * 200_000)
 
 
-def test_lanes_lost_while_idle_affect_no_client(pair: Pair) -> None:
-    with pair.clients(3) as clients:
-        for _ in range(5):
-            cut_lanes(pair.look)
-            for at, client in enumerate(clients):
-                assert raw_reply(client, "SET", f"k{at}", at) == b"+OK\r\n"
-                assert client.ask("GET", f"k{at}") == b"%d" % at
-
-
-@pytest.mark.parametrize("words", [("GET", "s"), ("INCR", "n")])
-def test_client_with_a_lost_private_connection_is_closed_after_its_reply(
-    pair: Pair, words: Words
-) -> None:
-    with held(pair) as (gate, front), front.client() as client:
-        own = private_id(client)
-        pipes = [reading(gate), writing(gate)]
-        for pipe in pipes:
-            pipe.hold()
-        front.look.ask("SET", "s", 1)
-        client.send(command(*words))
-        wait_until(lambda: any(pipe.held for pipe in pipes), "a reply is held")
-        assert front.look.ask("CLIENT", "KILL", "ID", own) == 1
-        rounds(front.proxy)
-        for pipe in pipes:
-            pipe.release()
-        assert client.closes()
-        assert client.quiet() in (b"", b"$1\r\n1\r\n", b":1\r\n")
-
-
 def test_client_that_closes_while_its_command_is_on_the_lane(pair: Pair) -> None:
     with held(pair) as (gate, front), front.clients(5) as clients:
         front.look.ask("SET", "s", "value")
@@ -992,70 +936,6 @@ def test_reply_beyond_the_servers_limit_closes_only_its_client(pair: Pair) -> No
     assert pair.look.ask("GET", "n") == b"6"
 
 
-# Redis does not check the bytes that end a line or a bulk; Valkey 9 does, and closes.
-LENIENT = (
-    b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv--",
-    b"*3\r\n$3\r\nSET\r\n$1\r\nk--$1\r\nv\r\n",
-    b"*3\r\n$3\r\nSET--$1\r\nk\r\n$1\r\nv\r\n",
-    b"*3\r\n$3\r\nSET\r\n$1\rXk\r\n$1\r\nv\r\n",
-    b"*3\rX$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n",
-    b"*2\r\n$3\r\nGET\r\n$1\r\nk\rX",
-    b"*2\r\n$3\r\nGET\r\n$1\r\nkX\n",
-    b"*2\r\n$3\r\nGET\r\n$1\r\nk\n\r",
-)
-
-
-@pytest.mark.parametrize("written", LENIENT)
-def test_lenient_forms_stay_private(pair: Pair, written: bytes) -> None:
-    with pair.clients(3) as (one, *others), pair.server.raw() as direct:
-        direct.send(written)
-        expected = frame(direct)
-        before = sorted(lanes(pair.look))
-        one.send(written)
-        for client in others:
-            client.send(command("INCR", "n"))
-        assert frame(one) == expected
-        for client in others:
-            assert frame(client).startswith(b":")
-        assert sorted(lanes(pair.look)) == before
-        if expected.startswith(b"-ERR Protocol"):
-            assert one.closes()
-        else:
-            assert shares(one, pair.look)
-
-
-def test_blocking_client_delays_no_other(pair: Pair) -> None:
-    with pair.clients(2) as (blocked, other):
-        blocked.send(command("BLPOP", "q", 0))
-        rounds(pair.proxy)
-        blocked.send(command("GET", "k"))
-        for at in range(10):
-            assert raw_reply(other, "SET", "k", at) == b"+OK\r\n"
-        assert raw_reply(other, "RPUSH", "q", "x") == b":1\r\n"
-        assert blocked.reply() == [b"q", b"x"]
-        assert blocked.reply() == b"9"
-
-
-def test_connection_state_keeps_the_client_private(pair: Pair) -> None:
-    look = pair.look
-    with pair.clients(3) as (one, two, three):
-        assert one.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
-        assert isinstance(one.ask("GET", "k"), ReplyError)
-        two.send(command("CLIENT", "TRACKING", "ON"))
-        two.reply()
-        assert not by_lane(two, look, "GET", "k")
-        three.send(command("CLIENT", "REPLY", "OFF") + command("GET", "k"))
-        three.send(command("SET", "k", 5))
-        three.send(command("CLIENT", "REPLY", "ON"))
-        assert three.reply() == "OK"
-        assert three.ask("GET", "k") == b"5"
-    with pair.client(3) as tracking, pair.client() as other:
-        assert raw_reply(tracking, "CLIENT", "TRACKING", "ON") == b"+OK\r\n"
-        raw_reply(tracking, "GET", "watched")
-        raw_reply(other, "SET", "watched", 1)
-        assert frame(tracking) == b">2\r\n$10\r\ninvalidate\r\n*1\r\n$7\r\nwatched\r\n"
-
-
 def test_watch_notices_changes_by_lane(pair: Pair) -> None:
     with pair.clients(2) as (one, other):
         for _ in range(3):
@@ -1066,24 +946,6 @@ def test_watch_notices_changes_by_lane(pair: Pair) -> None:
             assert one.ask("EXEC") is None
             assert shares(one, pair.look)
         assert pair.look.ask("GET", "k") == b"3"
-
-
-@pytest.mark.parametrize("one", ONE)
-def test_idle_private_connection_is_not_cut_while_its_client_is_active(one: str) -> None:
-    with (
-        harness.server(one, "--timeout", "1") as server,
-        harness.proxy(server, *SHARE) as proxy,
-        server.raw() as look,
-        proxy.raw() as client,
-    ):
-        join(client, look)
-        end = time.monotonic() + 2.4
-        count = 0
-        while time.monotonic() < end:
-            count += 1
-            assert raw_reply(client, "INCR", "n") == b":%d\r\n" % count
-            look.ask("PING")
-            time.sleep(0.05)
 
 
 def test_commands_on_a_lane_are_answered_before_the_proxy_ends(pair: Pair) -> None:
@@ -1218,55 +1080,3 @@ def test_changed_rights_apply_at_once(pair: Pair) -> None:
         look.ask("ACL", "DELUSER", "bob")
         bob.send(command("GET", "k"))
         assert bob.closes()
-
-
-# -- one client on both connections ----------------------------------------------------------------
-
-
-def test_each_connection_sees_writes_of_the_other(pair: Pair) -> None:
-    with pair.client() as client:
-        for at in range(60):
-            value = b"%d" % at
-            if at % 3 == 0:
-                assert raw_reply(client, "SET", "k", value) == b"+OK\r\n"  # shared
-                client.send(command("GET", "k") + command("STRLEN", "k"))  # private
-                assert frame(client) == bulk(value)
-                frame(client)
-            elif at % 3 == 1:
-                client.send(command("SET", "k", value) + command("PING"))
-                assert client.reply() == "OK"
-                assert client.reply() == "PONG"
-                assert raw_reply(client, "GET", "k") == bulk(value)
-            else:
-                client.send(command("SET", "k", value))
-                client.send(command("GET", "k"))
-                client.send(command("GETSET", "k", "x"))
-                client.send(command("GET", "k"))
-                assert client.reply() == "OK"
-                assert [client.reply() for _ in range(3)] == [value, value, b"x"]
-
-
-ENDINGS: tuple[tuple[Words, ...], ...] = (
-    (("DEL", "k"),),
-    (("UNLINK", "k"),),
-    (("PEXPIRE", "k", 0),),
-    (("RENAME", "k", "elsewhere"),),
-    (("SET", "k", "x"), ("DEL", "k")),
-    (("EXPIREAT", "k", 1),),
-)
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_clients_own_write_drops_cached_refusals(pair: Pair, protocol: int) -> None:
-    hit = ("RL.HIT", "k", 1, 60)
-    with pair.client(protocol) as client:
-        for at in range(60):
-            assert client.ask(*hit) == [0, 1, 0, -1, 60]
-            for _ in range(4):
-                answer = client.ask(*hit)
-                assert isinstance(answer, list)
-                assert answer[0] == 1
-            if at % 2:
-                client.ask("GET", "other")
-            for words in ENDINGS[at % len(ENDINGS)]:
-                raw_reply(client, *words)

@@ -56,7 +56,6 @@ from tests.harness import (
 from tests.info import lane_calls, script_calls
 from tests.integration.started import by_lane_of, client_list, lanes
 from tests.integration.test_exact_limits import Monitor
-from tests.processes import paused
 
 Word = bytes | str | int
 Words = tuple[Word, ...]
@@ -551,16 +550,6 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
         assert raw.reply() == ADMITTED
 
 
-@ON_ONE_ENGINE
-def test_stopped_server_ends_cached_answers_within_a_second(parts: Parts) -> None:
-    with parts.proxy.raw() as raw:
-        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        with paused(parts.server.pid):
-            assert hit_until_uncached(raw, lambda silent_s: silent_s > 0.3) < MOST_S + SLOW_S
-        reply = raw.reply()
-        assert isinstance(reply, list) and reply[0] == 1
-
-
 CLOCK: Final = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -708,13 +697,6 @@ def test_entry_belongs_to_one_user_database_key_and_rule(parts: Parts) -> None:
         assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("NOPERM")
         assert raw.ask(*warm) is not None
         admin.ask("ACL", "DELUSER", "poor", "rich")
-
-
-def test_key_of_another_type_is_an_error(parts: Parts) -> None:
-    with parts.proxy.raw() as raw:
-        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
-        assert raw.ask("SET", KEY, "x") == "OK"
-        assert str(raw.ask("RL.HIT", KEY, *RULE)).startswith("WRONGTYPE")
 
 
 # -- what the cache answers ------------------------------------------------------------------------
@@ -887,32 +869,6 @@ def test_capacity_zero_caches_nothing(own_server: RedisServer) -> None:
             raw.ask("RL.HIT", KEY, *RULE)
         assert parts.script_calls() == before + 50
         assert all("t" not in row["flags"] for row in lanes(own_server, parts.admin))
-
-
-def test_cache_of_two_entries_stays_correct(own_server: RedisServer) -> None:
-    chance = random.Random(2)
-    with parts_of(own_server, "--denial-cache", "2") as parts, parts.proxy.raw() as raw:
-        by_lane_of(own_server, raw, "warm", parts.admin)
-        checker = ReplyChecker(parts.admin)
-        for _ in range(600):
-            key = f"few:{int(chance.paretovariate(0.7)) % 30}"
-            for _ in range(chance.choice((1, 1, 5))):
-                _, wrong = checker.hit(raw, ("RL.HIT", key, 1, "0.3"))
-                assert not wrong
-            if chance.random() < 0.1:
-                raw.ask("DEL", key)
-        cache_refusal(parts, raw, "RL.HIT", "a", *RULE)
-        cache_refusal(parts, raw, "RL.HIT", "b", *RULE)
-        before = parts.script_calls()
-        for _ in range(20):
-            raw.ask("RL.HIT", "a", *RULE)
-            raw.ask("RL.HIT", "b", *RULE)
-        assert parts.script_calls() <= before + 2
-        for n in range(20):  # entries in use stay, others are evicted
-            raw.ask("RL.HIT", f"once:{n}", *RULE)
-            raw.ask("RL.HIT", f"once:{n}", *RULE)
-            raw.ask("RL.HIT", "a", *RULE)
-        assert parts.script_calls() <= before + 40 + 6
 
 
 MB: Final = 1 << 20

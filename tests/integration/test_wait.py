@@ -176,10 +176,6 @@ def check_served_in_order(
     assert script_calls(seen) <= 3 * count + 5
 
 
-def test_fifty_clients_are_served_in_order_of_arrival(server: RedisServer, front: Proxy) -> None:
-    check_served_in_order(server, front, 50, 10, 1)
-
-
 def test_clients_are_served_in_order_on_every_engine(
     redis_server: RedisServer, proxy: Proxy
 ) -> None:
