@@ -31,7 +31,7 @@ PING = bulks(b"PING")
 
 
 class Clock(asyncio.BaseEventLoop):
-    """A loop that never runs, and tells the time it is told."""
+    """A loop that never runs, with a time that the test sets."""
 
     now = 1000.0
 
@@ -141,7 +141,7 @@ class Bench:
             turn()
 
     def after(self, seconds: float) -> None:
-        """A sweep, so many seconds later."""
+        """A sweep, `seconds` later."""
         self.clock.now += seconds
         self.clients.sweep()
 

@@ -1,4 +1,4 @@
-"""clients: who is admitted, which clients a sweep checks, and who has gone."""
+"""clients: which are admitted, which a sweep checks, and which have left."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -14,17 +12,12 @@ from rlproxy.downstream import connection, lingering_close
 from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
-from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, PIECE, STAYS_S
-from rlproxy.net.peers import NOBODY
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.connection_state import RAW
 from rlproxy.session.waits import WAIT_HELD
 
 from tests.unit.downstream.bench import (
-    CONFIG,
     PING,
     Bench,
-    Client,
     Transport,
     connected,
     private_of,
@@ -46,22 +39,12 @@ def test_idle() -> None:
     assert not bench.said
 
 
-def test_nobody_is_idle_who_waits_for_an_answer() -> None:
+def test_a_client_that_waits_for_a_reply_is_not_idle() -> None:
     bench = Bench(idle_timeout_s=10.0)
     client = bench.client()
     client.protocol.data_received(PING)  # (Redis is never there)
     bench.after(100)
     assert not client.transport.closed
-
-
-def test_many_clients_are_looked_at_in_turn() -> None:
-    bench = Bench(idle_timeout_s=10.0)
-    clients = [bench.client() for _ in range(5000)]
-    closed = []
-    for _ in range(9):
-        bench.after(11)
-        closed.append(sum(client.transport.closed for client in clients))
-    assert closed == [625, 1250, 1875, 2500, 3125, 3750, 4375, 5000, 5000]
 
 
 def test_without_an_idle_timeout() -> None:
@@ -78,7 +61,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def test_who_reads_nothing_is_cut() -> None:
+def test_a_client_that_reads_nothing_is_cut() -> None:
     bench = Bench(write_timeout_s=10.0)
     client, other = bench.client(), bench.client()
     client.transport.waits = 5
@@ -92,7 +75,7 @@ def test_who_reads_nothing_is_cut() -> None:
     assert bench.said == [line]
 
 
-def test_who_reads_a_little_is_not() -> None:
+def test_a_client_that_reads_a_little_is_not_cut() -> None:
     bench = Bench(write_timeout_s=10.0)
     client = bench.client()
     for waits in range(20, 0, -1):
@@ -132,54 +115,6 @@ def test_without_a_write_timeout() -> None:
     assert not client.transport.aborted
 
 
-def test_all_of_it_may_change_while_they_are_served() -> None:
-    bench = Bench(max_clients=2)
-    clients = [bench.client() for _ in range(3)]
-    assert clients[2].transport.written == b"-ERR max number of clients reached\r\n"
-    assert [client.transport.ended for client in clients] == [False, False, True]
-    bench.clients.reconfigure(
-        dataclasses.replace(
-            CONFIG, max_clients=3, idle_timeout_s=5.0, deny_command=("ping",), write_timeout_s=3.0
-        )
-    )
-    assert not bench.client().transport.ended
-    assert bench.client().transport.ended
-    client = clients[0]
-    client.protocol.data_received(PING)
-    client.protocol.session.upstream_failed("no")
-    client.protocol.flush()
-    assert client.transport.written.startswith(b"-NOPERM command 'ping' is denied")
-    bench.after(5)
-    assert client.transport.closed
-
-
-def test_who_was_turned_away_is_counted_nowhere() -> None:
-    bench = Bench(max_clients=2, max_clients_per_address=1)
-    left = 0
-
-    def leave() -> None:
-        nonlocal left
-        left += 1
-
-    bench.clients.on_leave = leave
-    here, twice = bench.client(), bench.client()
-    unix = bench.client(peer=NOBODY)
-    full = bench.client(peer=NOBODY)
-    assert [each.transport.ended for each in (here, twice, unix, full)] == [False, True] * 2
-    assert bench.clients.addresses == {"127.0.0.1": 1}
-    for each in (twice, full):
-        each.protocol.connection_lost(None)
-    assert left == 2  # (whoever counts connections has counted these)
-    assert bench.clients.addresses == {"127.0.0.1": 1}
-    here.protocol.connection_lost(None)
-    assert bench.clients.addresses == {}
-    assert not bench.client().transport.ended
-    assert [line.partition(" (the")[0] for line in bench.said] == [
-        "turned away 1 client(s): max number of clients of one address reached",
-        "turned away 1 client(s): max number of clients reached",
-    ]
-
-
 def test_few_of_those_turned_away_linger() -> None:
     bench = Bench(max_clients=1)
     first = bench.client()
@@ -205,7 +140,7 @@ class Closing:
         assert not self.transport.closed
 
     def after(self, seconds: float) -> None:
-        """What the connection looks at meanwhile."""
+        """Let `seconds` pass; the connection looks every LOOK_S."""
         for _ in range(round(seconds / LOOK_S)):
             self.bench.clock.now += LOOK_S
             looks, self.bench.clock.later = self.bench.clock.later, []
@@ -267,7 +202,7 @@ def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None
     assert not silent.transport.ended
 
 
-def test_how_much_may_be_left_unread_and_when_a_silent_one_is_asked(
+def test_the_bound_of_unread_replies_and_the_probe_of_a_silent_client(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     assert Bench(max_unread=12345).client().transport.high == 12345
@@ -305,7 +240,7 @@ def test_a_full_read_is_a_turn() -> None:
 
 
 def test_a_long_pipeline_is_cut_into_turns() -> None:
-    """Who sends thousands of requests at once does not keep the others waiting for all of them."""
+    """A client that sends thousands of requests at once delays the others by one turn."""
     bench = Bench()
     client = bench.client()
     sent: list[int] = []
@@ -327,13 +262,13 @@ def test_a_long_pipeline_is_cut_into_turns() -> None:
 
 
 def wrong(number: int) -> bytes:
-    """Hits that are answered here, so that nobody waits for Redis."""
+    """Hits that the proxy answers itself."""
     return bulks(b"RL.HIT", b"wrong") * number
 
 
 def test_many_long_pipelines_share_a_turn() -> None:
-    """However many clients send thousands of requests: in one turn of the loop no more is done than
-    two or three of them would have done, each has its turn, and who sends little waits for nobody.
+    """With any number of clients that send thousands of requests, one turn of the loop does the
+    work of two or three of them. Each has its turn; a client that sends little waits for none.
     """
     bench = Bench()
     clients = [bench.client() for _ in range(20)]
@@ -361,7 +296,7 @@ def test_many_long_pipelines_share_a_turn() -> None:
     assert done() == [1000] * 20
 
 
-def test_who_has_gone_leaves_the_line() -> None:
+def test_a_client_that_has_left_is_not_queued() -> None:
     bench = Bench()
     clients = [bench.client() for _ in range(4)]
     for client in clients:
@@ -373,116 +308,6 @@ def test_who_has_gone_leaves_the_line() -> None:
     assert not bench.clients.scheduler._queue
     assert not bench.clients.scheduler.serving
     assert clients[3].transport.written.count(b"\n") == 1000
-
-
-def test_hits_of_a_client_that_leaves_replies_unread_are_held() -> None:
-    bench = Bench()
-    sent: list[int] = []
-    client = bench.client()
-    writes_to(client, sent, b"EVAL")
-    client.protocol.pause_writing()
-    client.protocol.data_received(bulks(b"RL.HIT", b"k", b"1", b"1") * 10)
-    assert sum(sent) == 0
-    client.protocol.resume_writing()
-    assert sum(sent) == 10
-
-
-def test_a_full_read_of_redis_is_a_turn_too() -> None:
-    bench = Bench()
-    client = bench.client()
-    writes_to(client, [])
-    redis = redis_of(client)
-    client.protocol.data_received(bulks(b"GET", b"large"))
-    private_of(client).data_received(b"$10000000\r\n" + b"x" * FULL_READ)
-    assert not redis.reading
-    bench.turn()
-    assert redis.reading
-    private_of(client).data_received(b"x" * (FULL_READ - 1))
-    assert redis.reading
-
-
-Member = tuple[Client, Transport, socket.socket]
-
-
-@pytest.fixture
-def crowd_of() -> Iterator[Callable[[Bench, int], list[Member]]]:
-    """Subscribers whose private connections are real sockets; the third is Redis' end."""
-    open_ = contextlib.ExitStack()
-
-    def crowd_of(bench: Bench, count: int) -> list[Member]:
-        found = []
-        for _ in range(count):
-            ours, theirs = map(open_.enter_context, socket.socketpair())
-            client = bench.client(ours)
-            redis = Transport(ours)
-            connected(client, redis)
-            client.protocol.session.private.state.lower(RAW)  # it subscribes
-            found.append((client, redis, theirs))
-        open_.callback(bench.clients.fan_out.close)
-        return found
-
-    with open_:
-        yield crowd_of
-
-
-CrowdOf = Callable[[Bench, int], list[Member]]
-
-
-def test_who_has_much_to_read_at_once_is_read_by_turns(crowd_of: CrowdOf) -> None:
-    bench = Bench()
-    fan_out = crowd_of(bench, 12)
-    piece = b">3\r\n" + b"x" * 16000
-    for client, _, _ in fan_out:
-        private_of(client).data_received(piece)
-    reading = [redis.reading for _, redis, _ in fan_out]
-    first = MANY // len(piece) + 1
-    assert reading == [True] * first + [False] * (12 - first)
-    for _, _, theirs in fan_out:
-        theirs.send(b"x")
-    bench.clients.fan_out._readable()
-    assert sum(redis.reading for _, redis, _ in fan_out) == first + PER_TURN
-    while not all(redis.reading for _, redis, _ in fan_out):
-        bench.clients.fan_out._readable()
-    bench.clock.soon.clear()
-    bench.clients.fan_out._all_read()
-    client, redis, _ = fan_out[first]
-    private_of(client).data_received(piece)  # alone: yet it belongs to the crowd,
-    assert not redis.reading
-    bench.clients.fan_out._readable()
-    bench.clock.now += 2 * STAYS_S  # until that was long ago
-    private_of(client).data_received(piece)
-    assert redis.reading
-    client, redis, _ = fan_out[first + 1]
-    private_of(client).data_received(piece)
-    private_of(client).data_received(piece[:PIECE])  # whoever brings little belongs to none
-    assert redis.reading
-
-
-def test_a_crowd_is_read_no_faster_than_its_clients_read(crowd_of: CrowdOf) -> None:
-    bench = Bench()
-    fan_out = crowd_of(bench, 8)
-    for client, _, theirs in fan_out:
-        private_of(client).data_received(b"x" * 16000)
-        theirs.send(b"x")
-    client, redis, _ = fan_out[-1]
-    assert not redis.reading
-    client.protocol.pause_writing()
-    for _ in range(8):
-        bench.clients.fan_out._readable()
-    assert not redis.reading
-    client.protocol.resume_writing()
-    assert redis.reading
-
-
-def test_a_connection_that_ends_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
-    bench = Bench()
-    fan_out = crowd_of(bench, 8)
-    for client, redis, _ in fan_out:
-        assert redis.sock is not None
-        redis.sock.close()
-        private_of(client).data_received(b"x" * 16000)
-        assert redis.reading  # (that is how its end is noticed)
-    assert not bench.clients.fan_out._turns
 
 
 @pytest.mark.skipif(not connection.NOTSENT_LOWAT, reason="there is no such option here")
@@ -516,7 +341,7 @@ def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> No
             assert client.protocol.session.requests.eof
 
 
-def test_who_asks_for_much_belongs_to_no_crowd() -> None:
+def test_a_client_with_large_replies_is_no_fan_out_reader() -> None:
     bench = Bench()
     for _ in range(8):
         client = bench.client()
@@ -524,18 +349,6 @@ def test_who_asks_for_much_belongs_to_no_crowd() -> None:
         client.protocol.data_received(bulks(b"GET", b"large"))
         private_of(client).data_received(b"$32000\r\n" + b"x" * 16000)
         assert redis_of(client).reading
-
-
-def test_who_is_gone_belongs_to_no_crowd(crowd_of: CrowdOf) -> None:
-    bench = Bench()
-    fan_out = crowd_of(bench, 8)
-    for client, _, _ in fan_out:
-        private_of(client).data_received(b"x" * 16000)
-    turns = bench.clients.fan_out._turns
-    assert len(turns) == 8 - MANY // 16000 - 1
-    for client, _, _ in fan_out:
-        private_of(client).connection_lost(None)
-    assert not turns
 
 
 def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="there is n
 
 
 class Pipe:
-    """A connection: `had` is what its turns were told."""
+    """A connection; `had` has the arguments of its turns."""
 
     def __init__(self, fan_out: FanOutReader) -> None:
         self.reads, self.writes = os.pipe()
@@ -60,7 +60,7 @@ def bench() -> Iterator[Bench]:
     made.loop.close()
 
 
-def test_a_crowd_is_who_comes_when_much_was_brought_in_this_turn(bench: Bench) -> None:
+def test_readers_after_much_input_in_a_tick_are_fan_out_readers(bench: Bench) -> None:
     fan_out = bench.fan_out
     assert not fan_out.many(10 * MANY)  # one that brings much is none
     assert fan_out.many(1)
@@ -101,7 +101,7 @@ def test_the_end_of_a_connection_is_something_to_read(bench: Bench) -> None:
     bench.pipes.clear()
 
 
-def test_who_is_gone_has_no_turn_and_its_number_is_another_ones(bench: Bench) -> None:
+def test_a_reader_that_has_left_has_no_turn_and_its_number_is_reused(bench: Bench) -> None:
     gone = bench.pipe()
     gone.watch()
     number = gone.reads
@@ -110,7 +110,7 @@ def test_who_is_gone_has_no_turn_and_its_number_is_another_ones(bench: Bench) ->
     other = bench.pipe()
     assert other.reads == number
     other.watch()
-    bench.fan_out.forget(number, gone.turn)  # (it is told of late)
+    bench.fan_out.forget(number, gone.turn)  # reported late
     os.write(other.writes, b"x")
     bench.turn()
     bench.turn()
@@ -118,7 +118,7 @@ def test_who_is_gone_has_no_turn_and_its_number_is_another_ones(bench: Bench) ->
     assert other.had == [False]
 
 
-def test_who_is_forgotten_has_no_turn(bench: Bench) -> None:
+def test_a_forgotten_reader_has_no_turn(bench: Bench) -> None:
     pipe = bench.pipe()
     pipe.watch()
     bench.fan_out.forget(pipe.reads, pipe.turn)

@@ -80,7 +80,7 @@ def test_names_are_there_once() -> None:
 
 
 @pytest.mark.parametrize("name", grammar.OPTIONS, ids=bytes.decode)
-def test_every_option_is_told(name: bytes) -> None:
+def test_every_option_is_in_an_entry(name: bytes) -> None:
     arguments = [
         argument
         for each in BY_NAME[name.lower()].arguments

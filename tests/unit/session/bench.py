@@ -115,13 +115,13 @@ def opened(context: WorkerContext | None = None) -> Bench:
     return bench
 
 
-def told(*heard: bytes) -> Bench:
-    """A client of whose first command, a PING, Redis has said `heard`."""
+def replied(*replies: bytes) -> Bench:
+    """A client whose first command is a PING; Redis has sent `replies` so far."""
     bench = Bench()
     bench.send(PING)
     bench.session.upstream_opened()
     assert bench.up() == PING
-    for data in heard:
+    for data in replies:
         bench.answer(data)
     return bench
 
@@ -135,7 +135,7 @@ def probed(context: WorkerContext | None = None) -> Bench:
 
 
 def unfenced(lane: FakeLane | None = None) -> Bench:
-    """A client whose hits may take the lane, and whom a lane has answered."""
+    """A client whose hits may take the lane, and that a lane has answered."""
     bench = probed()
     bench.lane = lane or bench.lane
     bench.session.fenced = False

@@ -37,7 +37,7 @@ def test_a_connection_that_failed_for_want_of_something_here_does_not() -> None:
     assert circuit.counts.connects_failed == 1
 
 
-def test_who_was_heard_just_now_is_there() -> None:
+def test_a_recent_reply_keeps_it_closed() -> None:
     circuit = CircuitBreaker()
     circuit.replied(5.0)
     circuit.connect_failed(5.0 + SETTLED_S / 2, "connection refused")
@@ -46,17 +46,17 @@ def test_who_was_heard_just_now_is_there() -> None:
     assert circuit.open
 
 
-@pytest.mark.parametrize(("heard", "opens"), [(9.0, True), (10.0, True), (10.1, False)])
-def test_late_hits_open_it_if_nothing_was_heard_since(heard: float, opens: bool) -> None:
+@pytest.mark.parametrize(("replied_at", "opens"), [(9.0, True), (10.0, True), (10.1, False)])
+def test_late_hits_open_it_without_a_later_reply(replied_at: float, opens: bool) -> None:
     circuit = CircuitBreaker()
-    circuit.replied(heard)
+    circuit.replied(replied_at)
     circuit.timed_out(3, 10.0, 11.0, 1.0)
     assert circuit.open is opens
     assert circuit.counts.timeouts == 3
     assert circuit.why == ("no answer within 1000 ms" if opens else "")
 
 
-def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
+def test_any_reply_closes_it_and_the_hits_without_redis_are_logged() -> None:
     logged: list[tuple[float, int]] = []
     circuit = CircuitBreaker()
     circuit.counts.failed = 7  # before
@@ -72,7 +72,7 @@ def test_any_reply_closes_it_and_what_was_answered_without_is_told() -> None:
     assert logged == [(3.5, 6)]
 
 
-def test_a_few_outages_a_minute_are_told_and_the_others_counted() -> None:
+def test_a_few_outages_a_minute_are_logged_and_the_others_counted() -> None:
     circuit = CircuitBreaker()
     logged = []
     for number in range(MOST_LOGGED + 3):

@@ -81,7 +81,7 @@ def test_denied_ones() -> None:
     }
 
 
-def test_both_rules_hold_and_the_operators_is_told_first() -> None:
+def test_both_rules_hold_and_the_error_names_the_operators() -> None:
     table = command_policy.table(("debug", "config|get"), True)
     assert error(table, "DEBUG x") == DENIED.format("debug")
     assert error(table, "CONFIG GET x") == DENIED.format("config|get")

@@ -81,8 +81,8 @@ def test_all(words: tuple[bytes, ...], native: bool, resp3: bool, theirs: bytes)
     ours = [entry for entry in ENTRIES if not native or entry.name != b"cl.throttle"]
     count = 3 if theirs else 0
     got = caught(b"*%d\r\n" % count + theirs, *words, native=native, resp3=resp3)
-    told = b"".join(Form(resp3).info(entry) for entry in ours)
-    assert got == b"*%d\r\n" % (count + len(ours)) + theirs + told
+    entries = b"".join(Form(resp3).info(entry) for entry in ours)
+    assert got == b"*%d\r\n" % (count + len(ours)) + theirs + entries
 
 
 @pytest.mark.parametrize("nil", [b"$-1\r\n", b"_\r\n", b"*-1\r\n"])

@@ -11,11 +11,11 @@ from rlproxy.session.deferred_handshake import MAX_BYTES, MAX_COMMANDS, Deferred
 OK = b"+OK\r\n"
 
 
-def take(greeting: DeferredHandshake, written: bytes) -> bytes:
+def take(handshake: DeferredHandshake, written: bytes) -> bytes:
     requests = RequestFramer()
     requests.feed(written)
     assert requests.next() == COMMAND
-    return greeting.take(requests, b"valkey", b"9.1.0")
+    return handshake.take(requests, b"valkey", b"9.1.0")
 
 
 def words(text: str) -> bytes:
@@ -23,7 +23,7 @@ def words(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "written",
     [
         "AUTH pw",
         "AUTH bob pw",
@@ -33,14 +33,14 @@ def words(text: str) -> bytes:
         "CLIENT SETINFO LIB-VER 8.1.0",
     ],
 )
-def test_what_is_answered_ok(said: str) -> None:
-    greeting = DeferredHandshake()
-    assert take(greeting, words(said)) == OK
-    assert greeting.begin() == words(said)
+def test_commands_that_are_answered_ok(written: str) -> None:
+    handshake = DeferredHandshake()
+    assert take(handshake, words(written)) == OK
+    assert handshake.begin() == words(written)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "written",
     [
         "GET k",
         "PING",
@@ -64,17 +64,17 @@ def test_what_is_answered_ok(said: str) -> None:
         "CLIENT REPLY OFF",
     ],
 )
-def test_what_is_not_taken(said: str) -> None:
-    greeting = DeferredHandshake()
-    assert take(greeting, words(said)) == b""
-    assert greeting.begin() == b""
+def test_commands_that_are_not_answered(written: str) -> None:
+    handshake = DeferredHandshake()
+    assert take(handshake, words(written)) == b""
+    assert handshake.begin() == b""
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_hello_tells_what_redis_tells(protocol: int) -> None:
-    greeting = DeferredHandshake()
+def test_the_reply_to_hello_has_the_fields_of_redis(protocol: int) -> None:
+    handshake = DeferredHandshake()
     reader = hiredis.Reader()
-    reader.feed(take(greeting, words(f"HELLO {protocol} AUTH bob pw SETNAME me")))
+    reader.feed(take(handshake, words(f"HELLO {protocol} AUTH bob pw SETNAME me")))
     found = reader.gets()
     if protocol == 2:
         assert isinstance(found, list)
@@ -89,30 +89,30 @@ def test_hello_tells_what_redis_tells(protocol: int) -> None:
         b"modules": [],
     }
     assert reader.gets() is False
-    # without a number it tells in the protocol that was agreed on
-    assert take(greeting, words("HELLO")).startswith(b"%" if protocol == 3 else b"*14")
+    # without a number the reply is in the protocol that was agreed on
+    assert take(handshake, words("HELLO")).startswith(b"%" if protocol == 3 else b"*14")
 
 
 def test_what_most_servers_do_not_know_either() -> None:
-    greeting = DeferredHandshake()
+    handshake = DeferredHandshake()
     maintenance = words("CLIENT maint_notifications ON moving-endpoint-type internal-ip")
-    assert take(greeting, maintenance).startswith(b"-ERR unknown subcommand")
-    assert greeting.begin() == b""
+    assert take(handshake, maintenance).startswith(b"-ERR unknown subcommand")
+    assert handshake.begin() == b""
 
 
 def test_as_it_was_written() -> None:
-    greeting = DeferredHandshake()
-    assert take(greeting, b"select 3\r\n") == OK
-    assert take(greeting, words("AUTH pw")) == OK
-    assert greeting.begin() == b"select 3\r\n" + words("AUTH pw")
+    handshake = DeferredHandshake()
+    assert take(handshake, b"select 3\r\n") == OK
+    assert take(handshake, words("AUTH pw")) == OK
+    assert handshake.begin() == b"select 3\r\n" + words("AUTH pw")
 
 
 def test_bounded() -> None:
-    greeting = DeferredHandshake()
+    handshake = DeferredHandshake()
     for _ in range(MAX_COMMANDS):
-        assert take(greeting, words("SELECT 3")) == OK
-    assert take(greeting, words("SELECT 3")) == b""
-    greeting = DeferredHandshake()
-    assert take(greeting, words("AUTH " + "x" * MAX_BYTES)) == b""
-    assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == OK
-    assert take(greeting, words("AUTH " + "x" * (MAX_BYTES // 2))) == b""
+        assert take(handshake, words("SELECT 3")) == OK
+    assert take(handshake, words("SELECT 3")) == b""
+    handshake = DeferredHandshake()
+    assert take(handshake, words("AUTH " + "x" * MAX_BYTES)) == b""
+    assert take(handshake, words("AUTH " + "x" * (MAX_BYTES // 2))) == OK
+    assert take(handshake, words("AUTH " + "x" * (MAX_BYTES // 2))) == b""

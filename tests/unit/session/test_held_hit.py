@@ -63,7 +63,7 @@ def test_an_admitted_hit_ends_with_its_reply(by_lane: bool) -> None:
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
-def test_a_refused_hit_asks_again_when_its_time_has_come(by_lane: bool) -> None:
+def test_a_refused_hit_is_sent_again_after_its_retry_after(by_lane: bool) -> None:
     held = Held(by_lane=by_lane)
     held.start()
     held.up()
@@ -88,7 +88,7 @@ def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
 
 
 @pytest.mark.parametrize("why", ["owing", "no room"])
-def test_it_asks_privately_where_the_lane_is_not_for_it(why: str) -> None:
+def test_it_takes_the_private_connection_where_the_lane_is_unusable(why: str) -> None:
     held = Held()
     if why == "owing":
         held.private.slots.expect_one()
@@ -139,7 +139,7 @@ def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
     assert [r.integers(reply)[0] for reply in held.got] == [1]
 
 
-def test_the_end_of_file_asks_a_last_time() -> None:
+def test_the_end_of_file_causes_a_last_call() -> None:
     held = Held()
     held.start()
     held.reply(refused(3_000_000))

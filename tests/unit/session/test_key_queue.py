@@ -9,13 +9,12 @@ from rlproxy.resp import encoding as r
 from rlproxy.session import key_queue
 from rlproxy.session.call import Call, Caller
 
-from tests.unit.ratelimit.test_wait_queue import Clock
-from tests.unit.ratelimit.test_wait_queue import script_reply as says
+from tests.unit.ratelimit.test_wait_queue import Clock, script_reply
 from tests.unit.session.parts import call_of, rule
 
 KEY = b"$1\r\nk\r\n"
-ROOM = says(0, 10, 4, -1, 1_000_000)  # a look that found room
-FULL = says(1, 10, 0, 2_500_000, 9_000_000)
+ROOM = script_reply(0, 10, 4, -1, 1_000_000)  # a look that found room
+FULL = script_reply(1, 10, 0, 2_500_000, 9_000_000)
 
 
 class Queue:
@@ -34,7 +33,7 @@ class Queue:
         assert waiter is not None
         waiter.start()
         if refused:
-            waiter.answered(says(1, 10, 0, 5_000_000, 9_000_000))
+            waiter.answered(script_reply(1, 10, 0, 5_000_000, 9_000_000))
 
     def _end(self, reply: bytes) -> None:
         raise AssertionError(reply)
@@ -99,7 +98,7 @@ def test_a_look_with_room_is_refused_with_the_time_of_those_before_it() -> None:
 
 def test_a_look_without_room_is_refused_with_the_longer_time() -> None:
     queue = Queue()
-    long = says(1, 10, 0, 30_000_000, 9_000_000)
+    long = script_reply(1, 10, 0, 30_000_000, 9_000_000)
     assert r.integers(key_queue.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5
     assert r.integers(key_queue.edited(behind(queue), long, queue.waiting, 0))[3] == 30
 

@@ -63,7 +63,7 @@ def test_where_it_comes_first_it_waits_for_nothing(first: bytes) -> None:
     assert bench.send(first + SELECT + PING) == first + SELECT + PING
 
 
-def test_a_hello_that_names_nobody_waits_for_nothing() -> None:
+def test_a_hello_without_auth_waits_for_nothing() -> None:
     bench = opened()
     sent = PING + bulks(b"HELLO", b"3") + bulks(b"HELLO") + PING
     assert bench.send(sent) == sent
@@ -113,29 +113,6 @@ def test_where_the_client_has_sent_its_end_of_file_it_goes_at_once() -> None:
     assert bench.answer(popped + FIVE) == popped + FIVE  # (Redis has left the error out)
     bench.session.upstream_lost()
     assert bench.down() == b""  # so the hit is not reported as lost
-
-
-def test_it_waits_for_a_hit_on_the_lane() -> None:
-    bench = opened()
-    bench.send(HIT)
-    bench.answer(FIVE)
-    assert bench.send(HIT) == b""
-    assert bench.send(PING + AUTH + PING) == b""
-    assert bench.settle() == FIVE
-    assert bench.up() == PING
-    assert bench.answer(PONG) == PONG
-    assert bench.up() == AUTH + PING
-
-
-def test_behind_quit_nothing_is_sent_once_that_is_answered() -> None:
-    bench = opened()
-    quit_ = bulks(b"QUIT")
-    assert bench.send(quit_ + AUTH + HIT) == quit_
-    assert bench.answer(OK) == OK
-    bench.up()
-    bench.session.upstream_lost()
-    assert bench.down() == b""
-    assert bench.session.closed
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 40])

@@ -43,7 +43,7 @@ from tests.unit.session.bench import (
     numbered,
     opened,
     probed,
-    told,
+    replied,
 )
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
@@ -52,7 +52,7 @@ REFUSED = r.five(1, 10, 0, 5, 5)
 NIL = b"*-1\r\n"
 
 
-def test_so_many_hits_are_on_their_way_at_once_on_the_private_connection() -> None:
+def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
     """What waits behind them goes when half of them are answered."""
     bench = opened()
     sent = bench.send(BLPOP + HIT * 200 + PING)
@@ -65,7 +65,7 @@ def test_so_many_hits_are_on_their_way_at_once_on_the_private_connection() -> No
     assert bench.send(HIT) == b""  # none overtakes
 
 
-def test_so_many_wrong_ones_wait_for_their_place() -> None:
+def test_wrong_hits_that_wait_for_their_place_are_bounded() -> None:
     bench = opened()
     assert bench.send(BLPOP + (WRONG_HIT + PING) * 200) == BLPOP + PING * MAX_CLIENT_HITS
     out = bench.answer(NIL + PONG * MAX_CLIENT_HITS)
@@ -89,7 +89,7 @@ def test_a_transaction_is_not_cut() -> None:
     assert sent == bulks(b"MULTI") + in_place() * 200
 
 
-def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
+def test_clients_become_backlogged_and_stop_being_so() -> None:
     lane = FakeLane()
     shared = context_of(lane)
     benches = [probed(context=shared) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_those_who_have_more_in_hand_share_what_each_may_have_alone() -> None:
     second.send(HIT * 200)
     assert shared.budget.backlogged == 2
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS
-    third.send(HIT)  # who has less is not concerned
+    third.send(HIT)  # a client with fewer hits is not affected
     assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
     calls, lane.calls = lane.calls, []
     for call in calls:
@@ -271,7 +271,7 @@ def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None
     assert bench.send(HIT + PING) == in_place() + PING
 
 
-def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
+def test_large_input_waits_for_the_next_tick_once_the_work_is_spent() -> None:
     bench = opened()
     shared = bench.session.context
     shared.budget.work = TICK_WORK
@@ -288,7 +288,7 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
     bench.session.receive(much)
     assert bench.up() == much
     assert shared.budget.work > SMALL // len(PING)
-    for opens in (True, False):  # likewise when many get what they waited for at once
+    for opens in (True, False):  # also when many get at once what they waited for
         bench = Bench()
         bench.session.receive(much)
         bench.session.context.budget.work = TICK_WORK
@@ -304,7 +304,7 @@ def test_who_sends_much_waits_for_a_turn_where_much_was_done() -> None:
 
 
 def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
-    """Wrong hits of one who uses a lane, blank lines, and hits that are answered without Redis."""
+    """Wrong hits of a client that uses a lane, blank lines, and hits answered without Redis."""
     wrong = 3 * CLIENT_WORK // WORK_OF_OURS
     bench = probed()
     bench.session.receive(WRONG_HIT * wrong)
@@ -329,8 +329,8 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
 
 def test_a_command_that_is_not_whole_is_read_on() -> None:
     """However little may wait of a client: what would make it a command is to come."""
-    for heard in ([], [NOAUTH], [PONG]):
-        bench = told(*heard)
+    for replies in ([], [NOAUTH], [PONG]):
+        bench = replied(*replies)
         bench.send(b"echo " + b"a" * 60_000)
         assert not bench.session.full()
 

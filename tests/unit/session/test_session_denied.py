@@ -32,11 +32,6 @@ def bench() -> Bench:
     return denying(opened())
 
 
-def test_answered_here(bench: Bench) -> None:
-    assert bench.send(KEYS) == b""
-    assert bench.down() == NO_KEYS
-
-
 def test_in_its_place(bench: Bench) -> None:
     assert bench.send(PING, KEYS + PING) == PING * 2
     assert bench.down() == b""
@@ -116,14 +111,6 @@ def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
     assert bench.session.private.status == private_stream.NONE
 
 
-def test_behind_hits_on_the_lane_it_waits_for_them() -> None:
-    bench = denying(probed(), command_policy.table(("keys",), False))
-    bench.send(HIT)
-    assert bench.send(KEYS) == b""
-    assert bench.down() == b""
-    assert bench.settle() == FIVE + NO_KEYS
-
-
 def test_a_large_one_is_neither_sent_nor_held(bench: Bench) -> None:
     assert bench.send(b"*2\r\n$4\r\nKEYS\r\n$1000000\r\n") == b""
     assert bench.down() == NO_KEYS
@@ -146,14 +133,6 @@ def test_the_rest_of_config_waits_for_what_decides(bench: Bench) -> None:
     assert bench.send(get[-3:]) == get
     long = bulks(b"CONFIG", b"SET", b"dir", b"x" * 100_000)
     assert bench.send(long) == b""
-
-
-def test_while_redis_is_away() -> None:
-    bench = denying(Bench())
-    bench.send(KEYS + PING)
-    bench.session.upstream_failed("no answer")
-    assert bench.down() == NO_KEYS + b"-UPSTREAMDOWN cannot reach Redis at redis:1: no answer\r\n"
-    assert bench.session.context.stats.errors == {"denied": 1}
 
 
 def test_one_whose_end_has_not_come_while_redis_is_away() -> None:

@@ -8,7 +8,6 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 
 from tests.unit.session.bench import (
-    ARITY,
     DOWN,
     FIVE,
     HIT,
@@ -23,19 +22,6 @@ from tests.unit.session.bench import (
 )
 
 
-def test_upstream_failed_answers_what_waited_and_the_client_stays() -> None:
-    bench = Bench()
-    bench.send(PING + HIT + b"\r\n" + WRONG_HIT + bulks(b"RL.HELP"))
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN * 2 + ARITY + DOWN
-    assert not bench.session.closed
-    assert bench.session.private.status == private_stream.NONE
-    bench.send(PING)
-    assert bench.session.private.status == private_stream.OPENING
-    bench.session.upstream_opened()
-    assert bench.up() == PING
-
-
 def test_upstream_failed_keeps_an_unfinished_command() -> None:
     bench = Bench()
     bench.send(PING + HIT[:-4])
@@ -44,18 +30,6 @@ def test_upstream_failed_keeps_an_unfinished_command() -> None:
     bench.send(HIT[-4:])
     bench.session.upstream_opened()
     assert bench.up() == in_place()
-
-
-def test_upstream_failed_inside_a_big_value() -> None:
-    bench = Bench()
-    value = bulks(b"SET", b"k", b"FLUSHALL\r\n" * 1000)
-    bench.send(value[:100])
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN
-    bench.send(value[100:] + PING)
-    assert bench.session.private.status == private_stream.OPENING
-    bench.session.upstream_opened()
-    assert bench.up() == PING
 
 
 def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
@@ -67,14 +41,6 @@ def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
     if bench.session.private.status == private_stream.OPENING:
         bench.session.upstream_opened()
     assert b"FLUSHALL" not in bench.up()
-
-
-def test_quit_is_answered_without_redis() -> None:
-    bench = Bench()
-    bench.send(PING + bulks(b"QUIT") + PING)
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN + b"+OK\r\n"
-    assert bench.session.closed
 
 
 LOSSES = [
@@ -122,20 +88,6 @@ def test_upstream_lost_and_then_the_lane_too() -> None:
     bench.session.resume()
     assert bench.down() in (FIVE, FIVE + r.LOST)
     assert bench.session.closed
-
-
-def test_calls_that_were_never_sent_go_private() -> None:
-    bench = probed()
-    bench.send(HIT + WRONG_HIT + HIT, HIT)
-    calls = bench.lane.calls[:]
-    bench.session.lane_answered(calls[0], r.LOST)
-    for call in calls[1:]:
-        bench.session.lane_returned(call)
-    bench.session.resume()
-    assert bench.up() == in_place() * 2
-    assert bench.down() == r.LOST + ARITY
-    assert bench.answer(FIVE * 2) == FIVE * 2
-    assert not bench.session.outstanding()
 
 
 def test_calls_that_were_never_sent_go_before_what_waited() -> None:

@@ -11,7 +11,6 @@ from rlproxy.resp.requests import MAX_RL_BYTES
 from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
 
 THROTTLE = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
-PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
 REFUND = bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")
 FAMILY = {
     b"RL.REFUND": REFUND,
@@ -72,23 +71,3 @@ def test_a_long_one_streams_to_the_server() -> None:
     cut = MAX_RL_BYTES + 100
     assert bench.send(long[:cut], long[cut:], PING) == long + PING
     assert bench.answer(b"-ERR theirs\r\n", PONG) == b"-ERR theirs\r\n" + PONG
-
-
-def test_rl_throttle_stays_ours() -> None:
-    bench = probed()
-    bench.session.context.server.has_throttle = True
-    bench.send(FAMILY[b"RL.THROTTLE"])
-    assert len(bench.lane.calls) == 1
-
-
-# -- looks -----------------------------------------------------------------------------------------
-
-
-def test_a_look_goes_by_eval_in_multi_too() -> None:
-    bench = opened()
-    sent = bench.send(PEEK)
-    assert sent.startswith(b"*9\r\n$4\r\nEVAL\r\n")
-    assert b"\r\npeek\r\n" in sent
-    bench = probed()
-    multi = bulks(b"MULTI")
-    assert bench.send(multi + PEEK).startswith(multi + b"*9\r\n$4\r\nEVAL\r\n")

@@ -19,7 +19,7 @@ from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot
 from rlproxy.session.timeouts import HitTimeouts
 
-from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened, probed
 
 COUNT = bulks(b"COMMAND", b"COUNT")
 ALL = bulks(b"COMMAND")
@@ -33,7 +33,7 @@ GET_SETS = GET.replace(b"*2", b"~2").replace(b"*1", b"~1")
 NOPERM = b"-NOPERM no\r\n"
 
 
-TOLD = [Form(False).info(entry) for entry in ENTRIES]
+INFOS = [Form(False).info(entry) for entry in ENTRIES]
 HELP_DOCS = next(Form(True).docs(entry) for entry in ENTRIES if entry.name == b"rl.help")
 NAMES = b"".join(bulk(entry.name) for entry in ENTRIES)
 PAIR = bulk(b"get") + b"%1\r\n" + bulk(b"group") + bulk(b"string")
@@ -47,8 +47,8 @@ ROWS: dict[str, tuple[bytes, bytes, bytes, bytes]] = {
         b":240\r\n",
         b":%d\r\n" % (240 + OURS),
     ),
-    "all": (ALL, ALL, b"*2\r\n" + GET * 2, b"*%d\r\n" % (2 + OURS) + GET * 2 + b"".join(TOLD)),
-    "INFO": (INFO, INFO, b"*2\r\n" + GET + b"$-1\r\n", b"*2\r\n" + GET + TOLD[0]),
+    "all": (ALL, ALL, b"*2\r\n" + GET * 2, b"*%d\r\n" % (2 + OURS) + GET * 2 + b"".join(INFOS)),
+    "INFO": (INFO, INFO, b"*2\r\n" + GET + b"$-1\r\n", b"*2\r\n" + GET + INFOS[0]),
     "DOCS": (DOCS, DOCS, b"%1\r\n" + PAIR, b"%2\r\n" + PAIR + HELP_DOCS),
     "DOCS of ours alone": (DOCS, DOCS, b"%0\r\n", b"%1\r\n" + HELP_DOCS),
     "LIST": (
@@ -75,22 +75,6 @@ def row(request: pytest.FixtureRequest) -> tuple[bytes, bytes, bytes, bytes]:
 
 def each(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
-
-
-def test_whole(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, up, reply, expected = row
-    bench = opened()
-    assert bench.send(request) == up
-    assert bench.answer(reply) == expected
-    assert not bench.session.outstanding()
-
-
-def test_byte_by_byte(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, up, reply, expected = row
-    bench = opened()
-    assert bench.send(*each(request)) == up
-    assert bench.answer(*each(reply)) == expected
-    assert not bench.session.outstanding()
 
 
 def test_in_a_pipeline(row: tuple[bytes, bytes, bytes, bytes]) -> None:
@@ -123,39 +107,9 @@ def test_the_protocol_is_that_of_the_reply() -> None:
     bench.send(ALL + hello + INFO + ALL)
     bench.answer(b"*1\r\n" + GET + b"%0\r\n")
     sets = [Form(True).info(entry) for entry in ENTRIES]
-    told = b"*2\r\n" + GET_SETS + sets[0]
-    told += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
-    assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == told
-
-
-def test_it_waits_for_the_lane(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, up, reply, expected = row
-    bench = probed()
-    assert bench.send(HIT, request) == b""
-    assert bench.settle() == FIVE
-    assert bench.up() == up
-    assert bench.answer(reply) == expected
-
-
-NOT_PLAIN = [
-    (bulks(b"MULTI"), b"+OK\r\n"),
-    (bulks(b"FOO"), b"-ERR unknown command 'FOO'\r\n"),
-    (bulks(b"CLIENT", b"TRACKING", b"ON"), b"+OK\r\n"),
-    (bulks(b"SUBSCRIBE", b"c"), b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"),
-    (bulks(b"CLIENT", b"REPLY", b"ON"), b"+OK\r\n"),
-]
-
-
-@pytest.mark.parametrize(("before", "answer"), NOT_PLAIN)
-def test_untouched_where_the_session_is_not_plain(
-    row: tuple[bytes, bytes, bytes, bytes], before: bytes, answer: bytes
-) -> None:
-    request, _, reply, _ = row
-    bench = opened()
-    assert bench.send(before) == before
-    assert bench.answer(answer) == answer
-    assert bench.send(request) == request
-    assert bench.answer(*each(reply)) == reply
+    expected = b"*2\r\n" + GET_SETS + sets[0]
+    expected += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
+    assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected
 
 
 def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
@@ -183,15 +137,6 @@ def test_arguments_too_long_to_be_looked_at(reply: bytes) -> None:
     assert bench.answer(nils) == nils
 
 
-def test_several_names() -> None:
-    bench = opened()
-    request = bulks(b"COMMAND", b"INFO", *[b"rl.hit", b"get"] * 10)
-    assert bench.send(request + PING) == request + PING
-    reply = b"*20\r\n" + (b"$-1\r\n" + GET) * 10 + PONG
-    assert bench.answer(reply) == b"*20\r\n" + (TOLD[0] + GET) * 10 + PONG
-    assert not bench.session.outstanding()
-
-
 @pytest.mark.parametrize("words", [[b"INFO"], [b"GETKEYS", b"RL.RESET"]])
 def test_what_would_have_to_be_remembered_at_length_passes_untouched(words: list[bytes]) -> None:
     bench = opened()
@@ -207,7 +152,7 @@ def test_an_edited_reply_leaves_once_it_is_whole() -> None:
     assert bench.answer(b"*1000\r\n" + GET + GET[:9]) == b""
     assert bench.answer(GET[9:] + GET * 997 + GET[:-2]) == b""
     assert bench.session.outstanding()
-    ours = b"".join(TOLD)
+    ours = b"".join(INFOS)
     assert bench.answer(GET[-2:] + PONG) == b"*%d\r\n" % (1000 + OURS) + GET * 1000 + ours + PONG
     assert not bench.session.outstanding()
 
@@ -253,15 +198,6 @@ def test_what_is_no_resp_goes_on_as_it_comes() -> None:
     assert bench.answer(b"x") == b"x"
 
 
-def test_native_throttle() -> None:
-    bench = opened()
-    bench.session.context.server.has_throttle = True
-    bench.send(COUNT + LIST)
-    listed = NAMES.replace(bulk(b"cl.throttle"), b"")
-    expected = b":%d\r\n*%d\r\n" % (239 + OURS, OURS - 1) + listed
-    assert bench.answer(b":240\r\n*0\r\n") == expected
-
-
 def test_where_no_more_is_counted_nothing_is_edited(monkeypatch: pytest.MonkeyPatch) -> None:
     if reply_slots.__file__.endswith(".so"):
         pytest.skip("compiled: its constants are fixed")
@@ -271,14 +207,7 @@ def test_where_no_more_is_counted_nothing_is_edited(monkeypatch: pytest.MonkeyPa
     assert bench.answer(b":240\r\n") == b":240\r\n"
 
 
-def test_upstream_unreachable() -> None:
-    bench = Bench()
-    bench.session.receive(INFO)
-    bench.session.upstream_failed("connection refused")
-    assert bench.down().startswith(b"-UPSTREAMDOWN")
-
-
-# -- Catch by itself ---------------------------------------------------------------
+# -- Catch alone -------------------------------------------------------------------
 
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:

@@ -14,6 +14,7 @@ from tests.unit.session.bench import (
 )
 from tests.unit.session.waiting import (
     ADMITTED,
+    ADMITTED_REPLY,
     DISCARD,
     EXEC,
     HIT,
@@ -22,11 +23,8 @@ from tests.unit.session.waiting import (
     MULTI,
     OK,
     QUEUED,
+    REFUSED_REPLY,
     RULE,
-    SHAPED,
-    SHAPED_RULE,
-    TOLD,
-    TOLD_LATER,
     WAITING,
     World,
     absent,
@@ -43,26 +41,11 @@ def test_in_a_transaction_it_acts_as_if_absent() -> None:
     assert client.send(WAITING + PING) == absent() + PING
     assert client.answer(QUEUED * 2) == QUEUED * 2
     assert client.send(EXEC) == EXEC
-    out = b"*2\r\n" + TOLD_LATER + PONG
+    out = b"*2\r\n" + REFUSED_REPLY + PONG
     assert client.answer(out) == out
     assert world.waiting.count == 0
     assert client.send(WAITING) != b"" or world.calls()
     assert world.waiting.count == 1
-
-
-def test_a_whole_transaction_in_one_write() -> None:
-    world = World()
-    client = world.client()
-    replies = OK + QUEUED * 2 + b"*2\r\n" + TOLD_LATER * 2 + PONG
-    sent = client.send(MULTI + WAITING + SHAPED + EXEC + PING)
-    sent += client.up()
-    out = b""
-    for frame in (OK, QUEUED, QUEUED, b"*2\r\n" + TOLD_LATER * 2, PONG):
-        out += client.answer(frame)
-        sent += client.up()
-    assert sent == MULTI + absent() + absent(SHAPED_RULE) + EXEC + PING
-    assert out == replies
-    assert client.idle()
 
 
 @pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
@@ -78,7 +61,7 @@ def test_behind_a_transaction_in_one_write_it_waits(end: bytes, reply: bytes) ->
     world.clock.advance(2)
     assert client.up() == b""
     world.lane_answers(ADMITTED)
-    assert client.down() == TOLD
+    assert client.down() == ADMITTED_REPLY
     assert client.up() == PING
 
 
@@ -120,7 +103,7 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
     before: bytes, reply: bytes, answered: bool
 ) -> None:
     world = World()
-    waits = world.waits()  # and hits don't mind those who wait either
+    waits = world.waits()  # hits are sent although another hit waits
     client = world.client()
     client.send(before)
     if answered and reply:
@@ -146,7 +129,7 @@ def test_behind_asking_it_acts_as_if_absent(answered: bool) -> None:
     else:
         assert client.send(asking + WAITING) == asking + absent()
         assert client.answer(OK) == OK
-    assert client.answer(TOLD_LATER) == TOLD_LATER
+    assert client.answer(REFUSED_REPLY) == REFUSED_REPLY
     assert (client.up(), world.on_lanes()) == (b"", [])
 
 
@@ -164,7 +147,7 @@ def test_too_many_wait_already() -> None:
             world.waiting.join((0, b"%d" % number), hit, nothing, nothing, nothing, nothing)
         )
     assert client.send(WAITING + PING) == absent() + PING
-    assert client.answer(TOLD_LATER + PONG) == TOLD_LATER + PONG
+    assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
     waiter = others.pop()
     assert waiter is not None
     waiter.cancel()

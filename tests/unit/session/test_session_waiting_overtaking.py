@@ -1,4 +1,4 @@
-"""session: hits without WAIT do not overtake; what gives quota back wakes who waits."""
+"""session: hits without WAIT do not overtake; returned quota wakes waiting hits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.unit.session.bench import (
 )
 from tests.unit.session.waiting import (
     ADMITTED,
+    ADMITTED_REPLY,
     BEHIND,
     DISCARD,
     EXEC,
@@ -26,7 +27,6 @@ from tests.unit.session.waiting import (
     NIL,
     OK,
     QUEUED,
-    TOLD,
     WAITING,
     World,
     absent,
@@ -34,7 +34,7 @@ from tests.unit.session.waiting import (
     look,
 )
 
-# -- those who don't wait --------------------------------------------------------------------------
+# -- hits without WAIT ----------------------------------------------------------------------------
 
 
 def test_a_hit_does_not_overtake_by_lane() -> None:
@@ -48,7 +48,7 @@ def test_a_hit_does_not_overtake_by_lane() -> None:
     world.clock.advance(2)
     assert len(world.calls()) == 1
     world.lane_answers(ADMITTED)
-    assert waits.down() == TOLD
+    assert waits.down() == ADMITTED_REPLY
     client.send(HIT)
     assert world.on_lanes() == [absent(HIT_RULE)]
 
@@ -73,16 +73,6 @@ def test_a_hit_that_was_looked_at_while_its_lane_was_lost() -> None:
     assert client.down() == r.LOST
     assert client.up() == look(HIT_RULE)
     assert client.answer(LOOKED) == BEHIND
-    assert client.idle()
-
-
-def test_an_error_for_a_hit_that_was_looked_at() -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    wrong = b"-WRONGTYPE Operation against a key script: x, on @user_script:1.\r\n"
-    client.send(HIT)
-    assert client.answer(wrong) == r.clean_error(wrong)
     assert client.idle()
 
 
@@ -116,16 +106,6 @@ def test_behind_a_transaction_in_one_write_it_does_not(end: bytes, reply: bytes)
     assert client.answer(LOOKED) == BEHIND
 
 
-def test_another_database_has_another_queue() -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    select = bulks(b"SELECT", b"3")
-    client.send(select)
-    client.answer(OK)
-    assert client.send(HIT) == absent(HIT_RULE)
-
-
 def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
     world = World()
     waits = world.waits()
@@ -136,7 +116,7 @@ def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
     sent += client.up()
     assert sent == select + absent(HIT_RULE) + GET
     assert out + client.answer(FIVE + NIL) == OK + FIVE + NIL
-    # and there, where nobody waits in database 0
+    # and in that database, when no hit waits in database 0
     waits.vanishes()
     world.allowed = False
     three = world.client()
@@ -202,15 +182,6 @@ def test_throttles_don_t_overtake(name: bytes) -> None:
     assert client.answer(LOOKED) == BEHIND
 
 
-def test_the_servers_own_throttle_is_none_of_ours() -> None:
-    world = World()
-    world.settings.server.has_throttle = True
-    world.waits()
-    client = world.client()
-    throttle = bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60")
-    assert client.send(throttle) == throttle
-
-
 # -- what is given back ----------------------------------------------------------------------------
 
 GIVES = [
@@ -228,7 +199,7 @@ GIVES = [
 
 @pytest.mark.parametrize("pushes", [True, False])
 @pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
-def test_what_is_given_back_wakes_who_waits(
+def test_returned_quota_wakes_waiting_hits(
     command: bytes, answer: bytes, wakes: bool, pushes: bool
 ) -> None:
     world = World()
@@ -240,23 +211,11 @@ def test_what_is_given_back_wakes_who_waits(
     assert world.on_lanes() == ([attempt()] if wakes else [])
     if wakes:
         world.lane_answers(ADMITTED)
-        assert head.down() == TOLD
+        assert head.down() == ADMITTED_REPLY
         assert [call.caller for call in world.calls()] == [other.session]
 
 
-@pytest.mark.parametrize("command", [GIVES[0][0], GIVES[3][0]])
-def test_what_is_given_back_elsewhere_wakes_nobody(command: bytes) -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    client.send(bulks(b"SELECT", b"3"))
-    client.answer(OK)
-    client.send(command)
-    client.answer(b":1\r\n" if b"RESET" in command else FIVE)
-    assert world.calls() == []
-
-
-def test_a_refund_by_lane_wakes_who_waits() -> None:
+def test_a_refund_by_lane_wakes_waiting_hits() -> None:
     world = World()
     head = world.waits()
     client = world.probed()
@@ -265,10 +224,10 @@ def test_a_refund_by_lane_wakes_who_waits() -> None:
     assert client.down() == FIVE
     assert [call.caller for call in world.calls()] == [head.session]
     world.lane_answers(ADMITTED)
-    assert head.down() == TOLD
+    assert head.down() == ADMITTED_REPLY
 
 
-def test_what_is_given_back_in_a_transaction_is_passed_on_as_it_comes() -> None:
+def test_returned_quota_in_a_transaction_wakes_no_hit() -> None:
     world = World()
     world.waits()
     client = world.client()

@@ -11,11 +11,11 @@ from tests.unit.session.bench import (
 )
 from tests.unit.session.waiting import (
     ADMITTED,
+    ADMITTED_REPLY,
     BEHIND,
     HIT,
     LATER,
     LOOKED,
-    TOLD,
     WAITING,
     World,
     attempt,
@@ -34,7 +34,7 @@ def test_pushes_come_while_it_waits() -> None:
         out += client.answer(PUSH[at : at + 1])
     assert out == PUSH
     world.lane_answers(ADMITTED)
-    assert client.down() == TOLD
+    assert client.down() == ADMITTED_REPLY
     assert client.idle()
 
 
@@ -52,25 +52,15 @@ def test_half_a_push_is_finished_first(by_lane: bool) -> None:
     out = client.answer(PUSH[:-3])
     if world.calls():
         world.lane_answers(ADMITTED)
-        assert TOLD not in client.down()
+        assert ADMITTED_REPLY not in client.down()
         out += client.answer(PUSH[-3:])
     else:
         assert client.up() == attempt()
         out += client.answer(PUSH[-3:] + ADMITTED)
-    assert out == PUSH + TOLD
+    assert out == PUSH + ADMITTED_REPLY
     assert client.send(PING) == PING
     assert client.answer(PONG) == PONG
     assert client.idle()
-
-
-def test_half_a_push_when_its_time_to_ask_comes() -> None:
-    """It asks on its own connection then; the push is finished before anything else is read."""
-    world = World()
-    client = world.waits()
-    assert client.answer(PUSH[:4]) == PUSH[:4]
-    world.clock.advance(2)
-    assert client.up() == attempt()
-    assert client.answer(PUSH[4:] + ADMITTED) == PUSH[4:] + TOLD
 
 
 def test_half_a_push_and_then_nothing() -> None:

@@ -30,7 +30,7 @@ class Time:
         self.now = until
 
 
-def test_nothing_runs_while_nobody_is_watched() -> None:
+def test_nothing_runs_without_a_watched_client() -> None:
     time = Time(1.0)
     assert time.timers == []
     looks: list[float] = []
@@ -62,7 +62,7 @@ def test_it_looks_four_times_per_timeout_or_more(timeout_s: float, every: float)
     assert looks == pytest.approx([100.0 + every, 100.0 + 2 * every])
 
 
-def test_doubt_comes_at_half_the_timeout_unless_something_was_heard() -> None:
+def test_doubt_begins_at_half_the_timeout_without_a_reply() -> None:
     time = Time(1.0)
     time.timeouts.watch(lambda _: 100.0)
     time.run(100.48)

@@ -16,7 +16,7 @@ def test_the_table_names_every_wait_once() -> None:
     assert sorted(rows) == sorted(WAITS)
 
 
-def test_every_row_says_what_ends_the_wait_and_who_sets_it() -> None:
+def test_every_row_names_the_end_of_the_wait_and_its_setter() -> None:
     setter = r"(router|session|private stream)"
     for row in re.findall(r"^    WAIT_.*", TABLE, re.MULTILINE):
         assert re.fullmatch(rf"    WAIT_\w+ +\S.* +{setter}(, {setter})*", row), row
@@ -32,7 +32,7 @@ def test_waits_are_distinct_bits() -> None:
 def test_every_wait_is_ended_by_an_event() -> None:
     masks = waits.ENDED_BY_LANE | waits.ENDED_BY_PRIVATE | waits.TIMED
     unended = [name for name, value in WAITS.items() if value and not value & masks]
-    # Events of their own end them.
+    # Other events end them.
     assert unended == ["WAIT_TICK", "WAIT_HELD", "WAIT_READ"]
 
 

@@ -14,8 +14,7 @@ from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_NOTHING
 
 from tests.contexts import worker_context
-from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule
-from tests.unit.ratelimit.test_wait_queue import script_reply as says
+from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, script_reply
 from tests.unit.session.bench import (
     FIVE,
     GRAMMAR,
@@ -27,7 +26,6 @@ from tests.unit.session.bench import (
 WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
 RULE = "10 1 WAIT 5"
 SHAPED = bulks(b"RL.HIT", b"k", b"10", b"1", b"ALGO", b"LEAKY", b"WAIT", b"5")
-SHAPED_RULE = "10 1 ALGO LEAKY WAIT 5"
 HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
 HIT_RULE = "10 60"
 GET = bulks(b"GET", b"x")
@@ -38,12 +36,12 @@ MULTI, EXEC, DISCARD, QUIT = (bulks(name) for name in (b"MULTI", b"EXEC", b"DISC
 ERROR = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 QUEUED = b"+QUEUED\r\n"
 
-ADMITTED = says(0, 10, 4, -1, 600_000)
-TOLD = r.five(0, 10, 4, -1, 1)  # the same for a client
+ADMITTED = script_reply(0, 10, 4, -1, 600_000)
+ADMITTED_REPLY = r.five(0, 10, 4, -1, 1)  # the same for a client
 LATER = refused(2_000_000)
-TOLD_LATER = r.five(1, 10, 0, 2, 9)
+REFUSED_REPLY = r.five(1, 10, 0, 2, 9)
 BEHIND = r.five(1, 10, 0, 2, 4)  # for hits without WAIT: the two seconds of the first one
-LOOKED = says(0, 10, 3, -1, 4_000_000)
+LOOKED = script_reply(0, 10, 3, -1, 4_000_000)
 
 
 def as_eval(asked: Rule, key: bytes = b"k") -> bytes:
@@ -129,7 +127,7 @@ class World:
         return [call.rule.words(SOURCE) + call.key + call.rule.tail for call in self.calls()]
 
     def lane_answers(self, *frames: bytes) -> None:
-        """The lane's answers to what it was given first, as SharedLane tells them."""
+        """The lane answers its oldest calls, as SharedLane reports them."""
         touched: list[Caller] = []
         for frame in frames:
             call = self.lane.calls.pop(0)
@@ -139,7 +137,7 @@ class World:
         self._settle(touched)
 
     def lane_lost(self, sent: int) -> None:
-        """The lane is gone; of what it was given, so many calls had been sent."""
+        """The lane is lost; its first `sent` calls had been sent."""
         lane = self.lane
         lane.ready = False
         calls, lane.calls = lane.calls, []

@@ -161,5 +161,5 @@ def test_replies_of_an_unexpected_form(replies: Any) -> None:
         ("NOPERM no", "NOPERM no"),
     ],
 )
-def test_the_reason_says_what_to_do(text: str, shown: str) -> None:
+def test_the_reason_names_the_remedy(text: str, shown: str) -> None:
     assert client._reason(redis.ResponseError(text)) == shown
