@@ -287,18 +287,6 @@ def test_hit_is_refused_when_its_time_is_over() -> None:
     assert bench.assert_empty()
 
 
-def test_hit_is_admitted_by_its_final_call() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5")
-    one.answer(refused(4_000_000))
-    bench.clock.advance(4)
-    one.answer(refused(2_000_000))
-    bench.clock.advance(1)
-    assert one.call == "final"
-    one.answer(ADMITTED)
-    assert reply(one) == [0, 10, 4, -1, 1]
-
-
 def test_times_are_returned_in_the_hits_unit_rounded_up() -> None:
     assert integers(rounded([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
     assert integers(rounded([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
@@ -538,20 +526,6 @@ def test_next_hit_waits_for_its_own_retry_after() -> None:
     assert bench.assert_empty()
 
 
-def test_only_the_head_calls_and_no_client_polls() -> None:
-    bench = Bench()
-    clients = [bench.wait("10 1 WAIT 3000") for _ in range(50)]
-    for client in clients:
-        client.answer(refused(500_000_000))
-    total = sum(len(client.calls) for client in clients)
-    assert total == 50
-    bench.clock.advance(LONGEST_PAUSE_S - 0.1)
-    assert sum(len(client.calls) for client in clients) == total
-    assert len(bench.clock.live()) == 50  # one timer each
-    bench.clock.advance(0.1)
-    assert bench.calling() == clients[:1]
-
-
 def test_hit_that_joins_during_the_heads_call_peeks() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
@@ -627,15 +601,6 @@ def test_wait_that_ends_during_a_call() -> None:
     one.answer(refused(1_000_000))
     assert reply(one)[0] == 1
     assert bench.assert_empty()
-
-
-def test_reply_after_the_wait_may_still_admit() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 2")
-    one.answer(refused(1_000_000))
-    bench.clock.advance(4)
-    one.answer(ADMITTED)
-    assert reply(one)[0] == 0
 
 
 def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
@@ -733,22 +698,6 @@ def test_leaving_twice_has_no_further_effect() -> None:
     assert bench.waiting.count == 1
     two.waiter.cancel()
     assert bench.assert_empty()
-
-
-def test_all_leave_at_once_in_either_order() -> None:
-    for backwards in (False, True):
-        bench = Bench()
-        clients = [bench.wait("10 1 WAIT 9") for _ in range(200)]
-        for client in clients:
-            client.answer(refused(3_000_000))
-        for client in reversed(clients) if backwards else clients:
-            client.waiter.cancel()
-        assert bench.assert_empty()
-        assert all(client.replies == [] for client in clients)
-        for client in clients:
-            if client.call:
-                client.answer(ADMITTED)
-        assert bench.assert_empty()
 
 
 def test_promotion_does_not_affect_a_calling_or_held_hit() -> None:
@@ -1168,15 +1117,6 @@ def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
     assert bench.assert_empty()
 
 
-@pytest.mark.parametrize("frame", ERRORS)
-def test_error_instead_of_a_slot_is_the_reply(frame: bytes) -> None:
-    bench = Bench()
-    one = bench.wait(SHAPED)
-    one.answer(frame)
-    assert one.replies == [frame]
-    assert bench.assert_empty()
-
-
 def test_held_hit_in_front_of_a_calling_one() -> None:
     """Two rules on one key: the second one's algorithm decides once it is the head."""
     bench = Bench()
@@ -1544,48 +1484,6 @@ def test_fifty_waiting_hits_use_the_full_rate() -> None:
 
 
 # -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
-
-
-def test_reset_or_refund_makes_the_head_call_at_once() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    one.answer(refused(8_000_000))
-    two.answer(refused(8_000_000))
-    bench.waiting.freed(KEY)
-    assert (one.call, two.call) == ("attempt", "")
-    assert bench.waiting.blocks(KEY)  # no client overtakes in between
-    one.answer(refused(7_000_000))
-    assert bench.waiting.needs_us(KEY) == 7_000_000
-    bench.waiting.freed((1, KEY[1]))  # another database
-    assert one.call == ""
-
-
-def test_room_seen_by_other_hits_makes_the_head_call_at_intervals() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9 COST 5")
-    one.answer(refused(8_000_000))
-    plain = rule("10 1")
-    for _ in range(100):
-        found = bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
-        assert found.startswith(b"*5\r\n:1\r\n:10\r\n:0\r\n")
-    assert one.calls == ["attempt"]
-    bench.clock.advance(0.2)
-    bench.waiting.overtaking(KEY, plain, [0, 10, 3, -1, 9_000_000])
-    assert one.calls == ["attempt", "attempt"]
-    one.answer(refused(7_000_000))
-    bench.clock.advance(0.2)
-    bench.waiting.overtaking(KEY, plain, [1, 10, 0, 5, 9_000_000])  # no room: no call
-    assert one.calls == ["attempt", "attempt"]
-
-
-def test_held_hit_is_not_woken() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9 ALGO LEAKY")
-    one.answer(script_reply(0, 10, 4, -1, 1_000_000, 2_000_000))
-    bench.waiting.freed(KEY)
-    assert one.calls == ["attempt"]
-    bench.clock.advance(2)
-    assert len(one.replies) == 1
 
 
 def test_waiting_hits_without_a_refusal_block_no_client() -> None:
