@@ -15,7 +15,6 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
 from rlproxy.resp import encoding
-from rlproxy.resp.escape import quoted
 
 SCRIPTS = scripts.load()
 LOG = SCRIPTS["sliding_window_log"]
@@ -58,8 +57,6 @@ QUANTITY = beyond("quantity is 0 to 9223372036854775807")
 
 YEARS = 315_360_000  # ten years, in seconds
 BILLION = 1_000_000_000
-TEN_YEARS_US = YEARS * 1_000_000
-TEN_YEARS_NS = YEARS * BILLION
 
 # The contract's words: each option as written in a command, and the ALGOs that have it.
 EVERY = "LOG ZLOG FIXED COUNTER TOKEN LEAKY GCRA"
@@ -1209,144 +1206,3 @@ def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
 
 def test_wrong_arity_names_the_command_in_small_letters() -> None:
     assert g.wrong_arity(b"RL.RESET") == "ERR wrong number of arguments for 'rl.reset' command"
-
-
-# -- any words at all ------------------------------------------------------------------------------
-
-NAMES = [*WORDS, "CL.THROTTLE", "RL.THROTTLE"]
-SMALL = st.integers(1, 100)
-COUNTS = SMALL | SMALL | st.sampled_from([10**4, 10**5, 10**6, BILLION - 1, BILLION, LARGEST])
-SPANS_US = st.sampled_from([1000, 10**6, 1_500_000, 60 * 10**6, 3600 * 10**6, TEN_YEARS_US])
-NUMBERS = st.one_of(
-    st.builds(lambda count, by: b"%d" % (count + by), COUNTS, st.sampled_from([-1, 0, 1])),
-    st.integers(0, 2**64).map(lambda number: b"%d" % number),
-    st.integers(0, 10**16).map(lambda time_us: written(time_us, False).encode()),
-)
-ANY_WORD = st.one_of(
-    NUMBERS,
-    st.sampled_from([*OWN["RL.HIT"].encode().split(), *EVERY.encode().split(), b"Cost", b""]),
-    st.binary(max_size=6),
-)
-
-
-@st.composite
-def any_args(draw: st.DrawFn, name: str) -> list[bytes]:
-    """The words behind a key: most of them valid, some not."""
-    count = COUNTS.map(str)
-    if name not in WORDS:
-        words = [draw(count) for _ in range(draw(st.sampled_from([3, 4])))]
-    else:
-        ms = draw(st.booleans())
-        span = SPANS_US.map(lambda span_us: written(span_us, ms))
-        algo = draw(st.sampled_from(EVERY.split()))
-        words = [draw(count), draw(span), *([draw(count)] if name == "RL.REFUND" else [])]
-        words = words[1:] if name == "RL.BLOCK" else words
-        options = [["ALGO", algo], *([["MS"]] if ms else [])]
-        for option, has in draw(st.lists(st.sampled_from(sorted(SUPPORT.items())), max_size=4)):
-            word = option.split()[0]
-            if word == "MS" or word not in WORDS[name].split() or algo not in has.split():
-                continue
-            values = [count, span] if word == "AND" else [count if word in "COSTBURST" else span]
-            options.append([word, *[draw(value) for value in values if word != "STRICT"]])
-        words += [word for option in draw(st.permutations(options)) for word in option]
-    made = [word.encode() for word in words]
-    for _ in range(max(0, draw(st.integers(-2, 3)))):
-        at = draw(st.integers(0, len(made)))
-        made[at : at + draw(st.integers(0, 1))] = draw(st.lists(ANY_WORD, max_size=2))
-    return made
-
-
-TEXTS = re.compile(
-    r"-ERR (?:value is not an integer or out of range: (?P<number>\w+) is (?P<least>\d+) to "
-    r"(?:(?P<most>\d+)(?: with (?:ALGO [A-Z]+|MS))?|the longest window with MS)"
-    r"|(?:syntax error near|unknown ALGO) '(?P<word>.*)'|rate or burst out of range"
-    r"|(?P<time>window|GAP|PENALTY|WAIT|t) is not a valid number of seconds"
-    r"|(?P<option>BURST|GAP|STRICT|AND) is not supported by ALGO (?P<algo>[A-Z]+)"
-    r"|wrong number of arguments for "
-    r"'(?:[rc]l\.throttle|rl\.(?:hit|peek|refund|block))' command)\r\n"
-)
-POSITIONS = {
-    "max": 0,
-    "window": 1,
-    "t": 0,
-    "n": 2,
-    "max_burst": 0,
-    "count": 1,
-    "period": 2,
-    "quantity": 3,
-}
-
-
-def names_a_culprit(text: str, words: list[bytes]) -> bool:
-    """Whether an error names a word of the command, or an invalid argument."""
-    found = TEXTS.fullmatch(text)
-    if found is None or len(text) >= 200:
-        return False
-    upper = [word.upper().decode("latin-1") for word in words]
-    if (word := found["word"]) is not None:
-        return f"'{word}'" in [quoted(each) for each in words]
-    if found["option"] is not None:
-        return found["option"] in upper
-    if (name := found["number"] or found["time"]) is None:
-        return True  # the arity, and rates: no single word
-    given = [upper[POSITIONS[name]]] if name in POSITIONS else []
-    for at, each in enumerate(upper):
-        if each == name:
-            given += upper[at + 1 : at + 2]
-        elif each == "AND" and name in ("max", "window"):
-            given += upper[at + 1 + POSITIONS[name] :][:1]
-    if found["most"] is None:
-        return bool(given)
-    least, most = int(found["least"]), int(found["most"])
-    return any(
-        re.fullmatch(r"0|[1-9][0-9]*", each, re.ASCII) is None or not least <= int(each) <= most
-        for each in given
-    )
-
-
-MOST = {"LOG": 10**6, "ZLOG": 10**5}
-MOST_COST = {"LOG": 10**5, "ZLOG": 10**4}
-
-
-@settings(max_examples=350, deadline=None)
-@given(data=st.data())
-def test_random_words_are_an_error_or_a_call_within_bounds(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["RL.HIT", "RL.HIT", "RL.HIT", "RL.PEEK", *NAMES]))
-    words = data.draw(st.one_of(any_args(name), st.lists(ANY_WORD, max_size=12)))
-    rule = Grammar(SCRIPTS).rule(b"w", name.encode(), [b"k", *words])
-    if rule.error:
-        assert names_a_culprit(rule.error.decode(), words)
-        assert rule.script is None
-        return
-    if name == "RL.BLOCK":
-        algo, block_us, unit_us = joined_argv(rule).split("|")
-        assert algo in EVERY.split() and unit_us in ("1000", "1000000")
-        assert int(block_us) == 0 or 1000 <= int(block_us) <= TEN_YEARS_US
-        return
-    limiter = rule.limiter
-    assert limiter is not None
-    algo = limiter.algorithm.name.decode()
-    throttle = name.endswith("THROTTLE")
-    refund = name == "RL.REFUND"
-    cost_bound = BILLION if refund else MOST_COST.get(algo, BILLION)
-    assert int(refund) <= limiter.cost <= (TEN_YEARS_NS if throttle else cost_bound)
-    assert 0 <= limiter.burst <= BILLION
-    assert 1 <= limiter.limit() <= BILLION
-    limits = [(limiter.max, limiter.window_us), *limiter.limits]
-    assert len(limits) <= 9
-    if not throttle:
-        assert all(1 <= most <= MOST.get(algo, BILLION) for most, _ in limits)
-        assert all(1000 <= window <= TEN_YEARS_US for _, window in limits)
-    assert 0 <= limiter.gap_us <= max(window for _, window in limits)
-    assert limiter.penalty_us == 0 or 1000 <= limiter.penalty_us <= TEN_YEARS_US
-    assert limiter.wait_us == 0 or 1000 <= limiter.wait_us <= 3_600_000_000
-    if algo in BUCKETS:
-        hits = max(limiter.limit(), 0 if refund else limiter.cost)
-        assert hits * limiter.emission_ns() <= TEN_YEARS_NS
-    if algo == "COUNTER":
-        assert limiter.max * limiter.window_us < 2**53
-    variants = [rule.look(), rule.attempt(), rule.final()] if limiter.mode == b"hit" else []
-    for made in [rule, *variants]:
-        for word in argv(made):
-            # The numbers that Lua parses have no sign and no fraction.
-            assert re.fullmatch(rb"hit|peek|refund||(?:\d+ )*\d+", word)

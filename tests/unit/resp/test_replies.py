@@ -5,11 +5,9 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.resp.replies import ReplyFramer
 
-from tests.unit.resp.pieces import cut_places, single_bytes, sliced
+from tests.unit.resp.pieces import single_bytes
 
 FRAMES = [
     b"+OK\r\n",
@@ -79,7 +77,7 @@ def test_pushes_are_not_counted(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
-def test_an_unfinished_frame_is_told(frame: bytes) -> None:
+def test_an_unfinished_frame_is_reported(frame: bytes) -> None:
     for cut in [1, 2, len(frame) // 2, len(frame) - 1]:
         framer = ReplyFramer()
         framer.feed(frame[:cut])
@@ -196,7 +194,7 @@ def test_push_where_there_is_none_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize("push", [b">x\r\n", b">-2\r\n", b">1\r\n@\r\n", b">" + b"1" * 40])
-def test_a_broken_push_is_told(push: bytes) -> None:
+def test_a_malformed_push_is_reported(push: bytes) -> None:
     framer = ReplyFramer()
     framer.feed(push)
     assert framer.push() == b""
@@ -252,52 +250,7 @@ def test_a_reply_header_allocates_nothing(header: bytes) -> None:
     assert framer.pos == len(header)
 
 
-# -- any stream, cut anywhere ----------------------------------------------------------------------
-
-reply_trees = st.recursive(
-    st.sampled_from([frame for frame in FRAMES if len(frame) < 100]),
-    lambda inner: st.lists(inner, max_size=4).map(
-        lambda items: b"*%d\r\n" % len(items) + b"".join(items)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(reply_trees, st.booleans()), max_size=8), cut_places)
-def test_any_cutting_gives_the_same_frames(
-    items: list[tuple[bytes, bool]], places: list[int]
-) -> None:
-    data = b"".join(frame + (PUSH if pushed else b"") for frame, pushed in items)
-    count, out, framer = frames_of(sliced(data, places) or [b""])
-    assert count == len(items)
-    assert out == data
-    assert not framer.mid
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(reply_trees, min_size=1, max_size=6), cut_places)
-def test_frame_by_frame(items: list[bytes], places: list[int]) -> None:
-    framer = ReplyFramer()
-    found: list[bytes] = []
-    for piece in sliced(b"".join(items), places):
-        framer.feed(piece)
-        while frame := framer.frame():
-            found.append(frame)
-    assert found == items
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(reply_trees | st.sampled_from(PUSHES), max_size=8), cut_places)
-def test_pushes_and_frames_one_by_one(items: list[bytes], places: list[int]) -> None:
-    framer = ReplyFramer()
-    found: list[bytes] = []
-    for piece in sliced(b"".join(items), places):
-        framer.feed(piece)
-        while each := framer.push() if framer.at_push() else framer.frame():
-            found.append(each)
-        framer.release()
-    assert found == items
+# -- frames that are cut ---------------------------------------------------------------------------
 
 
 def test_a_header_cut_inside_a_released_frame_is_not_taken_for_a_frame() -> None:

@@ -6,15 +6,13 @@ import tracemalloc
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.resp import commands as c
 from rlproxy.resp import requests as f
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.request_buffer import MAX_INLINE
 from rlproxy.resp.requests import RequestFramer
 
-from tests.unit.resp.pieces import cut_places, single_bytes, sliced
+from tests.unit.resp.pieces import single_bytes
 
 CODES = {
     f.NEED_MORE: "NEED_MORE",
@@ -31,7 +29,7 @@ TRAILING = bulks(b"ECHO", b"behind")
 
 @dataclass(frozen=True)
 class Found:
-    """One command as the framer told of it, however many pieces it came in."""
+    """One command as the framer reported it."""
 
     name: bytes
     argc: int
@@ -198,7 +196,7 @@ NOT_OF_THE_PLAIN_FORM = [
 
 
 @pytest.mark.parametrize("data", NOT_OF_THE_PLAIN_FORM)
-def test_lenient_is_told(data: bytes) -> None:
+def test_lenient_forms_are_reported(data: bytes) -> None:
     framer = RequestFramer()
     framer.feed(data + TRAILING)
     assert framer.next() == f.COMMAND
@@ -506,47 +504,3 @@ def test_a_request_header_allocates_nothing(header: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert framer.unread() <= len(header)
-
-
-# -- any stream, cut anywhere ----------------------------------------------------------------------
-
-names = st.sampled_from(
-    [b"GET", b"set", b"PING", b"Auth", b"SELECT", b"rl.hit", b"RL.PEEK", b"MULTI", b"nope", b""]
-)
-words = st.binary(max_size=30) | st.sampled_from([b"*1\r\n", b"$4\r\n", b"\r\n", b"x" * 300])
-multibulk = st.builds(lambda name, rest: bulks(name, *rest), names, st.lists(words, max_size=5))
-inline = st.sampled_from(
-    [b"PING\r\n", b"get a\n", b'set "a b" c\r\n', b"rl.hit k 10 60\r\n", b" ping \r\n"]
-)
-blank = st.sampled_from([b"\r\n", b"*0\r\n", b"*-1\r\n", b"\n"])
-streams = st.lists(multibulk | inline | blank, max_size=12).map(b"".join)
-
-
-@settings(max_examples=200, deadline=None)
-@given(streams, cut_places)
-def test_any_cutting_gives_the_same_commands(data: bytes, places: list[int]) -> None:
-    whole = walk([data])
-    pieces = walk(sliced(data, places))
-    assert pieces.commands == whole.commands
-    assert pieces.out == whole.out == data
-    assert not pieces.malformed
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=200), cut_places)
-def test_of_any_bytes_none_is_lost(data: bytes, places: list[int]) -> None:
-    found = walk(sliced(data, places))
-    assert found.out + found.left() == data
-
-
-@settings(max_examples=200, deadline=None)
-@given(streams, st.sampled_from(MALFORMED[:30]), cut_places)
-def test_malformed_is_found_behind_any_stream(data: bytes, wrong: bytes, places: list[int]) -> None:
-    whole = walk([data + wrong])
-    pieces = Walk()
-    for piece in sliced(data + wrong, places):
-        pieces.feed(piece)
-    assert whole.malformed
-    assert pieces.malformed
-    assert pieces.commands == whole.commands
-    assert pieces.out + pieces.framer.rest() == data + wrong
