@@ -99,19 +99,6 @@ def test_examples_of_the_contract(client: redis.Redis, name: str) -> None:
         assert send(client, seconds, command) == reply, (seconds, command)
 
 
-@pytest.mark.parametrize("algorithm", [name.decode() for name in ALGORITHMS])
-def test_refused_hits_do_not_prolong_a_penalty(client: redis.Redis, algorithm: str) -> None:
-    client.delete("k")
-    command = f"RL.HIT k 3 60 ALGO {algorithm} PENALTY 600"
-    replies = {seconds: send(client, seconds, command) for seconds in range(0, 600, 10)}
-    first = next(seconds for seconds, reply in replies.items() if reply[0] == 1)
-    assert first <= 50
-    for seconds in range(first, 600, 10):
-        assert replies[seconds][:4] == [1, 3, 0, first + 600 - seconds]
-    assert send(client, first + 599, command)[:4] == [1, 3, 0, 1]
-    assert send(client, first + 600, command)[:2] == [0, 3]
-
-
 RATES = [f"100000 0.001 ALGO {name.decode()}" for name in ALGORITHMS]
 RATES += ["1000000000 1 ALGO TOKEN", "1000000000 1 ALGO GCRA", "10 60 AND 100 3600", "10 60 GAP 1"]
 RATES += ["100000000 1 ALGO LEAKY", "100000000 1 ALGO LEAKY WAIT 5"]

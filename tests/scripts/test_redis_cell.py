@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.scripts.calls import SECOND, START_US, Caller, at
-from tests.scripts.string_models import NS, Ask, Rule, up
+from tests.scripts.string_models import NS, Ask, Rule
 
 MILLISECOND = 1000
 DAY, HOUR, MINUTE = 86_400, 3600, 60
@@ -81,13 +81,6 @@ def test_redis_cells_own_table(cell: Cell) -> None:
         assert found == [limited, 5, remaining, retry, reset], row
 
 
-def test_redis_cells_own_table_in_seconds(cell: Cell) -> None:
-    for row, (ms, quantity, limited, remaining, retry, reset) in enumerate(TABLE):
-        found = cell(START_US + ms * MILLISECOND, 4, 1, 1, quantity)
-        retry_s = retry if retry < 0 else up(retry, 1000)
-        assert found == [limited, 5, remaining, retry_s, up(reset, 1000)], row
-
-
 @pytest.mark.parametrize(
     ("count", "period_s", "emission_ms"),
     [
@@ -104,22 +97,7 @@ def test_redis_cells_rates(cell: Cell, count: int, period_s: int, emission_ms: i
     assert cell.client.get("k") == str(START_US * NS + emission_ms * 1_000_000).encode()
 
 
-def test_redis_cells_end_to_end(cell: Cell) -> None:
-    assert cell(at(0), 0, 1, 2, 1) == [0, 1, 0, -1, 2]
-    assert cell(at(0), 0, 1, 2, 1) == [1, 1, 0, 2, 2]
-    assert cell(at(2), 0, 1, 2, 1) == [0, 1, 0, -1, 2]
-
-
 # -- the examples of CL.THROTTLE ----------------------------------------------------------------
-
-
-def test_example_of_the_readme(cell: Cell) -> None:
-    assert cell(at(0), 15, 30, 60) == [0, 16, 15, -1, 2]
-
-
-def test_three_a_minute_without_burst(cell: Cell) -> None:
-    assert cell(at(0), 0, 3, 60, 1) == [0, 1, 0, -1, 20]
-    assert cell(at(1), 0, 3, 60, 1) == [1, 1, 0, 19, 19]
 
 
 def test_remainders_below_a_millisecond_round_up(cell: Cell) -> None:
@@ -127,13 +105,6 @@ def test_remainders_below_a_millisecond_round_up(cell: Cell) -> None:
     assert cell(at(0), 4, 500_000, 1, 2) == [0, 5, 3, -1, 1]
     assert cell(at(0), 4, 500_000, 1, 4) == [1, 5, 3, 1, 1]
     assert cell(at(0), 4, 500_000, 1, 4, 1) == [1, 5, 3, 2, 4]
-
-
-def test_six_a_second_reset_in_one_second(cell: Cell) -> None:
-    # 6 times 166,666,666 ns, not 1,000,000,002
-    found = [cell(at(0), 5, 6, 1) for _ in range(6)]
-    assert found == [[0, 6, 5 - index, -1, 1] for index in range(6)]
-    assert cell(at(0), 5, 6, 1)[0] == 1
 
 
 def test_quantity_zero_does_not_write(cell: Cell) -> None:
@@ -149,13 +120,6 @@ def test_quantity_zero_does_not_write(cell: Cell) -> None:
     assert cell.client.evalsha(sha, 1, "k", *argv, START_US) == [0, 2, 0, -1, 20]
     assert cell.client.dump("k") == before
     assert cell.client.pttl("k") > 900_000
-
-
-def test_quantity_above_the_limit_consumes_nothing(cell: Cell) -> None:
-    cell(at(0), 4, 1, 1, 2)
-    before = cell.client.dump("k")
-    assert cell(at(0), 4, 1, 1, 6) == [1, 5, 3, -1, 2]
-    assert cell.client.dump("k") == before
 
 
 # -- issues of redis-cell's users ------------------------------------------------------------------

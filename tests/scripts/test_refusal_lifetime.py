@@ -287,17 +287,6 @@ def test_sixth_integer_of_a_plain_rule_is_retry_after(limiter: Limiter) -> None:
         limiter.fill(clock, hit)
 
 
-def test_only_refusals_have_a_sixth_integer(limiter: Limiter) -> None:
-    hit = three_a_minute(limiter.caller.script.header["algo"])
-    for clock in (at(0), at(1)):
-        assert limiter.ask(clock, hit)[0] == 0
-        assert limiter.stays == 0
-    assert limiter.ask(at(1), hit, amount=4)[3] == -1
-    assert limiter.stays == 0
-    assert limiter.ask(at(1), hit, amount=0)[0] == 0
-    assert limiter.stays == 0
-
-
 @ON_TWO_ENGINES
 @pytest.mark.parametrize("unit_us", [1000, SECOND])
 def test_only_replies_in_microseconds_have_a_sixth_integer(limiter: Limiter, unit_us: int) -> None:
@@ -314,37 +303,6 @@ def test_only_replies_in_microseconds_have_a_sixth_integer(limiter: Limiter, uni
         assert limiter.stays == 0
 
 
-@pytest.mark.parametrize("algorithm", ["FIXED", *LOGS])
-def test_strict_refusals_have_no_sixth_integer_except_during_a_penalty(
-    client: redis.Redis, algorithm: str
-) -> None:
-    limiter = Limiter(client, algorithm)
-    strict = three_a_minute(algorithm, strict=True)
-    limiter.fill(at(0), strict)
-    for clock in (1, 2):
-        assert limiter.ask(at(clock), strict)[0] == 1
-        assert (limiter.stays, limiter.wrote) == (0, True)
-    assert limiter.ask(at(3), three_a_minute(algorithm))[0] == 1
-    assert limiter.stays > 0
-    both = three_a_minute(algorithm, strict=True, penalty_us=600 * SECOND)
-    assert limiter.ask(at(4), both)[3] == 600 * SECOND
-    assert (limiter.stays, limiter.wrote) == (0, True)
-    assert limiter.ask(at(5), both)[3] == 599 * SECOND
-    assert (limiter.stays, limiter.wrote) == (599 * SECOND, False)
-
-
-def test_refusal_that_starts_a_penalty_has_no_sixth_integer(limiter: Limiter) -> None:
-    algorithm = str(limiter.caller.script.header["algo"])
-    hit = three_a_minute(algorithm, penalty_us=600 * SECOND)
-    limiter.fill(at(0), hit)
-    assert limiter.ask(at(1), hit)[3] == 600 * SECOND
-    assert (limiter.stays, limiter.wrote) == (0, True)
-    # Later attempts during the penalty have it, of any client.
-    for clock, who in ((2, hit), (3, three_a_minute(algorithm))):
-        assert limiter.ask(at(clock), who)[3:] == [at(601) - at(clock)] * 2
-        assert limiter.stays == at(601) - at(clock)
-
-
 def test_sixth_integer_ends_with_a_penalty_that_another_would_follow(limiter: Limiter) -> None:
     """The running penalty began under another rule; under this one a new penalty begins then."""
     algorithm = str(limiter.caller.script.header["algo"])
@@ -356,17 +314,6 @@ def test_sixth_integer_ends_with_a_penalty_that_another_would_follow(limiter: Li
     assert limiter.stays == ends - SECOND // 10
     assert limiter.ask(at(0) + ends, hit)[3] == 600 * SECOND
     assert (limiter.stays, limiter.wrote) == (0, True)
-
-
-def test_refusal_that_repairs_a_future_state_has_no_sixth_integer(limiter: Limiter) -> None:
-    hit = three_a_minute(limiter.caller.script.header["algo"])
-    limiter.fill(at(0), hit)
-    clock = at(-200)
-    assert limiter.ask(clock, hit, "peek")[0] == 1
-    assert limiter.ask(clock, hit)[0] == 1
-    assert (limiter.stays, limiter.wrote) == (0, True)
-    reply = limiter.ask(clock, hit)
-    assert (limiter.stays, limiter.wrote) == (reply[3], False)
 
 
 def test_clock_set_back_prolongs_the_sixth_integer_equally(limiter: Limiter) -> None:

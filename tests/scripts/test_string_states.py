@@ -397,25 +397,6 @@ def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
 
 
 @ON_TWO_ENGINES
-@pytest.mark.parametrize("unit", [1, MILLISECOND, SECOND])
-@pytest.mark.parametrize("cost", [1, 2, 3])
-def test_waiting_retry_after_suffices_and_a_unit_less_does_not(
-    limiter: Limiter, cost: int, unit: int
-) -> None:
-    rule = three_a_minute(limiter.algorithm)
-    clock = START_US
-    for _ in range(8):
-        reply = limiter.hit(clock, rule, cost, unit=unit)
-        if reply[0] == 1:
-            early = limiter.peek(clock + (reply[3] - 1) * unit, rule, cost, unit=unit)
-            assert early[0] == 1
-            assert early[3] == 1
-            clock += reply[3] * unit
-            assert limiter.hit(clock, rule, cost, unit=unit)[0] == 0
-        clock += 1_234_567
-
-
-@ON_TWO_ENGINES
 @pytest.mark.parametrize("rate", [3, 7, 999, 7000])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_bursts_and_sustained_rates_are_exact(
@@ -470,21 +451,6 @@ def test_fixed_window_admits_at_most_twice_its_max_across_its_edge(
     assert limiter.hit(at(60), rule) == [1, 10, 0, 60, 60]
 
 
-def test_counter_weighs_the_previous_window_by_its_overlap(client: redis.Redis) -> None:
-    # 40 in the previous window and 80 in this one, at 100 per 60 s.
-    limiter, rule, wide = Limiter(client, "COUNTER"), window(100, 60 * SECOND), 60 * SECOND
-    assert limiter.hit(at(0), rule, 40) == [0, 100, 60, -1, 120]
-    assert limiter.hit(at(60), window(1000, wide), 80)[:2] == [0, 1000]
-    assert limiter.value() == f"C{at(60)}:80:40"
-    assert limiter.hit(at(60 + 30), rule) == [1, 100, 0, 2, 90]
-    assert limiter.hit(at(60 + 40), rule) == [0, 100, 5, -1, 80]
-
-
-def test_gcra_with_consecutive_costs(client: redis.Redis) -> None:
-    limiter, rule = Limiter(client, "GCRA"), bucket(10, SECOND)
-    assert [limiter.hit(at(0), rule, cost)[2] for cost in (0, 1, 2, 7)] == [10, 9, 7, 0]
-
-
 # -- writes ----------------------------------------------------------------------------------------
 
 
@@ -511,16 +477,6 @@ def test_refusals_peeks_and_cost_zero_write_nothing(limiter: Limiter) -> None:
             assert limiter.plain(at(1), rule, ask, command)[0] == (ask.cost > 0), ask
             assert state() == before, ask
     assert 90_000 < client.pttl("k") <= 100_000
-
-
-def test_calls_without_effect_create_no_key(limiter: Limiter) -> None:
-    rule = three_a_minute(limiter.algorithm)
-    assert limiter.hit(at(0), rule, 0) == [0, 3, 3, -1, 0]
-    assert limiter.hit(at(0), rule, 4, penalty_us=SECOND) == [1, 3, 3, -1, 0]
-    assert limiter.peek(at(0), rule) == [0, 3, 3, -1, 0]
-    assert limiter.peek(at(0), rule, 4) == [1, 3, 3, -1, 0]
-    assert limiter.refund(at(0), rule, 2) == [0, 3, 3, -1, 0]
-    assert limiter.client.exists("k") == 0
 
 
 @ON_TWO_ENGINES
@@ -669,16 +625,6 @@ def test_out_of_memory_is_an_error_and_takes_nothing(limiter: Limiter) -> None:
     finally:
         client.config_set("maxmemory", 0)
     assert client.dump("k") == before
-
-
-def test_empty_arguments_are_the_defaults(limiter: Limiter) -> None:
-    rule, client = three_a_minute(limiter.algorithm), limiter.client
-    full = limiter.hit(at(0), rule)
-    value = limiter.value()
-    client.delete("k")
-    argv = Ask().argv(limiter.algorithm, rule)[:3]
-    assert limiter.caller(at(0), *argv) == full
-    assert limiter.value() == value
 
 
 # -- clocks and changed rules -------------------------------------------------------------------
