@@ -10,9 +10,11 @@ import pytest
 import redis
 from redis import asyncio as redis_asyncio
 
-from tests.harness import Proxy, RedisServer, wait_until
+from tests.harness import ON_TWO_ENGINES, Proxy, RedisServer, wait_until
 from tests.info import lane_calls
 from tests.integration.started import by_lane, lanes, private
+
+pytestmark = ON_TWO_ENGINES
 
 HIT = ("RL.HIT", "limit", 5, 60)
 FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
@@ -98,16 +100,6 @@ def test_pipelines_return_replies_in_order(client: Any) -> None:
     assert got[:3] == [True, FIVE[0], "1"]
     assert isinstance(got[3], redis.ResponseError)
     assert got[4] == FIVE[1]
-
-
-def test_long_pipeline_returns_every_reply(client: Any) -> None:
-    pipe = client.pipeline(transaction=False)
-    for number in range(2000):
-        pipe.execute_command("RL.HIT", "long", 100_000, 60)
-        pipe.echo(f"text {number}")
-    got = pipe.execute()
-    assert [reply[2] for reply in got[::2]] == list(range(99_999, 97_999, -1))
-    assert got[1::2] == [f"text {number}" for number in range(2000)]
 
 
 def test_transactions_count_hits_or_abort(client: Any) -> None:
@@ -196,42 +188,6 @@ def test_clients_own_scripts_run(client: Any) -> None:
     # a NOSCRIPT of the client's own script is Redis' error
     with pytest.raises(redis.exceptions.NoScriptError):
         client.evalsha("0" * 40, 0)
-
-
-def test_pool_of_connections_loses_no_hit(client: Any, redis_server: RedisServer) -> None:
-    replies: list[Any] = []
-
-    def work() -> None:
-        for _ in range(50):
-            replies.append(client.execute_command("RL.HIT", "pool", 300, 60))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(reply[2] for reply in replies if not reply[0]) == list(range(300))
-    assert sum(reply[0] for reply in replies) == 100
-    assert client.llen("pool") == 300
-
-
-def test_closed_client_closes_its_upstream_connection(
-    client: Any, redis_server: RedisServer
-) -> None:
-    assert client.ping()
-    assert len(private(redis_server)) == 1
-    client.close()
-    client.connection_pool.disconnect()
-    wait_until(lambda: private(redis_server) == [], "its private connection has ended")
-
-
-def test_monitor_streams_commands(client: Any, proxy: Proxy) -> None:
-    with client.monitor() as monitor:
-        with redis.Redis(port=proxy.port) as other:
-            other.set("seen", "x")
-        wait_until(
-            lambda: "SET seen x" in monitor.next_command()["command"], "MONITOR shows the SET"
-        )
 
 
 def test_client_from_url_works(proxy: Proxy) -> None:

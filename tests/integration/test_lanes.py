@@ -1,4 +1,4 @@
-"""Lanes: which clients share one, a missing script, a hung server, and the server's own timeout.
+"""Lanes: which clients share one, a hung server, and the timeout of the server.
 
 Rights, users and lost connections: test_acl_histories, test_routing and test_routing_failures in
 tests/conformance.
@@ -15,7 +15,6 @@ import pytest
 
 from tests import harness
 from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, ReplyError, command, wait_until
-from tests.info import errors
 from tests.integration.started import (
     by_lane,
     client_list,
@@ -23,28 +22,6 @@ from tests.integration.started import (
     private,
 )
 from tests.processes import paused
-
-
-def is_error(reply: object, start: str) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith(start)
-
-
-def admitted(*left: int, limit: int = 5) -> list[list[int]]:
-    return [[0, limit, each, -1, 60] for each in left]
-
-
-@pytest.fixture
-def server(engine: str) -> Iterator[RedisServer]:
-    """A server for one test, of each engine."""
-    with harness.server(engine) as made:
-        yield made
-
-
-@pytest.fixture
-def made(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy for one test in front of it."""
-    with harness.proxy(server) as running:
-        yield running
 
 
 @pytest.fixture
@@ -114,30 +91,6 @@ def test_each_user_password_and_database_has_its_lane(
             [("default", "0"), ("default", "1"), ("bob", "0"), ("bob", "0"), ("eve", "0")]
             + [("bob", "1")]
         )
-
-
-# -- missing scripts -------------------------------------------------------------------------------
-
-
-def test_hits_by_lane_survive_a_missing_script(server: RedisServer, made: Proxy) -> None:
-    with made.raw() as client, server.raw() as admin:
-        by_lane(server, client)
-        before = errors(server, "NOSCRIPT")
-        for turn in range(3):
-            assert admin.ask("SCRIPT", "FLUSH") == "OK"
-            assert client.ask("RL.HIT", f"one{turn}", 5, 60) == admitted(4)[0]
-        assert errors(server, "NOSCRIPT") >= before + 1
-        before = errors(server, "NOSCRIPT")
-        for turn in range(20):
-            assert admin.ask("SCRIPT", "FLUSH") == "OK"
-            client.send(command("RL.HIT", f"many{turn}", 5, 60) * 7)
-            replies = [client.reply() for _ in range(7)]
-            assert all(isinstance(reply, list) for reply in replies), replies
-            left = [reply[2] for reply in replies if isinstance(reply, list) and not reply[0]]
-            assert sorted(left) == [0, 1, 2, 3, 4]
-            assert admin.ask("LLEN", f"many{turn}") == 5
-        assert errors(server, "NOSCRIPT") >= before + 20
-        assert len(lanes(server)) == 1
 
 
 # -- a hung server ---------------------------------------------------------------------------------

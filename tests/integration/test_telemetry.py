@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import random
@@ -161,35 +160,6 @@ def test_hits_without_redis_are_counted(own_server: RedisServer, mode: str, outc
             assert after["admitted"] == before["admitted"]
             found = stats(admin)
             assert int(found["errors_late"]) + int(found["errors_unreachable"]) == sent
-
-
-def test_counters_agree_with_a_load_of_redis_py(front: Proxy) -> None:
-    """Many clients, admitted and refused mixed, pipelined and not."""
-
-    async def client(number: int) -> Counter[str]:
-        replied: Counter[str] = Counter()
-        choice = random.Random(number)
-        connection: Any = redis.asyncio.Redis(port=front.port)
-        async with connection:
-            for _ in range(40):
-                words = ("RL.HIT", f"user:{choice.randrange(12)}", 40, 60)
-                if choice.random() < 0.3:
-                    pipe = connection.pipeline(transaction=False)
-                    for _ in range(choice.randrange(1, 9)):
-                        pipe.execute_command(*words)
-                    replies = await pipe.execute()
-                else:
-                    replies = [await connection.execute_command(*words)]
-                replied.update(outcome_of(reply) for reply in replies)
-        return replied
-
-    async def load() -> Counter[str]:
-        return sum(await asyncio.gather(*(client(number) for number in range(24))), Counter())
-
-    replied = asyncio.run(load())
-    with front.raw() as admin:
-        assert by_redis_or_not(admin) == (replied["admitted"], replied["refused"])
-        assert replied["admitted"] == 12 * 40
 
 
 def test_hot_keys_are_within_bounds_under_load(front: Proxy) -> None:

@@ -25,7 +25,7 @@ import pytest
 from rlproxy.top.app import main
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, command, wait_until
 from tests.integration.started import answering, started
 
 EVIL = b"\x1b[31mred\xff"
@@ -437,9 +437,3 @@ def test_view_reports_unreachable_redis(one_engine: str) -> None:
             shown.type(b"\x1a")  # Ctrl-Z is ignored
             shown.type(b"q")
             assert shown.ends() == 0
-
-
-def test_wrong_arguments_of_rl_top_are_errors(busy: Proxy) -> None:
-    with busy.raw() as raw:
-        for words in (("RL.TOP",), ("RL.TOP", 0), ("RL.TOP", 1001), ("RL.TOP", 1, "X")):
-            assert isinstance(raw.ask(*words), ReplyError)

@@ -153,16 +153,6 @@ def test_hits_without_any_server_follow_the_mode(unstarted_server: RedisServer, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_denied_command_stays_denied_during_an_outage(
-    unstarted_server: RedisServer, mode: str
-) -> None:
-    with failing(unstarted_server, mode, "--deny-command", "rl.hit") as proxy, proxy.raw() as raw:
-        for _ in range(2):  # the circuit opens with the first refused connection
-            assert is_error(raw.ask("RL.HIT", "k", 5, 60), "NOPERM command 'rl.hit' is denied")
-            assert by_mode(mode, raw.ask("CL.THROTTLE", "k", 15, 30, 60), 16)
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_killed_and_restarted_server_serves_hits_again(own_server: RedisServer, mode: str) -> None:
     with failing(own_server, mode) as proxy:
         with proxy.raw() as first:
@@ -274,20 +264,6 @@ def test_hit_behind_a_clients_own_command_has_no_timeout(own_server: RedisServer
         assert raw.ask("LLEN", "k") in (3, 4)
 
 
-def test_hits_in_a_transaction_have_no_timeout(own_server: RedisServer) -> None:
-    with failing(own_server, "allow") as proxy, proxy.raw() as raw, proxy.raw() as subscriber:
-        assert raw.ask("MULTI") == "OK"
-        assert subscriber.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
-        with paused(own_server.pid):
-            raw.send(command("RL.HIT", "k", 5, 60) + command("EXEC"))
-            subscriber.send(command("RL.HIT", "k", 5, 60))
-            assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""
-            assert subscriber.quiet(0.1) == b""
-        assert raw.reply() == "QUEUED"
-        assert raw.reply() == [[0, 5, 4, -1, 60]]
-        assert is_error(subscriber.reply(), "ERR Can't execute 'eval'")
-
-
 @pytest.mark.parametrize("by", ["lane", "private"])
 def test_wait_time_is_not_a_hit_timeout(own_server: RedisServer, by: str) -> None:
     """WAIT's time applies to admission, not to Redis' reply."""
@@ -306,21 +282,6 @@ def test_wait_time_is_not_a_hit_timeout(own_server: RedisServer, by: str) -> Non
         with paused(own_server.pid):
             assert raw.quiet(0.1, 2 * TIMEOUT_S) == b""  # and it is not served yet
         assert raw.reply() == [0, 1, 0, -1, 1]
-
-
-def test_hit_without_a_timeout_waits_for_redis(own_server: RedisServer) -> None:
-    args = ("--on-upstream-failure", "allow", "--hit-timeout", "0")
-    with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw, proxy.raw() as own:
-        by_lane(own_server, raw)
-        assert own.ask("PING") == "PONG"
-        with paused(own_server.pid):
-            for each in (raw, own):
-                each.send(command("RL.HIT", "k", 5, 60))
-            assert raw.quiet(0.1, 1.3) == b""
-        assert sorted(str(each.reply()) for each in (raw, own)) == [
-            "[0, 5, 3, -1, 60]",
-            "[0, 5, 4, -1, 60]",
-        ]
 
 
 def test_stop_does_not_wait_for_a_hung_server(own_server: RedisServer) -> None:

@@ -22,7 +22,7 @@ from redis import asyncio as redis_asyncio
 from tests import harness, info
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.info import blocked_clients
-from tests.integration.started import by_lane, client_list, lanes, private, started
+from tests.integration.started import by_lane, lanes, private, started
 
 SECOND_US = 1_000_000
 
@@ -217,18 +217,6 @@ def test_other_algorithms_serve_in_order(redis_server: RedisServer, proxy: Proxy
     assert script_calls(seen) <= 3 * count * len(ALGORITHMS) + 20
 
 
-def test_order_is_independent_of_the_cost(server: RedisServer, front: Proxy) -> None:
-    with connected(front, 4) as clients, Monitor(server) as monitor, front.raw() as other:
-        assert other.ask("RL.HIT", "k", 10, "0.4", "COST", 8) == [0, 10, 2, -1, 1]
-        words = [
-            command("RL.HIT", "k", 10, "0.4", "WAIT", 9, "COST", cost) for cost in (9, 1, 1, 7)
-        ]
-        queue_up(server, clients, words)
-        assert reading_order(clients) == [0, 1, 2, 3]
-        assert [numbers(client.reply())[0] for client in clients] == [0] * 4
-        assert in_no_window_more(stamps(monitor.lines(), "k"), 10, 400_000)
-
-
 def expect_even_replies(clients: list[Raw], begin: float) -> None:
     """Fail unless replies come in order, the n-th not before `begin` + n / 20 s."""
     poll = select.poll()
@@ -400,21 +388,6 @@ def refused_beside_a_waiting_hit(server: RedisServer, front: Proxy, key: str) ->
         return refused
 
 
-def test_only_the_final_refusal_is_recorded(server: RedisServer, front: Proxy) -> None:
-    with connected(front, 2) as (one, two), server.raw() as admin, Monitor(server) as monitor:
-        assert numbers(two.ask("RL.HIT", "k", 2, "0.2", "COST", 2))[0] == 0
-        assert numbers(one.ask("RL.HIT", "k", 2, "0.2", "WAIT", 5, "STRICT", "PENALTY", 9))[0] == 0
-        assert len(stamps(monitor.lines(), "k")) == 3  # no attempt was recorded
-        assert numbers(one.ask("RL.HIT", "s", 2, 60, "COST", 2))[0] == 0
-        assert numbers(one.ask("RL.HIT", "s", 2, 60, "WAIT", 5, "STRICT"))[0] == 1
-        assert len(stamps(monitor.lines(), "s")) == 3
-        assert numbers(one.ask("RL.HIT", "p", 2, 60, "COST", 2))[0] == 0
-        assert one.ask("RL.HIT", "p", 2, 60, "WAIT", 5, "PENALTY", 600) == [1, 2, 0, 600, 600]
-        held = admin.ask("LINDEX", "p", 0)
-        assert isinstance(held, bytes)
-        assert held.startswith(b"-")
-
-
 # -- on its connection -----------------------------------------------------------------------------
 
 
@@ -446,20 +419,6 @@ def test_wait_is_ignored_in_a_transaction(server: RedisServer, front: Proxy) -> 
         assert client.reply() == [[0, 1, 0, -1, 1], [1, 1, 0, 1, 1]]
         assert client.reply() == [0, 1, 0, -1, 1]  # behind it, the hit waits
         assert client.reply() == "PONG"
-
-
-@pytest.mark.parametrize("word", ["TRACKING", "SUBSCRIBE"])
-def test_wait_is_ignored_where_replies_cannot_be_counted(
-    server: RedisServer, front: Proxy, word: str
-) -> None:
-    with connected(front, 2) as (client, other):
-        assert isinstance(client.ask("HELLO", 3), dict)
-        assert other.ask("RL.HIT", "k", 1, 60) == [0, 1, 0, -1, 60]
-        if word == "TRACKING":
-            assert client.ask("CLIENT", "TRACKING", "ON") == "OK"
-        else:
-            assert client.ask("SUBSCRIBE", "c") == [b"subscribe", b"c", 1]
-        assert numbers(client.ask("RL.HIT", "k", 1, 60, "WAIT", 600))[0] == 1
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -533,19 +492,6 @@ def test_killed_private_connection_closes_its_waiting_client(
         assert admin.ask("CLIENT", "KILL", "ID", str(number)) == 1
         assert big.closes()
         assert numbers(small.reply())[0] == 0
-
-
-def test_key_of_another_type_ends_the_wait_with_an_error(server: RedisServer, front: Proxy) -> None:
-    with connected(front, 2) as (one, other):
-        for window in ("0.2", "1", "5"):
-            other.ask("DEL", "k")
-            assert numbers(other.ask("RL.HIT", "k", 1, window))[0] == 0
-            queue_up(server, [one], [command("RL.HIT", "k", 1, window, "WAIT", 9)])
-            assert other.ask("SET", "k", "x") == "OK"
-            reply = one.reply()
-            if not isinstance(reply, list):  # the window was over before: again, with a longer one
-                break
-        assert is_error(reply, "WRONGTYPE ")
 
 
 def test_revoked_rights_end_the_wait_with_an_error(server: RedisServer, front: Proxy) -> None:
@@ -682,20 +628,6 @@ def test_waiting_hits_make_one_script_call_each(server: RedisServer, front: Prox
         assert numbers(clients[0].ask("RL.HIT", "k", 1, 60))[0] == 0
 
 
-def test_waiting_changes_no_connection_state(server: RedisServer, front: Proxy) -> None:
-    """Waiting does not touch their names, databases or protocols."""
-    half_full(front)
-    with connected(front, 1) as (client,), server.raw() as admin:
-        assert client.ask("CLIENT", "SETNAME", "patient") == "OK"
-        assert client.ask("SELECT", 3) == "OK"
-        assert numbers(client.ask("RL.HIT", "k", 1, 60))[0] == 0
-        client.send(command("RL.HIT", "k", 1, 60, "WAIT", 600))
-        assert client.quiet(0.05) == b""
-        (row,) = [row for row in client_list(server, admin) if row["name"] == "patient"]
-        assert row["db"] == "3"
-        assert "flags" not in row or "b" not in row["flags"]
-
-
 # -- clients that cannot be observed ---------------------------------------------------------------
 
 
@@ -727,24 +659,6 @@ def test_end_of_file_behind_a_blocking_command_reaches_redis(
         wait_until(lambda: blocked_clients(admin) == 0, "Redis has noticed the disconnect")
         admin.ask("RPUSH", "q", "element")
         assert admin.ask("LLEN", "q") == 1
-
-
-def test_unauthenticated_hits_block_no_other_client(one_engine: str) -> None:
-    """Hits with WAIT of unauthenticated clients block no other client."""
-    with (
-        harness.server(one_engine, "--requirepass", "secret") as own,
-        harness.proxy(own) as front,
-        contextlib.ExitStack() as stack,
-    ):
-        strangers = [stack.enter_context(front.raw()) for _ in range(8)]
-        good = stack.enter_context(front.raw())
-        assert good.ask("AUTH", "secret") == "OK"
-        for turn in range(50):
-            for stranger in strangers:
-                stranger.send(command("RL.HIT", "k", 1000, 600, "WAIT", 9))
-            assert good.ask("RL.HIT", "k", 1000, 600) == [0, 1000, 999 - turn, -1, 600]
-            for stranger in strangers:
-                assert str(stranger.reply()).startswith("NOAUTH")
 
 
 # -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
