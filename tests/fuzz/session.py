@@ -596,7 +596,7 @@ class Walk:
         session = self.session
         session.reads_on()
         self.full = False
-        for _ in range(2000):
+        for _ in range(20_000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.private.status == private_stream.OPENING and not session.closed:
                 self.open()

@@ -424,6 +424,9 @@ class Session(SessionParts):
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self, self._private_answered)
+        if private.status == LOST and not private.slots.awaits_lane():
+            self.upstream_lost()
+            return
         if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
         elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
@@ -440,6 +443,8 @@ class Session(SessionParts):
             self.upstream_failed("connection lost")
             return
         private.status = LOST
+        if private.slots.awaits_lane():
+            return  # replies that have come wait for a lane's; _private_answered() goes on
         self.wait = WAIT_NOTHING
         self._cancel_held()
         if private.slots.lost():

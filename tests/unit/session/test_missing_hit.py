@@ -75,6 +75,16 @@ def test_a_missing_hit_is_sent_again_by_lane_and_keeps_its_place(bench: Bench, a
     assert bench.session.context.stats.noscript == 1
 
 
+def test_replies_behind_a_missing_hit_come_although_redis_has_closed(bench: Bench) -> None:
+    bench.send(PING + HIT + PING + b"*x\r\n")
+    refused = b"-ERR Protocol error: invalid multibulk length\r\n"
+    assert bench.answer(PONG + NOSCRIPT + PONG + refused) == PONG
+    bench.session.upstream_lost()
+    assert not bench.session.closed
+    assert bench.settle() == FIVE + PONG + refused
+    assert bench.session.closed
+
+
 def test_missing_hits_are_sent_again_one_after_the_other(bench: Bench) -> None:
     bench.send(PING + numbered(b"a") + PING + numbered(b"b"))
     assert bench.answer(PONG + NOSCRIPT + PONG + NOSCRIPT) == PONG
@@ -217,18 +227,6 @@ def test_an_error_where_no_lane_is_ready(bench: Bench) -> None:
     bench.send(PING + HIT + PING)
     bench.lane.ready = False
     assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + r.LOST + PONG
-
-
-def test_replies_that_waited_are_lost_with_their_connection(bench: Bench) -> None:
-    bench.send(PING + HIT + PING)
-    bench.answer(PONG + NOSCRIPT + PONG)
-    (call,) = bench.lane.calls
-    bench.session.upstream_lost()
-    assert bench.down() == b""
-    assert bench.session.closed
-    call.caller.lane_answered(call, FIVE)
-    call.caller.resume()
-    assert bench.down() == b""
 
 
 @pytest.mark.parametrize("ready", [True, False])
