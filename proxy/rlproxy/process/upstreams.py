@@ -252,7 +252,7 @@ class ClusterUpstream:
 
     def lanes(self) -> Sequence[SharedLane]:
         """Return all lanes, whether connected or not."""
-        return [lane for node in self.nodes.all() for lane in node.lanes()]
+        return [lane for node in self.nodes.all() for lane in node.pool.lanes()]
 
     def last_reply_at(self) -> float:
         """Return the loop time of the latest reply."""

@@ -37,11 +37,13 @@ class Call:
         "next",
         "opens",
         "others",
+        "redirects",
         "reply",
         "returned",
         "row",
         "rule",
         "shared",
+        "since",
         "waiter",
     )
 
@@ -63,6 +65,8 @@ class Call:
         self.late = False  # its client has a reply already
         self._slot: int = -1  # of its key; -1 until needed
         self.missed = False  # its first reply was NOSCRIPT
+        self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
+        self.redirects: int = 0  # how often a node of a cluster could not run it
 
     def slot(self) -> int:
         """Return the slot of its key in a cluster."""
@@ -86,7 +90,7 @@ class Caller:
     `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
     `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
     private connection, and no lane has answered it since. `trusts_at`: in a cluster, the time from
-    which remembered refusals may answer it.
+    which remembered refusals may answer it, by the clock of the denial cache.
     """
 
     __slots__ = ("dirty", "fenced", "now", "flush", "trusts_at")

@@ -20,25 +20,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from random import random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rlproxy.net.tls_stream import last_words
+from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.circuit_breaker import Backoff
-from rlproxy.session.timeouts import NOTHING
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.timeouts import NOTHING, HitTimeouts
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.lane_denials import LaneDenials
 from rlproxy.upstream.script_calls import ScriptCalls
-
-if TYPE_CHECKING:
-    from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.script_loading import ScriptLoading
 
 # The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
 # writes are paused, and a lost lane ends only the clients with writes on it.
@@ -61,9 +63,8 @@ _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 
 
 _CLOSED: Final = 0
-_OPENING: Final = 1
-_READY: Final = 2
-DEAD: Final = 3  # Redis does not accept this identity any more
+_OPEN: Final = 1  # or being opened
+_REFUSED: Final = 2  # Redis does not accept this identity any more
 
 
 class LaneKey(NamedTuple):
@@ -80,26 +81,50 @@ class LaneKey(NamedTuple):
     protocol: int
 
 
+@dataclass
+class LaneContext:
+    """What the lanes to one server have in common.
+
+    denial_cache: None if no refusals are remembered.
+    max_lane_hits: the largest number of unanswered calls on one lane.
+    clock: returns seconds, precise enough for round trips of microseconds.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    target: Target
+    loading: ScriptLoading
+    server: ServerFacts
+    denial_cache: DenialCache | None
+    timeouts: HitTimeouts
+    max_lane_hits: int
+    counters: Counters
+    clock: Callable[[], float]
+
+
 class SharedLane(Lane):
     """The lane of one identity: a connection that is opened on demand, and again when lost.
 
     number: see ScriptCalls; no two lanes have the same.
+    on_refused: called when Redis does not accept the identity any more.
     """
 
-    def __init__(self, pool: LanePool, key: LaneKey, number: int) -> None:
+    def __init__(self, context: LaneContext, key: LaneKey, number: int) -> None:
         super().__init__()
         self.key = key
         self.number = number
+        self.on_refused: Callable[[SharedLane], None] = lambda _lane: None
         self._kind: int = key.kind
-        self._pool = pool
-        self._counters = pool.stats
-        self.used_at: float = pool.loop.time()
+        self._context = context
+        self._counters = context.counters
+        self.used_at: float = context.loop.time()
         self._state: int = _CLOSED
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
-        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None  # opens the connection
+        self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: int = 0  # outstanding replies of the handshake
+        self._max_unsent: int = MAX_UNSENT
         self._unsent: list[Call] = []
         self._inflight: deque[Call] = deque()
         self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
@@ -107,20 +132,19 @@ class SharedLane(Lane):
         self._missing = False  # whether a call was answered NOSCRIPT
         self._scheduled = False  # whether the unsent calls are written in this tick
         self._flush_soon: Callable[[], None] = self._tick_over
-        self._early = False  # whether `ready` only waits for the first attempt to load the scripts
         self._declining = False  # whether the reply being received is skipped, as too large
         self._watched = False  # whether the hit timeout is checked
-        self._times = CallTimes(pool.timeouts, pool.clock)
+        self._times = CallTimes(context.timeouts, context.clock)
         self._script_calls = ScriptCalls(number)
-        cache = pool.denial_cache if self._kind == HITS else None
+        cache = context.denial_cache if self._kind == HITS else None
         self._denials = LaneDenials(cache) if cache is not None else None
-        self.room = pool.max_lane_hits
+        self.room = context.max_lane_hits
 
     # -- calls ------------------------------------------------------------------------------------
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return self._script_calls.by_sha(rule) and not self._pool.loading.held
+        return self._script_calls.by_sha(rule) and not self._context.loading.held
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -138,14 +162,11 @@ class SharedLane(Lane):
     def _queue(self, call: Call) -> None:
         self._unsent.append(call)
         self.room -= 1
-        if len(self._unsent) >= self._most_unsent():
+        if len(self._unsent) >= self._max_unsent:
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
-            self._pool.loop.call_soon(self._flush_soon)
-
-    def _most_unsent(self) -> int:
-        return MAX_UNSENT
+            self._context.loop.call_soon(self._flush_soon)
 
     def _tick_over(self) -> None:
         self._scheduled = False
@@ -157,7 +178,7 @@ class SharedLane(Lane):
             return
         if self._kind != HITS:
             out = [call.key for call in unsent]
-        elif self._pool.loading.held:
+        elif self._context.loading.held:
             return
         else:
             if not self._script_calls.loaded and not self._inflight:
@@ -171,14 +192,14 @@ class SharedLane(Lane):
         self._counters.upstream_out += len(data)
         self._counters.batch(calls)
         self._times.written(calls)
-        if not self._watched and self._kind == HITS and self._pool.timeouts.timeout_s > 0.0:
+        if not self._watched and self._kind == HITS and self._context.timeouts.timeout_s > 0.0:
             self._watched = True
-            self._times.mark(self._pool.loop.time())
-            self._pool.timeouts.watch(self.overdue)
+            self._times.mark(self._context.loop.time())
+            self._context.timeouts.watch(self.overdue)
 
     def _choose(self) -> None:
         """See ScriptCalls.choose(); `mixes` follows from it."""
-        self._script_calls.choose(self._pool.loading.loaded, self._pool.loop.time())
+        self._script_calls.choose(self._context.loading.loaded, self._context.loop.time())
         self.mixes = self._script_calls.loaded
 
     # -- replies ----------------------------------------------------------------------------------
@@ -270,8 +291,13 @@ class SharedLane(Lane):
                 return b""
             frame = encoding.clean_error(frame)
             self._refused(frame)
-        call.caller.fenced = False
+        if call.caller.fenced:
+            self._unfence(call.caller)
         return denials.judge(call, frame) if denials is not None else frame
+
+    def _unfence(self, caller: Caller) -> None:
+        """Let remembered refusals answer `caller` again: Redis has answered it on this lane."""
+        caller.fenced = False
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         """Act on the error for an ordinary command. Returns whether its caller sends it again."""
@@ -280,17 +306,17 @@ class SharedLane(Lane):
 
     def _refused(self, frame: bytes) -> None:
         if frame.startswith(b"-READONLY"):
-            self._pool.server.read_only()
+            self._context.server.read_only()
 
     def _batch_over(self, touched: list[Caller]) -> None:
         """Finish a batch of replies: time it, make room, and flush the callers in `touched`."""
-        pool, inflight = self._pool, len(self._inflight)
-        now = pool.loop.time()
-        pool.timeouts.circuit.replied(now)
+        context, inflight = self._context, len(self._inflight)
+        now = context.loop.time()
+        context.timeouts.circuit.replied(now)
         took_s = self._times.received(inflight)
         if took_s >= 0.0:
             self._counters.round_trips.add(took_s)
-        self.room = pool.max_lane_hits - self.unanswered()
+        self.room = context.max_lane_hits - self.unanswered()
         if self._missing or inflight == 0:
             self._mend()
         if touched:
@@ -302,10 +328,10 @@ class SharedLane(Lane):
     def overdue(self, now: float) -> float:
         """Report late calls to their callers; see HitTimeouts.watch()."""
         inflight, times = self._inflight, self._times
-        timeout_s = self._pool.timeouts.timeout_s
+        timeout_s = self._context.timeouts.timeout_s
         if self._again and now - self._again_at >= timeout_s > 0.0:
             again, self._again = self._again, []  # these calls are never sent
-            self._pool.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
+            self._context.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
             _report_late(again, now)
             self._flush()
         if not inflight or timeout_s <= 0.0:
@@ -329,7 +355,7 @@ class SharedLane(Lane):
         Returns whether it was queued.
         """
         if error.startswith(b"-NOSCRIPT"):
-            self._script_calls.missing(call.missed, self._pool.loop.time())
+            self._script_calls.missing(call.missed, self._context.loop.time())
             call.missed = self._missing = True
             self._counters.noscript += 1
         elif not self._script_calls.changes(error):
@@ -337,7 +363,7 @@ class SharedLane(Lane):
         if self._denials is not None:
             self._denials.reopen(call)
         if not self._again:
-            self._again_at = self._pool.loop.time()
+            self._again_at = self._context.loop.time()
         self._again.append(call)
         return True
 
@@ -346,7 +372,7 @@ class SharedLane(Lane):
 
         Called once all received bytes are processed.
         """
-        loading = self._pool.loading
+        loading = self._context.loading
         if self._missing:
             self._missing = False
             loading.load()
@@ -358,16 +384,17 @@ class SharedLane(Lane):
 
     def go_on(self) -> None:
         """End the pause for loading the scripts: send the calls not run, then the unsent ones."""
-        self.ready = self.ready or self._early
-        self._early = False
-        if self._inflight or self._transport is None:
+        if self._transport is None or self._handshakes > 0:
+            return
+        self.ready = True
+        if self._inflight:
             return
         self._choose()
         again, self._again = self._again, []
         if again:
             self._unsent = again + self._unsent
             # Their hit timeout counts from the NOSCRIPT, see overdue().
-            if self._pool.timeouts.timeout_s > 0.0:
+            if self._context.timeouts.timeout_s > 0.0:
                 self._times.mark(self._again_at, len(again))
         self._flush()
 
@@ -375,17 +402,17 @@ class SharedLane(Lane):
 
     def wake(self) -> None:
         """Open the connection if it is closed and the retry pause is over; see Lane.wake()."""
-        if self._state == _CLOSED and self._pool.loop.time() >= self._retry_at:
-            self._state = _OPENING
-            self._pool.open(self)
+        if self._state == _CLOSED and self._context.loop.time() >= self._retry_at:
+            self._state = _OPEN
+            self._task = self._context.loop.create_task(self._connect())
 
-    async def connect(self, target: Target) -> None:
+    async def _connect(self) -> None:
         """Open the connection. Never raises: the next wake() after a failure tries again."""
         try:
-            transport = await target.connect(lambda: _Link(self))
+            transport = await self._context.target.connect(lambda: _Link(self))
         except OSError as error:
-            now = self._pool.loop.time()
-            self._pool.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
+            now = self._context.loop.time()
+            self._context.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
             self._closed()
             return
         self._transport = transport
@@ -403,28 +430,28 @@ class SharedLane(Lane):
             self._denials.track(frame == _OK)
         elif frame.startswith(b"-"):
             if not frame.startswith(_PASSING):
-                self._state = DEAD
-                self._pool.forget(self)
+                self._state = _REFUSED
+                self.on_refused(self)
             self._abort()
             return False
-        if self._handshakes == 0 and self._state == _OPENING:
-            self._state = _READY
+        if self._handshakes == 0:
             self._choose()
-            self._early = self._kind == HITS and not self._pool.loading.settled
-            self.ready = not self._early
+            # A lane for hits waits for the first attempt to load the scripts, see go_on().
+            self.ready = self._kind != HITS or self._context.loading.settled
             self._backoff.reset()
-            self.used_at = self._pool.loop.time()
+            self.used_at = self._context.loop.time()
         return True
 
     def _abort(self) -> None:
-        self.ready = self._early = False
-        if self._transport is not None:
-            self._transport.abort()
+        self.ready = False
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     def _closed(self) -> None:
-        if self._state != DEAD:
+        if self._state != _REFUSED:
             self._state = _CLOSED
-            self._retry_at = self._pool.loop.time() + self._backoff.pause_s()
+            self._retry_at = self._context.loop.time() + self._backoff.pause_s()
 
     def lost(self) -> None:
         """Handle the loss of the connection.
@@ -434,8 +461,8 @@ class SharedLane(Lane):
         """
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self.ready = self._early = self._declining = self._missing = False
-        self.room = self._pool.max_lane_hits
+        self.ready = self._declining = self._missing = False
+        self.room = self._context.max_lane_hits
         self._transport = None
         self._replies = ReplyFramer()
         self._handshakes = 0
@@ -448,11 +475,18 @@ class SharedLane(Lane):
         self._unsent.clear()
         self._closed()
         self._hand_back(written, unsent)
-        self._pool.loading.look()
+        self._context.loading.look()
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         """Report the loss of the connection to the callers of its calls."""
-        hand_back(written, unsent, self._pool.loop.time())
+        touched: list[Caller] = []
+        for call in written + unsent:
+            touch(call.caller, touched)
+        for call in written:
+            call.caller.lane_lost(call)
+        for call in unsent:
+            call.caller.lane_returned(call)
+        settle(touched, self._context.loop.time())
 
     def carries(self) -> str:
         """Return the kind of this lane as a word for reports."""
@@ -470,6 +504,14 @@ class SharedLane(Lane):
         """Return whether it is unused since loop time `since`, and owes no reply."""
         return self.used_at < since and self.unanswered() == 0
 
+    def refused(self) -> bool:
+        """Return whether Redis does not accept this identity."""
+        return self._state == _REFUSED
+
+    def retry(self) -> None:
+        """Let the next wake() connect without a pause: the server answers again."""
+        self._retry_at = 0.0
+
     def retire(self) -> None:
         """Close for good. Sessions get another lane from the pool."""
         self.retired = True
@@ -482,18 +524,6 @@ def _report_late(calls: list[Call], now: float) -> None:
         call.late = True
         call.caller.lane_late(call)
         touch(call.caller, touched)
-    settle(touched, now)
-
-
-def hand_back(written: list[Call], unsent: list[Call], now: float) -> None:
-    """Report the loss of a connection to the callers of its calls."""
-    touched: list[Caller] = []
-    for call in written + unsent:
-        touch(call.caller, touched)
-    for call in written:
-        call.caller.lane_lost(call)
-    for call in unsent:
-        call.caller.lane_returned(call)
     settle(touched, now)
 
 

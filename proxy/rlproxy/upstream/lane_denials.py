@@ -60,7 +60,7 @@ class LaneDenials:
             return b""
         now = self._cache.clock()
         if denial.state == d.OPEN:
-            if call.caller.fenced or waits:
+            if waits or call.caller.fenced or now < call.caller.trusts_at:
                 return b""
             known = denial.answer(now)
             if known:

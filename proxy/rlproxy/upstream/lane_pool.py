@@ -1,20 +1,12 @@
-"""The lane pool: the lanes of one process, by identity, and their connection attempts."""
+"""The lane pool: the lanes of one process to one server, by identity."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.denial_cache import DenialCache
-from rlproxy.session.call import Lane
-from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
-from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.connector import Target
-from rlproxy.upstream.lane import HITS, LaneKey, SharedLane
-from rlproxy.upstream.script_loading import ScriptLoading
+from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, SharedLane
 
 MAX_LANES: Final = 256
 MAX_LANES_PER_USER: Final = 32
@@ -30,45 +22,20 @@ def at_limit(users: list[bytes | None], user: bytes | None) -> bool:
 
 
 class LanePool:
-    """The lanes of one process, by identity. Their number is bounded in total and per user.
+    """The lanes of one process, by identity. Their number is bounded in total and per user."""
 
-    denial_cache: None if no refusals are remembered.
-    max_lane_hits: the largest number of unanswered calls on one lane.
-    clock: returns seconds, precise enough for round trips of microseconds.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        target: Target,
-        loading: ScriptLoading,
-        server: ServerFacts,
-        denial_cache: DenialCache | None,
-        timeouts: HitTimeouts,
-        max_lane_hits: int,
-        counters: Counters,
-        clock: Callable[[], float],
-    ) -> None:
-        self.loop = loop
-        self.clock = clock
-        self.stats = counters
-        self.timeouts = timeouts
-        self.max_lane_hits = max_lane_hits
-        self.denial_cache = denial_cache
-        self.loading = loading
-        loading.drained = self._drained
-        loading.on_over = self._go_on
-        self.server = server
-        self.make: Callable[[LanePool, LaneKey, int], SharedLane] = SharedLane
-        self._target = target
+    def __init__(self, context: LaneContext) -> None:
+        context.loading.drained = self._drained
+        context.loading.on_over = self._go_on
+        self.make: Callable[[LaneContext, LaneKey, int], SharedLane] = SharedLane
+        self.context = context
         self._lanes: dict[LaneKey, SharedLane] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def lane_of(self, identity: Identity) -> SharedLane | None:
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
         return self._lane(identity, HITS, 3)
 
-    def share_of(self, identity: Identity, protocol: int, kind: int) -> Lane | None:
+    def share_of(self, identity: Identity, protocol: int, kind: int) -> SharedLane | None:
         """Return the lane of `identity` for ordinary commands, made if needed.
 
         protocol: the RESP version of the replies.
@@ -81,14 +48,15 @@ class LanePool:
         key = LaneKey(*identity.key(), kind, protocol)
         lane = self._lanes.get(key)
         if lane is not None and lane.retired:
-            self.forget(lane)
+            del self._lanes[key]
             lane = None
         if lane is None:
             if at_limit([other.user for other in self._lanes], key.user):
                 return None
             taken = {other.number for other in self._lanes.values()}
             number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
-            lane = self._lanes[key] = self.make(self, key, number)
+            lane = self._lanes[key] = self.make(self.context, key, number)
+            lane.on_refused = self._forget
         return lane
 
     def _go_on(self) -> None:
@@ -102,25 +70,19 @@ class LanePool:
         """Return all lanes, whether connected or not."""
         return list(self._lanes.values())
 
-    def open(self, lane: SharedLane) -> None:
-        """Start connecting `lane`."""
-        task = self.loop.create_task(lane.connect(self._target))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def forget(self, lane: SharedLane) -> None:
+    def _forget(self, lane: SharedLane) -> None:
         """Remove `lane`, which will not be ready again."""
         if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]
 
     def close_idle(self) -> None:
         """Close the lanes without calls for IDLE_S."""
-        since = self.loop.time() - IDLE_S
+        since = self.context.loop.time() - IDLE_S
         self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
 
     def close_shares(self, used: bool) -> None:
         """Close the lanes for ordinary commands: those without calls for IDLE_S; all if `used`."""
-        since = self.loop.time() - IDLE_S
+        since = self.context.loop.time() - IDLE_S
         shares = [lane for lane in self._lanes.values() if lane.key.kind != HITS]
         self._retire([lane for lane in shares if used or lane.idle(since)])
 
@@ -130,11 +92,5 @@ class LanePool:
 
     def _retire(self, lanes: list[SharedLane]) -> None:
         for lane in lanes:
-            self.forget(lane)
+            self._forget(lane)
             lane.retire()
-
-    def close(self) -> None:
-        """Close all lanes and cancel connection attempts."""
-        for task in self._tasks:
-            task.cancel()
-        self.renew()

@@ -19,6 +19,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -28,7 +29,7 @@ class ServerParts:
 
     facts: has the address of the server.
     upstream, scripts, on_server: see Control.
-    denial_cache, max_lane_hits, counters: see LanePool.
+    denial_cache, max_lane_hits, counters: see LaneContext.
 
     on_failure: the value of --on-upstream-failure, for the log.
     """
@@ -55,15 +56,17 @@ class ServerParts:
         self.timeouts.on_doubt = self.control.probe
         circuit.on_open, circuit.on_close = self.opened, self.closed
         self.pool = LanePool(
-            loop,
-            target,
-            loading,
-            facts,
-            denial_cache,
-            self.timeouts,
-            max_lane_hits,
-            counters,
-            time.monotonic,
+            LaneContext(
+                loop,
+                target,
+                loading,
+                facts,
+                denial_cache,
+                self.timeouts,
+                max_lane_hits,
+                counters,
+                time.monotonic,
+            )
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -110,7 +113,7 @@ class ServerParts:
         """Close the connections."""
         if self._task is not None:
             self._task.cancel()
-        self.pool.close()
+        self.pool.renew()
 
     async def stop(self) -> None:
         """Close the connections, and wait until the task of the control connection has ended."""

@@ -62,7 +62,7 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     server = wiring.context.server
     assert (server.name, server.version) == (b"valkey", b"9.1")
     assert server.has_throttle
-    assert one_server(wiring).pool.server.has_throttle
+    assert one_server(wiring).pool.context.server.has_throttle
     assert not server.ignores_empty
     assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
 
@@ -137,7 +137,7 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     assert wiring.context.server.where == "new:1"
     assert client.calls == 1
     assert one_server(wiring).control._moved.is_set()
-    assert wiring.context.server is one_server(wiring).pool.server
+    assert wiring.context.server is one_server(wiring).pool.context.server
     assert wiring.context.server.read_only == upstream.failover.suspect
 
 

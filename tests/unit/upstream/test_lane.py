@@ -26,7 +26,7 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.lane import MAX_UNSENT
+from rlproxy.upstream.lane import MAX_UNSENT, LaneContext
 from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_calls import MISLED_S
@@ -159,7 +159,7 @@ class Bench:
         self.loading.on_wanted = self.script_missing
         self.loading.over(True)
         self.counters = Counters()
-        self.pool = LanePool(
+        context = LaneContext(
             loop,
             target,
             self.loading,
@@ -170,6 +170,7 @@ class Bench:
             self.counters,
             clock or loop.time,
         )
+        self.pool = LanePool(context)
         lane = self.pool.lane_of(NOBODY)
         assert lane is not None
         self.lane: Lane = lane
@@ -1022,7 +1023,7 @@ def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> No
     bench.wire.abort()
     bench.loop.turns()
     assert caller.seen == [("lost", context[1]), ("returned", context[0])]
-    assert bench.lane.room == bench.pool.max_lane_hits
+    assert bench.lane.room == bench.pool.context.max_lane_hits
 
 
 def test_noscript_to_an_opener(bench: Bench) -> None:

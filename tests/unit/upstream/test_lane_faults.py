@@ -49,10 +49,10 @@ class Faulty(Bench):
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
-        self.pool.timeouts.timeout_s = 1.0
+        self.pool.context.timeouts.timeout_s = 1.0
         assert isinstance(self.lane, SharedLane)
         self.shared = self.lane
-        self.circuit = self.pool.timeouts.circuit
+        self.circuit = self.pool.context.timeouts.circuit
         self.looks: list[object] = []
         loop.now = 100.0
 
@@ -167,7 +167,7 @@ def test_what_waits_behind_a_call_that_is_not_answered_is_late_and_never_sent(
     bench.answer(NOSCRIPT)
     bench.loads()
     assert bench.sent() == b""
-    assert bench.lane.room == bench.pool.max_lane_hits
+    assert bench.lane.room == bench.pool.context.max_lane_hits
 
 
 def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
@@ -186,7 +186,7 @@ def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
 
 
 def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
-    bench.pool.timeouts.timeout_s = 0.2
+    bench.pool.context.timeouts.timeout_s = 0.2
     bench.ask(REFUSED)
     bench.call_of(Late())
     assert bench.sent() == opener(HIT)
@@ -223,7 +223,7 @@ def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None
     assert caller.late == [late]
     assert caller.got == [call]
     assert call.reply == r.LOST
-    assert bench.shared.room == bench.pool.max_lane_hits
+    assert bench.shared.room == bench.pool.context.max_lane_hits
     assert bench.look(101.1) == NOTHING
 
 
@@ -246,7 +246,7 @@ def test_a_lane_is_kept_while_nobody_hears_redis(bench: Faulty) -> None:
 
 
 def test_room(bench: Faulty) -> None:
-    bench.pool.max_lane_hits = 5
+    bench.pool.context.max_lane_hits = 5
     bench.ask(ADMITTED, key=b"x")
     assert bench.shared.room == 5
     calls = [bench.sent_call() for _ in range(3)]
@@ -258,7 +258,7 @@ def test_room(bench: Faulty) -> None:
 
 
 def test_without_a_timeout_nothing_is_watched(bench: Faulty) -> None:
-    bench.pool.timeouts.timeout_s = 0.0
+    bench.pool.context.timeouts.timeout_s = 0.0
     caller = Late()
     bench.sent_call(caller)
     assert bench.look(1000.0) == NOTHING

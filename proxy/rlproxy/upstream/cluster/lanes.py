@@ -10,7 +10,7 @@ the new owner at once, in the order of the replies. New calls for the slot wait 
 then. Calls that got ASK need no queue: all calls for the slot take the way over the same node, in
 order.
 
-A call waits for at most the hit timeout, counted from its first redirect or from its submission.
+A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.node_lane import LaneOwner, NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of
@@ -41,39 +41,23 @@ SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced mas
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 
-class QueuedCall:
-    """A call in a queue.
-
-    since: loop time of its first redirect, or of its submission.
-    tries: number of its redirects.
-    asks: the node that ASK has named; None where the owner of the slot gets the call.
-    why: the reason in its error, if no node runs it in time; empty for none.
-    """
-
-    __slots__ = ("asks", "call", "since", "tries", "why")
-
-    def __init__(self, call: Call, since: float) -> None:
-        self.call = call
-        self.asks: Address | None = None
-        self.since: float = since
-        self.tries: int = 0
-        self.why = ""
-
-
 class SlotQueue:
     """The calls of one slot that wait.
 
-    again: calls that a node has not run; they go first.
+    again: calls that a node has not run; they go first. With each, the node that ASK has named;
+        None where the owner of the slot gets the call.
     calls: calls that no node has got.
     not_before: earliest loop time at which `again` is sent.
+    why: the latest error of a node that could not run a call; empty for none.
     """
 
-    __slots__ = ("again", "calls", "not_before")
+    __slots__ = ("again", "calls", "not_before", "why")
 
     def __init__(self) -> None:
-        self.again: list[QueuedCall] = []
-        self.calls: list[QueuedCall] = []
+        self.again: list[tuple[Call, Address | None]] = []
+        self.calls: list[Call] = []
         self.not_before: float = 0.0
+        self.why = ""
 
 
 class Drain:
@@ -92,7 +76,7 @@ class Drain:
         self.since: float = since
 
 
-class ClusterLane(Lane):
+class ClusterLane(Lane, LaneOwner):
     """The lane of one identity to a cluster, as sessions see it.
 
     Its `room` stays as it is: where a node's lane has none, only the calls for this node wait.
@@ -110,10 +94,9 @@ class ClusterLane(Lane):
         self._by_address: dict[Address, NodeLane] = {}
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
-        self._under_way: dict[Call, QueuedCall] = {}  # redirected calls that were sent again
         self._refused = False
         self._opening_since: float = self._loop.time()
-        self._ticking = False
+        self._ticking = False  # whether there is a queue or a drain
         self._tick_soon: Callable[[], None] = self._tick
         self.changed()
 
@@ -121,7 +104,9 @@ class ClusterLane(Lane):
 
     def may_follow(self, before: Rule, rule: Rule) -> bool:
         """See Lane.may_follow()."""
-        return all(lane.may_follow(before, rule) for lane in self._by_shard if lane is not None)
+        if before.script is rule.script:
+            return True
+        return all(lane.mixes for lane in self._by_shard if lane is not None)
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
@@ -130,20 +115,33 @@ class ClusterLane(Lane):
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
         slot = call.slot()
-        if call.rule.frees and call.rule.script is None and call.rule.tail and self._all.splits:
-            keys = keys_of(call)
-            if any(slot_of_bulk(key) != slot for key in keys):
-                for part in SplitReset(call).parts(keys):
-                    self.submit(part)
-                return b""
-        waits = len(self._queues) > 0 and slot in self._queues
-        waits = waits or (len(self._drains) > 0 and self._draining(slot))
+        if call.rule.frees and self._split(slot, call):
+            return b""
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        if waits or lane is None or not lane.usable():
-            self._hold(slot, call)
+        if lane is None or not lane.usable() or (self._ticking and self._waits(slot)):
+            self._queue(call).calls.append(call)
             return b""
         return lane.submit(call)
+
+    def _split(self, slot: int, call: Call) -> bool:
+        """Send an RL.RESET of keys in several slots as one call for each key.
+
+        slot: of its first key.
+        Returns False for other calls.
+        """
+        if call.rule.script is not None or not call.rule.tail or not self._all.splits:
+            return False
+        keys = keys_of(call)
+        if all(slot_of_bulk(key) == slot for key in keys):
+            return False
+        for part in SplitReset(call).parts(keys):
+            self.submit(part)
+        return True
+
+    def _waits(self, slot: int) -> bool:
+        """Return whether new calls on `slot` wait for others."""
+        return slot in self._queues or self._draining(slot)
 
     def wake(self) -> None:
         """Open the lanes to all masters; see Lane.wake().
@@ -190,13 +188,14 @@ class ClusterLane(Lane):
 
     def _lane_to(self, address: Address) -> NodeLane | None:
         """Return the lane to the node at `address`; None at a limit of lanes."""
-        lane = self._by_address.get(address)
-        if lane is None or lane.retired:
-            lane = self._all.nodes.of(address).lane_of(self.identity)
-            if lane is None:
-                return None
-            lane.owner = self
-            self._by_address[address] = lane
+        known = self._by_address.get(address)
+        if known is not None and not known.retired:
+            return known
+        lane = self._all.nodes.of(address).pool.lane_of(self.identity)
+        if not isinstance(lane, NodeLane):
+            return None
+        lane.owner = self
+        self._by_address[address] = lane
         return lane
 
     def _drain(self, lane: NodeLane, slots: set[int]) -> None:
@@ -227,61 +226,50 @@ class ClusterLane(Lane):
 
     # -- calls that wait --------------------------------------------------------------------------
 
-    def _queue(self, slot: int) -> SlotQueue:
+    def _queue(self, call: Call) -> SlotQueue:
+        """Return the queue for `call`, which waits from now on."""
+        call.since = call.since or self._loop.time()
+        slot = call.slot()
         queue = self._queues.get(slot)
         if queue is None:
             queue = self._queues[slot] = SlotQueue()
         self._schedule()
         return queue
 
-    def _hold(self, slot: int, call: Call) -> None:
-        """Let a call wait that no node has got."""
-        self._queue(slot).calls.append(QueuedCall(call, self._loop.time()))
-
     def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
         """Send `call` again that got `error`, or let it wait in the order of the replies."""
-        now, slot = self._loop.time(), call.slot()
-        known = self._under_way.pop(call, None)
-        entry = QueuedCall(call, now) if known is None else known
-        entry.tries += 1
+        slot = call.slot()
+        call.redirects += 1
         _, address = redirect(error, lane.address)
-        entry.asks = address if error.startswith(b"-ASK") else None
-        if address is not None and entry.asks is None:
+        asks = address if error.startswith(b"-ASK") else None
+        if address is not None and asks is None:
             self._cluster.moved(slot, address)
+        pauses = address is None or call.redirects > DIRECT
         queue = self._queues.get(slot)
-        if address is not None and (queue is None or not queue.again) and entry.tries <= DIRECT:
+        if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
             if other is not None and other is not lane and other.usable():
-                self._send(other, entry)
+                other.submit_again(call, asks is not None)
                 return
             if other is not None:
                 other.wake()
-        queue = self._queue(slot)
-        if address is None or entry.tries > DIRECT:
-            entry.why = error[1:-2].decode("utf-8", "replace")
-            queue.not_before = now + RETRY_S
+        queue = self._queue(call)
+        if pauses:
+            queue.why = error[1:-2].decode("utf-8", "replace")
+            queue.not_before = self._loop.time() + RETRY_S
             self._cluster.refresh()
-        queue.again.append(entry)
+        queue.again.append((call, asks))
 
     def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
         self._drains = [drain for drain in self._drains if drain.lane is not lane]
-        now = self._loop.time()
         for call in calls:
-            known = self._under_way.pop(call, None)
-            entry = QueuedCall(call, now) if known is None else known
-            self._queue(call.slot()).again.append(entry)
-
-    def _send(self, lane: NodeLane, entry: QueuedCall) -> None:
-        if entry.tries > 0:
-            self._under_way[entry.call] = entry
-            self._schedule()
-        lane.submit_again(entry.call, entry.asks is not None)
+            self._queue(call).again.append((call, None))
 
     # -- the queues -------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._ticking and (self._queues or self._drains or self._under_way):
+        if not self._ticking and (self._queues or self._drains):
             self._ticking = True
             self._loop.call_soon(self._tick_soon)
 
@@ -298,12 +286,8 @@ class ClusterLane(Lane):
             self._serve(slot, queue, now, limit_s, touched)
             if not queue.again and not queue.calls:
                 del self._queues[slot]
-        for call, entry in list(self._under_way.items()):
-            # A call that was sent again has one more hit timeout for its reply.
-            if call.reply or call.late or now - entry.since > 2 * limit_s:
-                del self._under_way[call]
         settle(touched, now)
-        if self._queues or self._drains or self._under_way:
+        if self._queues or self._drains:
             self._loop.call_later(TICK_S, self._tick_soon)
         else:
             self._ticking = False
@@ -312,7 +296,7 @@ class ClusterLane(Lane):
         self, slot: int, queue: SlotQueue, now: float, limit_s: float, touched: list[Caller]
     ) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
-        latest = now - limit_s  # calls that wait since then, or longer, are answered
+        latest = now - limit_s
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
         if lane is not None and lane.retired:
@@ -321,7 +305,10 @@ class ClusterLane(Lane):
             self._send_again(lane, queue)
         if lane is not None and lane.usable():
             if not queue.again and not self._draining(slot):
-                self._send_all(lane, queue.calls)
+                number = min(len(queue.calls), lane.room)
+                for call in queue.calls[:number]:
+                    lane.submit_again(call, False)
+                del queue.calls[:number]
         elif lane is not None and lane.circuit.open:
             latest = now
         elif lane is not None:
@@ -329,57 +316,48 @@ class ClusterLane(Lane):
                 self._all.forget(self)
                 self.retired = True  # sessions with calls under way need not wait for it
             lane.wake()
-        number = len(queue.again) + len(queue.calls)
-        if number == 0:
-            return
-        where, why = _reason(lane)
+        self._answer_late(lane, queue, latest, now, touched)
+
+    def _answer_late(
+        self,
+        lane: NodeLane | None,
+        queue: SlotQueue,
+        latest: float,
+        now: float,
+        touched: list[Caller],
+    ) -> None:
+        """Answer the calls that wait since `latest`, or longer."""
         # Where the nodes have refused hits for that long, one try is enough.
         refuses = 0.0 < self._cluster.down_since <= latest
-        queue.again = self._too_late(queue.again, now if refuses else latest, where, why, touched)
+        since = now if refuses else latest
+        late = [call for call, _ in queue.again if call.since <= since]
+        if late:
+            queue.again = [each for each in queue.again if each[0].since > since]
         if queue.calls and queue.calls[0].since <= latest:
-            queue.calls = self._too_late(queue.calls, latest, where, why, touched)
-        number -= len(queue.again) + len(queue.calls)
-        if lane is not None and number > 0 and latest < now and not lane.ready:
-            lane.circuit.timed_out(number, latest, now, limit_s)
+            late += [call for call in queue.calls if call.since <= latest]
+            queue.calls = [call for call in queue.calls if call.since > latest]
+        if not late:
+            return
+        where, why = _reason(lane)
+        error = encoding.unreachable(where, queue.why or why)
+        for call in late:
+            call.caller.lane_down(call, error)
+            touch(call.caller, touched)
+        if lane is not None and latest < now and not lane.ready:
+            lane.circuit.timed_out(len(late), latest, now, now - latest)
 
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
         sent = 0
-        for entry in queue.again:
-            lane = owner if entry.asks is None else self._lane_to(entry.asks)
+        for call, asks in queue.again:
+            lane = owner if asks is None else self._lane_to(asks)
             if lane is None or not lane.usable():
                 if lane is not None:
                     lane.wake()
                 break
-            self._send(lane, entry)
+            lane.submit_again(call, asks is not None)
             sent += 1
         del queue.again[:sent]
-
-    def _send_all(self, lane: NodeLane, entries: list[QueuedCall]) -> None:
-        """Send as many of `entries` as the lane has room for."""
-        number = min(len(entries), lane.room)
-        for entry in entries[:number]:
-            self._send(lane, entry)
-        del entries[:number]
-
-    def _too_late(
-        self,
-        entries: list[QueuedCall],
-        since: float,
-        where: str,
-        why: str,
-        touched: list[Caller],
-    ) -> list[QueuedCall]:
-        """Answer the calls that wait since `since` or longer. Returns the others."""
-        left = []
-        for entry in entries:
-            if entry.since > since:
-                left.append(entry)
-                continue
-            call = entry.call
-            call.caller.lane_down(call, encoding.unreachable(where, entry.why or why))
-            touch(call.caller, touched)
-        return left
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -417,10 +395,10 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
     if lane is None:
         return "the cluster", "no node serves the slot of the key"
     if lane.circuit.open:
-        return lane.where, lane.circuit.why
+        return str(lane.address), lane.circuit.why
     if lane.refused():
-        return lane.where, "it does not accept this user"
-    return lane.where, "no connection in time"
+        return str(lane.address), "it does not accept this user"
+    return str(lane.address), "no connection in time"
 
 
 class ClusterLanes:

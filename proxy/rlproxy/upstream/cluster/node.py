@@ -14,13 +14,11 @@ from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
-from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeLane, ShareLane
 from rlproxy.upstream.cluster.slot_map import Shard
 from rlproxy.upstream.control import Identification
-from rlproxy.upstream.lane import HITS, LaneKey
-from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, SharedLane
 from rlproxy.upstream.server_parts import ServerParts
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
@@ -74,24 +72,10 @@ class Node(ServerParts):
         self.pool.make = self._make
         self.start()
 
-    def lane_of(self, identity: Identity) -> NodeLane | None:
-        """Return the lane of `identity` to this node; None at a limit of lanes."""
-        lane = self.pool.lane_of(identity)
-        return lane if isinstance(lane, NodeLane) else None
-
-    def share_of(self, identity: Identity, protocol: int, kind: int) -> ShareLane | None:
-        """Return the lane of `identity` for ordinary commands; see LanePool.share_of()."""
-        lane = self.pool.share_of(identity, protocol, kind)
-        return lane if isinstance(lane, ShareLane) else None
-
-    def _make(self, pool: LanePool, key: LaneKey, number: int) -> NodeLane:
+    def _make(self, context: LaneContext, key: LaneKey, number: int) -> SharedLane:
         if key.kind == HITS:
-            return NodeLane(pool, key, number, self.address)
-        return ShareLane(pool, key, number, self.address, self._cluster)
-
-    def lanes(self) -> list[NodeLane]:
-        """Return all lanes to this node."""
-        return [lane for lane in self.pool.lanes() if isinstance(lane, NodeLane)]
+            return NodeLane(context, key, number, self.address)
+        return ShareLane(context, key, number, self.address, self._cluster)
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`."""
@@ -111,7 +95,7 @@ class Node(ServerParts):
     def closed(self, out_s: float, without: int) -> None:
         """See ServerParts.closed()."""
         super().closed(out_s, without)
-        for lane in self.lanes():
+        for lane in self.pool.lanes():
             lane.retry()
         self._settings.on_state()
 

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from mypy_extensions import trait
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MOST_S
-from rlproxy.session.call import Call
+from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.lane import DEAD, LaneKey, SharedLane
-
-if TYPE_CHECKING:
-    from rlproxy.upstream.cluster.lanes import ClusterLane
-    from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.lane import LaneContext, LaneKey, SharedLane
 
 MAX_UNSENT: Final = 64  # ordinary commands that wait for the end of the tick
-SLACK_S: Final = 0.01  # difference between the loop's clock and that of the denial cache, at most
 # Errors of a node that has not run a call, which may run if it is sent again.
 _NOT_RUN: Final = (
     *(b"-MOVED ", b"-ASK "),
     *(b"-TRYAGAIN", b"-CLUSTERDOWN", b"-LOADING", b"-MASTERDOWN"),
 )
+
+
+@trait
+class LaneOwner:
+    """The interface for the hits that a node's lane gives back."""
+
+    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
+        """Take `call`, which got `error` and did not run."""
+        raise NotImplementedError
+
+    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
+        """Take the calls that were not written when `lane` was lost."""
+        raise NotImplementedError
 
 
 class NodeLane(SharedLane):
@@ -32,13 +42,11 @@ class NodeLane(SharedLane):
     can't move to private connections.
     """
 
-    owner: ClusterLane | None = None
-
-    def __init__(self, pool: LanePool, key: LaneKey, number: int, address: Address) -> None:
-        super().__init__(pool, key, number)
+    def __init__(self, context: LaneContext, key: LaneKey, number: int, address: Address) -> None:
+        super().__init__(context, key, number)
+        self.owner: LaneOwner | None = None
         self.address = address
-        self.where = str(address)
-        self.circuit = pool.timeouts.circuit
+        self.circuit = context.timeouts.circuit
 
     def usable(self) -> bool:
         """Return whether a call submitted now is sent in this tick."""
@@ -64,25 +72,14 @@ class NodeLane(SharedLane):
         owner.redirected(self, call, error)
         return True
 
-    def submit(self, call: Call) -> bytes:
-        """See Lane.submit()."""
-        trusts_at = call.caller.trusts_at
-        if trusts_at > 0.0:
-            if self._pool.loop.time() < trusts_at:
-                self.submit_again(call, False)
-                return b""
-            call.caller.trusts_at = 0.0
-        return super().submit(call)
-
-    def _hit_reply(self, call: Call, frame: bytes) -> bytes:
+    def _unfence(self, caller: Caller) -> None:
         """See SharedLane.
 
         What the client has written on another node may not have been reported yet. All refusals
         remembered before are over after MOST_S.
         """
-        if call.caller.fenced:
-            call.caller.trusts_at = self._pool.loop.time() + MOST_S + SLACK_S
-        return super()._hit_reply(call, frame)
+        super()._unfence(caller)
+        caller.trusts_at = self._context.clock() + MOST_S
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         owner = self.owner
@@ -101,21 +98,13 @@ class NodeLane(SharedLane):
         """
         return max(self._times.late, self._times.sent - len(self._inflight)) >= last
 
-    def refused(self) -> bool:
-        """Return whether the node does not accept this identity."""
-        return self._state == DEAD
-
-    def retry(self) -> None:
-        """Let the next wake() connect without a pause: the node answers again."""
-        self._retry_at = 0.0
-
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
         if self._denials is not None:
             self._denials.track(self._denials.tracks)
 
 
-class ShareLane(NodeLane):
+class ShareLane(SharedLane):
     """The lane of one identity to one node, for ordinary commands.
 
     A command that the node has not run goes back to its caller, whose private connection follows
@@ -123,18 +112,17 @@ class ShareLane(NodeLane):
     """
 
     def __init__(
-        self, pool: LanePool, key: LaneKey, number: int, address: Address, cluster: Cluster
+        self, context: LaneContext, key: LaneKey, number: int, address: Address, cluster: Cluster
     ) -> None:
-        super().__init__(pool, key, number, address)
+        super().__init__(context, key, number)
+        self._address = address
         self._cluster = cluster
-
-    def _most_unsent(self) -> int:
-        return MAX_UNSENT
+        self._max_unsent = MAX_UNSENT
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._hands_back_after(call, error)
-        slot, address = redirect(error, self.address)
+        slot, address = redirect(error, self._address)
         if address is None:
             self._cluster.refresh()
         elif error.startswith(b"-MOVED"):

@@ -17,11 +17,10 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.node_lane import ShareLane
 from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
-from rlproxy.upstream.lane import LaneKey
+from rlproxy.upstream.lane import LaneKey, SharedLane
 from rlproxy.upstream.lane_pool import at_limit
 
 PROTOCOLS: Final = (2, 3)
@@ -42,7 +41,7 @@ class ClusterShare(Lane):
         self._protocol: int = key.protocol
         self._kind: int = key.kind
         self._map: SlotMap = cluster.map
-        self._lanes: list[ShareLane | None] = [None] * len(self._map.shards)  # by index in the map
+        self._lanes: list[SharedLane | None] = [None] * len(self._map.shards)  # by index in the map
         self._splitter = CommandSplitter()
 
     def chosen(self, written: bytes, key: bytes) -> Lane | None:
@@ -71,7 +70,7 @@ class ClusterShare(Lane):
         slots = {key_slot(args[at]) for at in route.keys(args)}
         return slots.pop() if len(slots) == 1 else NO_SLOT
 
-    def _lane(self, slot: int) -> ShareLane | None:
+    def _lane(self, slot: int) -> SharedLane | None:
         """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""
         if self._map is not self._cluster.map:
             self._map = self._cluster.map
@@ -82,7 +81,7 @@ class ClusterShare(Lane):
         lane = self._lanes[index]
         if lane is None or lane.retired:
             node = self._nodes.of(self._map.shards[index].address)
-            lane = node.share_of(self._identity, self._protocol, self._kind)
+            lane = node.pool.share_of(self._identity, self._protocol, self._kind)
             self._lanes[index] = lane
         return lane
 
@@ -128,7 +127,7 @@ class ClusterShares:
         it bounds how often an identity that a node refuses is tried again.
         """
         for node in self._nodes.all():
-            silent_s = node.pool.loop.time() - node.circuit.last_reply_at
+            silent_s = node.pool.context.loop.time() - node.circuit.last_reply_at
             is_master = node.address in self._cluster.map.index
             node.pool.close_shares(used=not is_master and silent_s >= GONE_S)
         for key, share in list(self._shares.items()):

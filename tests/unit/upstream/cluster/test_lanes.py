@@ -25,6 +25,7 @@ from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target
+from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -94,7 +95,7 @@ class FakeNode:
         self.timeouts = HitTimeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
         loading = ScriptLoading(self.timeouts, lambda _, then: None, loop.time)
         loading.over(True)
-        self.pool = LanePool(
+        context = LaneContext(
             loop,
             Target(address, 5.0),
             loading,
@@ -105,11 +106,9 @@ class FakeNode:
             Counters(),
             loop.time,
         )
+        self.pool = LanePool(context)
         self.pool.make = partial(NodeLane, address=address)
         self.wire: Wire | None = None
-
-    def lane_of(self, identity: Identity) -> NodeLane | None:
-        return cast("NodeLane | None", self.pool.lane_of(identity))
 
     def sent(self) -> bytes:
         """What was written since."""
@@ -310,7 +309,7 @@ def test_calls_with_ask_keep_their_order_while_the_lane_of_that_node_opens(bench
     for key in (b"k", NEAR):
         bench.hit(key)
     assert bench.a.sent()
-    lane = bench.b.lane_of(bench.lane.identity)
+    lane = bench.b.pool.lane_of(bench.lane.identity)
     assert lane is not None
     lane.ready = False
     bench.a.answer(ASK)

@@ -47,8 +47,6 @@ ME = Identity(b"me", b"pw", 0)
 class SharingNode(FakeNode):
     """A node of which ordinary commands use shared connections."""
 
-    share_of = Node.share_of
-
     def __init__(self, cluster: FakeCluster, address: object, loop: Loop) -> None:
         super().__init__(address, loop)  # type: ignore[arg-type]
         self._cluster = cast("Cluster", cluster)
