@@ -204,7 +204,7 @@ BREAKS = [
     "rlproxy.session.connection_state.ConnectionState.answered",
     "rlproxy.session.reply_slots.ReplySlots.answer",
     "rlproxy.session.session.Session.lane_answered",
-    "rlproxy.upstream.lane.SharedLane.connect",
+    "rlproxy.upstream.lane.SharedLane._connect",
     "rlproxy.upstream.lane.SharedLane._greeted",
     "rlproxy.upstream.lane_pool.LanePool._lane",
     "rlproxy.downstream.connection.ClientConnection._connect",

@@ -290,7 +290,7 @@ class SharedLane(Lane):
             if self._goes_again(call, frame):
                 return b""
             frame = encoding.clean_error(frame)
-            self._refused(frame)
+            self._note_read_only(frame)
         if call.caller.fenced:
             self._unfence(call.caller)
         return denials.judge(call, frame) if denials is not None else frame
@@ -301,10 +301,10 @@ class SharedLane(Lane):
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         """Act on the error for an ordinary command. Returns whether its caller sends it again."""
-        self._refused(error)
+        self._note_read_only(error)
         return False
 
-    def _refused(self, frame: bytes) -> None:
+    def _note_read_only(self, frame: bytes) -> None:
         if frame.startswith(b"-READONLY"):
             self._context.server.read_only()
 
@@ -415,6 +415,8 @@ class SharedLane(Lane):
             self._context.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
             self._closed()
             return
+        finally:
+            self._task = None
         self._transport = transport
         if self.retired:
             self._abort()
