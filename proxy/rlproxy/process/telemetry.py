@@ -245,7 +245,7 @@ class Telemetry:
                 LaneFacts(
                     _shown(lane.key.user or b"default"),
                     lane.key.db,
-                    lane.carries(),
+                    lane.key.carries(),
                     lane.ready,
                     lane.unanswered(),
                 )
@@ -265,7 +265,7 @@ class Telemetry:
             for of, count in zip(OUTCOMES, counts, strict=True):
                 hits[(algorithm, of)] = count
         denials, lanes = self._upstream.denial_cache, self._upstream.lanes()
-        ready = [lane.carries() == "hits" for lane in lanes if lane.ready]
+        ready = [lane.key.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S
             self._files = _open_files()

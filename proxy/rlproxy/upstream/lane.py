@@ -62,11 +62,6 @@ _OK: Final = b"+OK\r\n"
 _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 
 
-_CLOSED: Final = 0
-_OPEN: Final = 1  # or being opened
-_REFUSED: Final = 2  # Redis does not accept this identity any more
-
-
 class LaneKey(NamedTuple):
     """What distinguishes one lane from another.
 
@@ -79,6 +74,10 @@ class LaneKey(NamedTuple):
     db: int
     kind: int
     protocol: int
+
+    def carries(self) -> str:
+        """Return the kind of the lane as a word for reports."""
+        return _KINDS[self.kind]
 
 
 @dataclass
@@ -105,19 +104,18 @@ class SharedLane(Lane):
     """The lane of one identity: a connection that is opened on demand, and again when lost.
 
     number: see ScriptCalls; no two lanes have the same.
-    on_refused: called when Redis does not accept the identity any more.
+    refused: Redis does not accept the identity any more.
     """
 
     def __init__(self, context: LaneContext, key: LaneKey, number: int) -> None:
         super().__init__()
         self.key = key
         self.number = number
-        self.on_refused: Callable[[SharedLane], None] = lambda _lane: None
         self._kind: int = key.kind
         self._context = context
-        self._counters = context.counters
         self.used_at: float = context.loop.time()
-        self._state: int = _CLOSED
+        self.refused = False
+        self._open = False  # or being opened
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
         self._task: asyncio.Task[None] | None = None  # opens the connection
@@ -189,8 +187,8 @@ class SharedLane(Lane):
         self._inflight.extend(unsent)
         calls = len(unsent)
         unsent.clear()
-        self._counters.upstream_out += len(data)
-        self._counters.batch(calls)
+        self._context.counters.upstream_out += len(data)
+        self._context.counters.batch(calls)
         self._times.written(calls)
         if not self._watched and self._kind == HITS and self._context.timeouts.timeout_s > 0.0:
             self._watched = True
@@ -206,7 +204,7 @@ class SharedLane(Lane):
 
     def received(self, data: bytes) -> None:
         """Process bytes from Redis: handshake replies, pushes, and the replies to calls."""
-        self._counters.upstream_in += len(data)
+        self._context.counters.upstream_in += len(data)
         framer, inflight = self._replies, self._inflight
         framer.feed(data)
         touched: list[Caller] = []
@@ -230,6 +228,8 @@ class SharedLane(Lane):
             elif frame[0] == 45 and self._hands_back_after(call, frame):
                 touch(call.caller, touched)
                 continue
+            if frame[0] == 45 and frame.startswith(b"-READONLY"):
+                self._context.server.read_only()
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)
@@ -290,7 +290,6 @@ class SharedLane(Lane):
             if self._goes_again(call, frame):
                 return b""
             frame = encoding.clean_error(frame)
-            self._note_read_only(frame)
         if call.caller.fenced:
             self._unfence(call.caller)
         return denials.judge(call, frame) if denials is not None else frame
@@ -301,12 +300,7 @@ class SharedLane(Lane):
 
     def _hands_back_after(self, call: Call, error: bytes) -> bool:
         """Act on the error for an ordinary command. Returns whether its caller sends it again."""
-        self._note_read_only(error)
         return False
-
-    def _note_read_only(self, frame: bytes) -> None:
-        if frame.startswith(b"-READONLY"):
-            self._context.server.read_only()
 
     def _batch_over(self, touched: list[Caller]) -> None:
         """Finish a batch of replies: time it, make room, and flush the callers in `touched`."""
@@ -315,7 +309,7 @@ class SharedLane(Lane):
         context.timeouts.circuit.replied(now)
         took_s = self._times.received(inflight)
         if took_s >= 0.0:
-            self._counters.round_trips.add(took_s)
+            self._context.counters.round_trips.add(took_s)
         self.room = context.max_lane_hits - self.unanswered()
         if self._missing or inflight == 0:
             self._mend()
@@ -357,7 +351,7 @@ class SharedLane(Lane):
         if error.startswith(b"-NOSCRIPT"):
             self._script_calls.missing(call.missed, self._context.loop.time())
             call.missed = self._missing = True
-            self._counters.noscript += 1
+            self._context.counters.noscript += 1
         elif not self._script_calls.changes(error):
             return False
         if self._denials is not None:
@@ -402,8 +396,8 @@ class SharedLane(Lane):
 
     def wake(self) -> None:
         """Open the connection if it is closed and the retry pause is over; see Lane.wake()."""
-        if self._state == _CLOSED and self._context.loop.time() >= self._retry_at:
-            self._state = _OPEN
+        if not (self._open or self.refused) and self._context.loop.time() >= self._retry_at:
+            self._open = True
             self._task = self._context.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -432,8 +426,7 @@ class SharedLane(Lane):
             self._denials.track(frame == _OK)
         elif frame.startswith(b"-"):
             if not frame.startswith(_PASSING):
-                self._state = _REFUSED
-                self.on_refused(self)
+                self.refused = True
             self._abort()
             return False
         if self._handshakes == 0:
@@ -451,9 +444,8 @@ class SharedLane(Lane):
             transport.abort()
 
     def _closed(self) -> None:
-        if self._state != _REFUSED:
-            self._state = _CLOSED
-            self._retry_at = self._context.loop.time() + self._backoff.pause_s()
+        self._open = False
+        self._retry_at = self._context.loop.time() + self._backoff.pause_s()
 
     def lost(self) -> None:
         """Handle the loss of the connection.
@@ -481,18 +473,7 @@ class SharedLane(Lane):
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         """Report the loss of the connection to the callers of its calls."""
-        touched: list[Caller] = []
-        for call in written + unsent:
-            touch(call.caller, touched)
-        for call in written:
-            call.caller.lane_lost(call)
-        for call in unsent:
-            call.caller.lane_returned(call)
-        settle(touched, self._context.loop.time())
-
-    def carries(self) -> str:
-        """Return the kind of this lane as a word for reports."""
-        return _KINDS[self._kind]
+        _report_lost(written, unsent, self._context.loop.time())
 
     def unanswered(self) -> int:
         """Return the number of calls without a reply, unsent ones included."""
@@ -505,10 +486,6 @@ class SharedLane(Lane):
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`, and owes no reply."""
         return self.used_at < since and self.unanswered() == 0
-
-    def refused(self) -> bool:
-        """Return whether Redis does not accept this identity."""
-        return self._state == _REFUSED
 
     def retry(self) -> None:
         """Let the next wake() connect without a pause: the server answers again."""
@@ -526,6 +503,17 @@ def _report_late(calls: list[Call], now: float) -> None:
         call.late = True
         call.caller.lane_late(call)
         touch(call.caller, touched)
+    settle(touched, now)
+
+
+def _report_lost(written: list[Call], unsent: list[Call], now: float) -> None:
+    touched: list[Caller] = []
+    for call in written + unsent:
+        touch(call.caller, touched)
+    for call in written:
+        call.caller.lane_lost(call)
+    for call in unsent:
+        call.caller.lane_returned(call)
     settle(touched, now)
 
 

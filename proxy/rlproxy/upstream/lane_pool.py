@@ -47,16 +47,15 @@ class LanePool:
     def _lane(self, identity: Identity, kind: int, protocol: int) -> SharedLane | None:
         key = LaneKey(*identity.key(), kind, protocol)
         lane = self._lanes.get(key)
-        if lane is not None and lane.retired:
+        if lane is not None and (lane.retired or lane.refused):
             del self._lanes[key]
             lane = None
         if lane is None:
-            if at_limit([other.user for other in self._lanes], key.user):
+            if at_limit([other.key.user for other in self.lanes()], key.user):
                 return None
             taken = {other.number for other in self._lanes.values()}
             number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
             lane = self._lanes[key] = self.make(self.context, key, number)
-            lane.on_refused = self._forget
         return lane
 
     def _go_on(self) -> None:
@@ -67,23 +66,19 @@ class LanePool:
         return all(lane.drained() for lane in self._lanes.values())
 
     def lanes(self) -> list[SharedLane]:
-        """Return all lanes, whether connected or not."""
+        """Return all lanes, whether connected or not. Forgets those that Redis refuses."""
+        self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.refused}
         return list(self._lanes.values())
-
-    def _forget(self, lane: SharedLane) -> None:
-        """Remove `lane`, which will not be ready again."""
-        if self._lanes.get(lane.key) is lane:
-            del self._lanes[lane.key]
 
     def close_idle(self) -> None:
         """Close the lanes without calls for IDLE_S."""
         since = self.context.loop.time() - IDLE_S
-        self._retire([lane for lane in self._lanes.values() if lane.idle(since)])
+        self._retire([lane for lane in self.lanes() if lane.idle(since)])
 
     def close_shares(self, used: bool) -> None:
         """Close the lanes for ordinary commands: those without calls for IDLE_S; all if `used`."""
         since = self.context.loop.time() - IDLE_S
-        shares = [lane for lane in self._lanes.values() if lane.key.kind != HITS]
+        shares = [lane for lane in self.lanes() if lane.key.kind != HITS]
         self._retire([lane for lane in shares if used or lane.idle(since)])
 
     def renew(self) -> None:
@@ -92,5 +87,5 @@ class LanePool:
 
     def _retire(self, lanes: list[SharedLane]) -> None:
         for lane in lanes:
-            self._forget(lane)
+            del self._lanes[lane.key]
             lane.retire()

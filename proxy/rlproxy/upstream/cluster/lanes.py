@@ -155,7 +155,7 @@ class ClusterLane(Lane, LaneOwner):
         for index, lane in enumerate(self._by_shard):
             if lane is None or lane.retired:
                 lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
-            if lane is None or lane.refused():
+            if lane is None or lane.refused:
                 refused += 1
             elif lane.ready:
                 ready += 1
@@ -312,7 +312,7 @@ class ClusterLane(Lane, LaneOwner):
         elif lane is not None and lane.circuit.open:
             latest = now
         elif lane is not None:
-            if lane.refused():
+            if lane.refused:
                 self._all.forget(self)
                 self.retired = True  # sessions with calls under way need not wait for it
             lane.wake()
@@ -396,7 +396,7 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
         return "the cluster", "no node serves the slot of the key"
     if lane.circuit.open:
         return str(lane.address), lane.circuit.why
-    if lane.refused():
+    if lane.refused:
         return str(lane.address), "it does not accept this user"
     return str(lane.address), "no connection in time"
 

@@ -88,7 +88,7 @@ class ClusterShare(Lane):
     def forget_closed(self) -> bool:
         """Forget the lanes that will not be ready again. Returns whether none is left."""
         for index, lane in enumerate(self._lanes):
-            if lane is not None and (lane.retired or lane.refused()):
+            if lane is not None and (lane.retired or lane.refused):
                 self._lanes[index] = None
         return not any(self._lanes)
 
