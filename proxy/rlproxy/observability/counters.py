@@ -7,6 +7,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
+from mypy_extensions import i64
+
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import (
     ADMITTED,
@@ -295,7 +297,7 @@ def _near(reply: bytes) -> bool:
     Compares bytes where possible: this runs for every admitted hit, and int() of both integers
     takes as long as the rest of answered().
     """
-    start = 9  # offset of the second integer's first digit
+    start: i64 = 9  # offset of the second integer's first digit
     middle = start
     while reply[middle] != 13:
         middle += 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 _CR: Final = 13
 _LF: Final = 10
 _PUSH: Final = 62
@@ -64,12 +66,12 @@ class ReplyFramer:
         if self._missing != 0 and not self._finish():
             return 0
         data = self.buf
-        size = len(data)
-        pos = self.pos
-        items = self._items
-        begun = 1 if self.mid and not self._push else 0
+        size: i64 = len(data)
+        pos: i64 = self.pos
+        items: i64 = self._items
+        begun: i64 = 1 if self.mid and not self._push else 0
         while pos < size:
-            kind = data[pos]
+            kind: i64 = data[pos]
             if items > 0:
                 items -= 1
             elif begun >= limit and (kind != _PUSH or not pushes):
@@ -79,8 +81,8 @@ class ReplyFramer:
                 self._push = kind == _PUSH
                 begun += kind != _PUSH
             if kind == 58 or kind == 43 or kind == 45 or (kind != 36 and kind in _LINE_TYPES):
-                end = pos + 1  # most lines are short: search for their end without a call
-                near = size - 1 if size - pos <= _NEAR else pos + _NEAR
+                end: i64 = pos + 1  # most lines are short: search for their end without a call
+                near: i64 = size - 1 if size - pos <= _NEAR else pos + _NEAR
                 while end < near and data[end] != _CR:
                     end += 1
                 if end >= near or data[end + 1] != _LF:
@@ -104,18 +106,18 @@ class ReplyFramer:
         self.pos = pos
         return begun - 1 if self.mid and not self._push else begun
 
-    def _header(self, pos: int) -> int:
+    def _header(self, pos: i64) -> i64:
         """Parse the header at `pos` of a value that is not a line. Sets `_end` to its end.
 
         Returns the number of values to come inside it or, because it is no value itself, after it.
         Returns -1 if the header is incomplete or not RESP.
         """
         data = self.buf
-        size = len(data)
-        kind = data[pos]
+        size: i64 = len(data)
+        kind: i64 = data[pos]
         at = pos + 1
-        count = 0
-        near = size - 1 if size - pos <= _NEAR_LENGTH else pos + _NEAR_LENGTH
+        count: i64 = 0
+        near: i64 = size - 1 if size - pos <= _NEAR_LENGTH else pos + _NEAR_LENGTH
         while at < near and 48 <= data[at] <= 57:
             count = 10 * count + data[at] - 48
             at += 1

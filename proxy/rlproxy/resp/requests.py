@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Command
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
@@ -54,19 +56,17 @@ class RequestFramer(RequestBuffer):
     command: row of the table of commands; UNKNOWN_COMMAND if there is none.
     name: name as the client wrote it.
     argc: number of words, name included.
-    args: offset pairs (first byte, byte after the last) of the arguments after the name, counted
-        from `start`; only if `command.whole`.
     words: unquoted words of an inline command, name included; None for a multibulk one.
     """
 
     __slots__ = (
+        "_args_end",
         "_args_left",
         "_resume_at",
         "_resume_left",
         "_scan",
         "_skip",
         "argc",
-        "args",
         "command",
         "commands",
         "end",
@@ -85,10 +85,10 @@ class RequestFramer(RequestBuffer):
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
         self.name: bytes = b""
-        self.args: list[int] = []
+        self._args_end: int = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
         self.lenient: bool = False  # the command is not in the form that every parser accepts
-        self.oversize: bool = False  # the command is too long to be whole; `args` is partial
+        self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
         self.commands: dict[bytes, Command] = COMMANDS
         self.strict: bool = False  # some commands are banned: none may pass unrecognized
         self._args_left: int = 0  # arguments of an open command still to come
@@ -144,11 +144,12 @@ class RequestFramer(RequestBuffer):
                 return NEED_MORE
             self._join()
         data = self.buf
-        pos = self.pos
+        pos: i64 = self.pos
         self.start = pos
-        size = len(data)
+        size: i64 = len(data)
         if pos >= size:
             return NEED_MORE
+        length: i64
         if self._resume_at > 0:
             at = self._resume_at
             self._resume_at = 0
@@ -174,7 +175,7 @@ class RequestFramer(RequestBuffer):
             if length < 0:
                 return ~length
             pos = self.end
-        end = pos + length + 2
+        end: i64 = pos + length + 2
         if end - 2 > size:
             return self._wait(end - 2 - self.start)
         name = data[pos : end - 2]
@@ -184,8 +185,6 @@ class RequestFramer(RequestBuffer):
         self.first = end - self.start
         if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
             self.lenient = True
-        if command.whole:
-            self.args = []
         return self._arguments(self.argc - 1, end, command.whole)
 
     def _headers(self, pos: int) -> int:
@@ -228,16 +227,17 @@ class RequestFramer(RequestBuffer):
             command = _banned(self.commands, self.buf[self.end : self.end + MAX_NAME + 1])
         return ~self._open_unnamed(self.end + length + 2, argc - 1, command)
 
-    def _arguments(self, left: int, pos: int, whole: bool) -> int:
+    def _arguments(self, left: i64, pos: i64, whole: bool) -> int:
         """Frame `left` arguments from `pos` on; the name of the command is parsed already.
 
-        whole: collect the offsets of the arguments, and do not open the command while it is short
-            enough to be whole.
+        whole: do not open the command while it is short enough to be whole.
         """
         data = self.buf
-        size = len(data)
-        start = self.start
-        args = self.args
+        size: i64 = len(data)
+        start: i64 = self.start
+        length: i64
+        tens: i64
+        units: i64
         self.oversize = False
         while left > 0:
             header = pos
@@ -265,22 +265,19 @@ class RequestFramer(RequestBuffer):
                     return self._cut_header(length, left, pos, whole)
                 pos = self.end
             left -= 1
-            end = pos + length + 2
+            end: i64 = pos + length + 2
             if whole:
                 limit = MAX_RL_BYTES if self.command.ours else MAX_STATE_BULK
                 if length > limit or end - start > MAX_RL_BYTES:
-                    return self._too_long(end, left)
+                    return self._too_long(header, end, left)
                 if end > size:
                     return self._pause(header, left + 1, end - start)
-                args.append(pos - start)
-                args.append(pos + length - start)
             if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
                 self.lenient = True
             pos = end
         if pos > size:
             return self._wait(pos - start) if whole else self._open(pos, 0)
-        self.end = pos
-        self.pos = pos
+        self.end = self.pos = self._args_end = pos
         self._need = 0
         return COMMAND
 
@@ -291,7 +288,7 @@ class RequestFramer(RequestBuffer):
         if not whole:
             return self._open(pos, left)
         if len(self.buf) - self.start > MAX_RL_BYTES:
-            return self._too_long(pos, left)
+            return self._too_long(pos, pos, left)
         return self._pause(pos, left, 0)
 
     def _number(self, pos: int) -> int:
@@ -357,8 +354,8 @@ class RequestFramer(RequestBuffer):
         """
         self.command = command
         self.name = b""
-        self.args = []
         code = self._arguments(left, pos, False)
+        self._args_end = self.start
         self.oversize = command is not UNKNOWN_COMMAND
         return code
 
@@ -368,9 +365,10 @@ class RequestFramer(RequestBuffer):
         self._resume_left = left
         return self._wait(need)
 
-    def _too_long(self, pos: int, left: int) -> int:
+    def _too_long(self, args_end: int, pos: int, left: int) -> int:
         """Frame the rest of a command that is too long to be whole."""
         code = self._arguments(left, pos, False)
+        self._args_end = args_end
         self.oversize = True
         return code
 
@@ -439,9 +437,14 @@ class RequestFramer(RequestBuffer):
         words = self.words
         if words is not None:
             return words[1:]
-        data, start, args = self.buf, self.start, self.args
-        ends = range(1, len(args), 2)
-        return [data[start + args[end - 1] : start + args[end]] for end in ends]
+        data, pos = self.buf, self.start + self.first
+        found = []
+        while pos < self._args_end:
+            begin = data.index(b"\r", pos) + 2
+            end = begin + int(data[pos + 1 : begin - 2])
+            found.append(data[begin:end])
+            pos = end + 2
+        return found
 
 
 def _unusual(commands: dict[bytes, Command], name: bytes, strict: bool) -> Command:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.observability.counters import Counters
+from mypy_extensions import i64
+
+from rlproxy.observability.counters import Counters, key_of
 from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_report
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands as c
@@ -60,13 +62,17 @@ class ClientRequests(RequestFramer):
         """
         if not self.command.one_key or self.argc < 2:
             return b""
-        data = self.buf
-        at = self.start + self.first + 1
-        length = 0
-        while data[at] != _CR:
-            length = 10 * length + data[at] - 48
-            at += 1
-        return data[at + 2 : at + 2 + length]
+        return key_of(self._first_argument())
+
+    def _first_argument(self) -> bytes:
+        """Return the first argument of a whole command that is not `lenient`, as a bulk."""
+        data, pos = self.buf, self.start + self.first
+        end: i64 = pos + 1
+        length: i64 = 0
+        while data[end] != _CR:
+            length = 10 * length + data[end] - 48
+            end += 1
+        return data[pos : end + length + 4]
 
     def size(self) -> int:
         """Return the length of the framer's command in bytes."""
@@ -95,10 +101,8 @@ class ClientRequests(RequestFramer):
             key = r.bulk(args[0])
             tail = b"".join([r.bulk(arg) for arg in args[1:]])
         else:
-            data = self.buf
-            end = self.start + self.args[1] + 2
-            key = data[self.start + self.first : end]
-            tail = data[end : self.end]
+            key = self._first_argument()
+            tail = self.buf[self.start + self.first + len(key) : self.end]
         if name == c.RL_RESET:
             return self._reset(caller, context, key, tail)
         written = tail if name == c.RL_HIT else name + tail
