@@ -11,18 +11,18 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
 
-# Results of LaneHits.send().
+# Results of LaneHits.send_hits().
 DONE: Final = 0  # all unread hits went to the lane
 FULL: Final = 1  # the rest must wait, for the lane or for the next tick
 OTHER: Final = 2  # the rest is not for this lane now
 
 
 class LaneHits(SessionPart):
-    """The sending of one client's hits by lane."""
+    """The sending of one client's hits by lane. The base of Router."""
 
     __slots__ = ()
 
-    def send(self, lane: Lane, most: int) -> int:
+    def send_hits(self, lane: Lane, most: int) -> int:
         """Submit at most `most` of the unread hits, if there are no other commands among them."""
         requests = self._requests
         requests.gather()  # else next() might join buffers and move `start`
@@ -39,7 +39,7 @@ class LaneHits(SessionPart):
                 if empty >= CLIENT_WORK:
                     found = FULL
                 continue
-            call = self._call(code)
+            call = self._lane_call(code)
             if call is None:
                 requests.rewind(start)
                 return OTHER
@@ -56,7 +56,7 @@ class LaneHits(SessionPart):
             self._submit(lane, calls)
         return found
 
-    def _call(self, code: int) -> Call | None:
+    def _lane_call(self, code: int) -> Call | None:
         """The call of the framer's command if it may take a lane."""
         requests = self._requests
         command = requests.command

@@ -29,7 +29,7 @@ class SessionParts(Caller):
 
 
 class SessionPart:
-    """The base of Router, LaneHits, Sharing, HeldHit and FailOpen, which act on SessionParts."""
+    """The base of Router, Sharing, HeldHit and FailOpen, which act on SessionParts."""
 
     __slots__ = ("_caller", "_context", "_lanes", "_private", "_requests")
 

@@ -34,7 +34,7 @@ from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_hit import waits_for_hits
-from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.parts import SessionParts
 from rlproxy.session.private_stream import NONE, OPEN_NOW
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import Slot
@@ -55,7 +55,7 @@ MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one clie
 _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 
-class Router(SessionPart):
+class Router(LaneHits):
     """The routing of one client's requests.
 
     piped: requests are not framed any more.
@@ -67,7 +67,6 @@ class Router(SessionPart):
         "_forwards",
         "_held",
         "_judged",
-        "_lane_hits",
         "_run",
         "_work",
         "backlogged",
@@ -83,7 +82,6 @@ class Router(SessionPart):
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
         self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
-        self._lane_hits = LaneHits(parts)
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
@@ -96,7 +94,6 @@ class Router(SessionPart):
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
-        self._lane_hits.let_go(nobody)
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -123,7 +120,7 @@ class Router(SessionPart):
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = self._lane_hits.send(lane, room)
+            found = self.send_hits(lane, room)
             if found == DONE:
                 self.set_backlogged(False)
                 self._requests.release()

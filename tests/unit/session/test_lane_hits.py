@@ -32,7 +32,7 @@ class Sending(Parts):
 
     def send(self, data: bytes, most: int = 64) -> int:
         self.requests.feed(data)
-        return self.hits.send(self.lane, most)
+        return self.hits.send_hits(self.lane, most)
 
 
 @pytest.mark.parametrize(
