@@ -67,7 +67,6 @@ class Clients:
         "fan_out",
         "admission",
         "draining",
-        "keepalive_s",
         "loop",
         "max_unread",
         "on_leave",
@@ -95,7 +94,6 @@ class Clients:
         self.admission = admission
         self.throttle = throttle
         self.max_unread = config.max_unread
-        self.keepalive_s = config.tcp_keepalive_s
         self.addresses: dict[str, int] = {}  # number of clients by IP address
         self.fan_out = FanOutReader(loop)
         self.clients: set[Client] = set()

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-import socket
-import sys
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
@@ -25,31 +23,10 @@ from rlproxy.upstream.connector import lacks, reason
 # connection that is closed in both directions is noticed.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 WORK_OF_READ: Final = FULL_READ >> WORK_OF_BYTES  # work units
-# The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
-NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
-# Unsent bytes that the kernel holds for a client. One that does not read is then noticed early.
-# Otherwise the kernel would take megabytes for it, and copying them would delay other clients.
-UNSENT: Final = 65536
 # Initial value of ClientConnection._taken, below any real one. Real ones can be negative: for unix
 # sockets, the kernel counts more than the bytes of data.
 _ALL: Final = -(1 << 40)
 MAX_TURNED_AWAY: Final = 64  # refused clients whose connections linger behind the error
-
-
-def keep_alive(sock: socket.socket, silent_s: int) -> None:
-    """Turn on TCP keepalive, to detect a peer that vanished without closing.
-
-    silent_s: seconds of silence before the first probe. Three probes follow within the same time
-    again, then the kernel ends the connection.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", silent_s),
-        ("TCP_KEEPINTVL", max(1, silent_s // 3)),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -113,12 +90,6 @@ class ClientConnection(asyncio.Protocol):
             return
         self._received_at = clients.clock()
         client.set_write_buffer_limits(clients.max_unread)
-        sock = client.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            if clients.keepalive_s:
-                keep_alive(sock, clients.keepalive_s)
-            if NOTSENT_LOWAT:
-                sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
         self.stats.accepted += 1
         self.session.flush = self.flush
         self.restrict()

@@ -1,4 +1,7 @@
-"""The listening sockets of `--listen`: bound before any client is served, shared by all workers."""
+"""The listening sockets of `--listen`: bound before any client is served, shared by all workers.
+
+Accepted connections inherit the options of TCP sockets.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +18,11 @@ from typing import Final
 from rlproxy.config.urls import Address
 
 BACKLOG: Final = 4096  # connections that wait in the kernel for accept(), for each socket
+# The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
+NOTSENT_LOWAT: Final = {"linux": 25, "darwin": 0x201}.get(sys.platform, 0)
+# Unsent bytes that the kernel holds for a client. One that does not read is then noticed early.
+# Otherwise the kernel would take megabytes for it, and copying them would delay other clients.
+UNSENT: Final = 65536
 
 Listening = tuple[socket.socket, bool]  # a listening socket, and whether its clients use TLS
 
@@ -27,17 +36,25 @@ class Listeners:
 
     unix_mode: the permissions of unix sockets.
     option: the option that errors name.
+    keepalive_s: see _keep_alive(); 0: no probes.
     Raises ListenError.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], unix_mode: int = 0o600, option: str = "--listen"
+        self,
+        addresses: Sequence[Address],
+        unix_mode: int = 0o600,
+        option: str = "--listen",
+        keepalive_s: int = 0,
     ) -> None:
         self.sockets: list[Listening] = []  # one for each address
         self._process = os.getpid()  # removes the paths of unix sockets
         for address in addresses:
             try:
-                bound = _bind_unix(address.path, unix_mode) if address.path else _bind_tcp(address)
+                if address.path:
+                    bound = _bind_unix(address.path, unix_mode)
+                else:
+                    bound = _bind_tcp(address, keepalive_s)
             except OSError as error:
                 self.close()
                 why = error.strerror or str(error)
@@ -63,7 +80,23 @@ class Listeners:
         self.sockets = []
 
 
-def _bind_tcp(address: Address) -> socket.socket:
+def _keep_alive(sock: socket.socket, silent_s: int) -> None:
+    """Turn on TCP keepalive, to detect a peer that vanished without closing.
+
+    silent_s: seconds of silence before the first probe. Three probes follow within the same time
+    again, then the kernel ends the connection.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", silent_s),
+        ("TCP_KEEPINTVL", max(1, silent_s // 3)),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _bind_tcp(address: Address, keepalive_s: int) -> socket.socket:
     found = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -73,6 +106,10 @@ def _bind_tcp(address: Address) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if keepalive_s:
+            _keep_alive(sock, keepalive_s)
+        if NOTSENT_LOWAT:
+            sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
         sock.setblocking(False)
         sock.bind(name)
         sock.listen(BACKLOG)

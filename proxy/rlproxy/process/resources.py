@@ -46,7 +46,9 @@ class Resources:
             self.memory = SharedMemory(config.workers)
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None
-        self.listeners = Listeners(config.listen, config.unix_mode)
+        self.listeners = Listeners(
+            config.listen, config.unix_mode, keepalive_s=config.tcp_keepalive_s
+        )
         self.admin: AdminProcess | None = None
         self._embedded: Embedded | None = None
         if config.admin is not None:

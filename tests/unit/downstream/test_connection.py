@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from rlproxy.downstream import connection, lingering_close
+from rlproxy.downstream import lingering_close
 from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
@@ -202,27 +202,10 @@ def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None
     assert not silent.transport.ended
 
 
-def test_the_bound_of_unread_replies_and_the_probe_of_a_silent_client(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_the_bound_of_unread_replies(pair: tuple[socket.socket, socket.socket]) -> None:
     assert Bench(max_unread=12345).client().transport.high == 12345
-    for seconds, expected in ((30, (1, 30, 10)), (1, (1, 1, 1)), (0, None)):
-        with socket.socket() as sock:
-            before = kept(sock)
-            Bench(tcp_keepalive_s=seconds).client(sock)
-            assert kept(sock) == (expected or before)
-    client = Bench().client(pair[0])  # a unix socket has nothing of it
+    client = Bench().client(pair[0])  # a unix socket
     assert lingering_close.unacknowledged(cast("asyncio.Transport", client.transport)) == 0
-
-
-def kept(sock: socket.socket) -> tuple[int, int, int]:
-    """Whether it is kept alive, and with which times."""
-    tcp = socket.IPPROTO_TCP
-    return (
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
-        sock.getsockopt(tcp, socket.TCP_KEEPIDLE),
-        sock.getsockopt(tcp, socket.TCP_KEEPINTVL),
-    )
 
 
 def test_a_full_read_is_a_turn() -> None:
@@ -308,19 +291,6 @@ def test_a_client_that_has_left_is_not_queued() -> None:
     assert not bench.clients.scheduler._queue
     assert not bench.clients.scheduler.serving
     assert clients[3].transport.written.count(b"\n") == 1000
-
-
-@pytest.mark.skipif(not connection.NOTSENT_LOWAT, reason="there is no such option here")
-def test_the_kernel_holds_little_for_a_client() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()),
-        server.accept()[0] as ours,
-    ):
-        option = (socket.IPPROTO_TCP, connection.NOTSENT_LOWAT)
-        before = ours.getsockopt(*option)
-        Bench().client(ours)
-        assert before != ours.getsockopt(*option) == connection.UNSENT
 
 
 def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> None:
