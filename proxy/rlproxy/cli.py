@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -26,4 +27,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = argv[0] if argv else ""
     if name in SUBCOMMANDS:
         return int(import_module(SUBCOMMANDS[name]).main(argv[1:]))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process until the proxy serves
     return int(import_module(_PROXY).main(argv))

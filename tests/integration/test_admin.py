@@ -302,6 +302,21 @@ def test_readyz_reports_a_server_at_its_client_limit(
         assert problem(made, "")
 
 
+def test_a_replica_is_degraded_until_it_is_a_master(own_server: RedisServer) -> None:
+    with (
+        started(*HERE, "--upstream", url(own_server)) as made,
+        own_server.raw() as server,
+        Raw(made.port()) as client,
+    ):
+        answers(made, "/readyz", 200, r"ok\n")
+        assert server.ask("REPLICAOF", "127.0.0.1", 1) == "OK"
+        wait_until(lambda: str(client.ask("RL.HIT", "k", 5, 60)).startswith("READONLY"), "it is")
+        answers(made, "/readyz", 200, r"degraded: .* it is a replica, which refuses hits")
+        assert problem(made, "replica")
+        assert server.ask("REPLICAOF", "NO", "ONE") == "OK"
+        answers(made, "/readyz", 200, r"ok\n")
+
+
 def test_server_that_becomes_a_cluster_node_is_not_ready(own_server: RedisServer) -> None:
     made = own_server
     with started(*HERE, "--upstream", url(made)) as proxy:

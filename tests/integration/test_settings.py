@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 from pathlib import Path
@@ -11,11 +12,27 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 
-from tests.harness import RedisServer
+from tests.harness import RedisServer, wait_until
 from tests.integration.started import UnixRaw, ended, started
 from tests.tlsparts import Certificates
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
+
+
+def test_a_reload_during_the_start_does_not_end_it(one_server: RedisServer) -> None:
+    args = ("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{one_server.port}")
+    with started(*args, fresh=True) as made:
+        status = Path(f"/proc/{made.pid}/status")
+        hangup = 1 << (signal.SIGHUP - 1)
+
+        def survives() -> bool:
+            masks = re.findall(r"^Sig(?:Ign|Cgt):\s*(\w+)", status.read_text(), re.MULTILINE)
+            ignored, caught = masks
+            return bool((int(ignored, 16) | int(caught, 16)) & hangup)
+
+        wait_until(survives, "the program begins")
+        made.signal(signal.SIGHUP)
+        made.logged("listening on|listens on")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -102,7 +119,10 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     assert (code, out) == (2, "")
     assert err.splitlines() == [
         f"rlproxy: --config {file}: there is no option hit-timout; did you mean hit-timeout?",
-        "rlproxy: listen (in the file) 1: expected HOST:PORT, tls:HOST:PORT or unix:PATH",
+        (
+            "rlproxy: listen (in the file) 1: expected HOST:PORT, such as :6380, tls:HOST:PORT or "
+            "unix:PATH"
+        ),
         "rlproxy: workers (in the file) none: expected a whole number from 1 to 256",
     ]
 

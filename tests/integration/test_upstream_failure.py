@@ -10,8 +10,10 @@ import os
 import random
 import re
 import signal
+import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from rlproxy.session.missing_hit import MAX_BY_SHA
@@ -60,6 +62,44 @@ def recovered_after_s(raw: Raw, begin: float) -> float:
         lambda: counted(raw.ask("RL.HIT", "back", 1_000_000, 3600), 1_000_000), "hits are counted"
     )
     return time.monotonic() - begin
+
+
+# -- what accepts connections is no server ---------------------------------------------------------
+
+
+@contextlib.contextmanager
+def closing() -> Iterator[int]:
+    """Accept connections and close them at once, as a load balancer without a server; the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_connections_that_are_closed_at_once_are_an_outage(mode: str) -> None:
+    with (
+        closing() as port,
+        harness.proxy(
+            f"redis://127.0.0.1:{port}", "--on-upstream-failure", mode, *TIMEOUT
+        ) as proxy,
+    ):
+        wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
+        for _ in range(3):
+            with proxy.raw() as raw:
+                if mode != "error":
+                    assert isinstance(raw.ask("HELLO", 3), dict | list)
+                assert by_mode(mode, raw.ask("RL.HIT", "k", 5, 60), 5)
 
 
 # -- Redis answers, and can't run hits -------------------------------------------------------------

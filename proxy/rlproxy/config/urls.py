@@ -112,7 +112,7 @@ def parse_listen(text: str) -> Address:
         return Address(path=path)
     host, colon, port = text.removeprefix("tls:").rpartition(":")
     if not colon:
-        raise ValueError("expected HOST:PORT, tls:HOST:PORT or unix:PATH")
+        raise ValueError("expected HOST:PORT, such as :6380, tls:HOST:PORT or unix:PATH")
     return Address(_host(host) or "127.0.0.1", _port(port, 0), tls=text.startswith("tls:"))
 
 

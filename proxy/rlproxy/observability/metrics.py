@@ -242,6 +242,7 @@ FULL: Final = "full"
 CLUSTER: Final = "cluster"
 LOGIN: Final = "login"
 SCRIPTS: Final = "scripts"
+REPLICA: Final = "replica"
 
 # Every kind of rlproxy_upstream_problem.
 PROBLEMS: Final = {
@@ -250,6 +251,7 @@ PROBLEMS: Final = {
     CLUSTER: "the server is a node of a Redis Cluster, and the URL of --upstream names one server",
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     SCRIPTS: "the server refuses to load the scripts",
+    REPLICA: "the server is a replica, which refuses hits (READONLY)",
 }
 
 

@@ -54,6 +54,7 @@ def print_banner(
         listen=[str(each) for each in addresses],
         admin=admin.url if admin is not None else None,
         workers=workers,
+        pid=os.getpid(),
         plain=banner,
     )
 

@@ -106,8 +106,6 @@ class OneServer:
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
         self.plain = self.target
         self.facts = ServerFacts(self.target.where)
-        if self.failover is not None:
-            self.facts.read_only = self.failover.suspect
         self._parts = parts = ServerParts(
             self.target,
             self.facts,
@@ -119,6 +117,7 @@ class OneServer:
             lambda found: self.on_server(found),
         )
         self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
+        self.facts.read_only = self.failover.suspect if self.failover else self.control.doubt
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
 

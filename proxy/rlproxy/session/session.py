@@ -136,9 +136,8 @@ class Session(SessionParts):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
-        if self.private.slots.owing() or self.lanes.count > 0:
-            return True
-        return self.wait != WAIT_NOTHING and self.requests.unread() > 0
+        owed = self.private.slots.owing() or self.lanes.count > 0
+        return owed or (self.wait != WAIT_NOTHING and self.requests.unread() > 0)
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
@@ -424,9 +423,8 @@ class Session(SessionParts):
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self, self._private_answered)
-        if private.status == LOST and not private.slots.awaits_lane():
+        if private.status == LOST:
             self.upstream_lost()
-            return
         if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
         elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):

@@ -17,6 +17,7 @@ from rlproxy.observability.metrics import (
     CLUSTER,
     FULL,
     LOGIN,
+    REPLICA,
     SCRIPTS,
     UNREACHABLE,
 )
@@ -44,6 +45,7 @@ _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
     "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
 )
+_IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
@@ -94,6 +96,7 @@ class Control:
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
+        self._doubted = False  # the server may not be a master any more
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._logged = ""  # the problem that was logged last
         self._unexplained = False  # whether the connection was lost without a log line
@@ -117,6 +120,10 @@ class Control:
     def probe(self) -> None:
         """Send a PING now, because it is doubtful whether Redis answers."""
         self._probe.set()
+
+    def doubt(self) -> None:
+        """Identify the server again: a hit's error shows that it is a replica."""
+        self._doubted = True
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -183,7 +190,8 @@ class Control:
         A server that refuses connections is logged when the circuit opens. So this logs failures
         behind an open connection, and resources that this machine lacks.
         """
-        if isinstance(error, Closed) and not self._connection.answered:
+        closed = isinstance(error, Closed) and not self._connection.answered
+        if closed:
             if self.kind == FULL:
                 # HELLO causes a reset, which may discard the refusal before it is read.
                 error = NoRoom()
@@ -193,6 +201,10 @@ class Control:
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
         self._loading.over(False)
+        late = isinstance(error, TimeoutError) and self._timeouts.timeout_s > 0.0
+        if self.kind == UNREACHABLE and self.reached and (closed or late):
+            # A load balancer without a server, a port that speaks TLS, or a server that hangs.
+            self._circuit.connect_failed(self._loop.time(), self.problem)
         if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
             self.warned = True
             log.warning(
@@ -243,7 +255,10 @@ class Control:
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
+        self._doubted = False
         kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
+        if not kind and reply.get(b"role") == b"replica":
+            kind, problem = REPLICA, _IS_REPLICA
         if not self._loading.loaded and not self._loading.refused:
             await self._load_when_drained()
         if self._refused and not kind:
@@ -338,7 +353,7 @@ class Control:
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
-        if not self.problem or self._loop.time() < self._retry_at:
+        if not (self.problem or self._doubted) or self._loop.time() < self._retry_at:
             return False
         return self.kind != SCRIPTS or not self._loading.refused
 

@@ -18,6 +18,7 @@ from rlproxy.upstream.control import Control
 from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
+REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
 NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
 
 
@@ -70,9 +71,14 @@ async def until(condition: Callable[[], object]) -> None:
 class World:
     """A control connection, its target, and the loading of scripts for lanes that are drained."""
 
-    def __init__(self, url: str = "redis://here") -> None:
-        self.target, self.circuit = Answered(), CircuitBreaker()
-        timeouts = HitTimeouts(self.circuit)
+    def __init__(
+        self,
+        url: str = "redis://here",
+        target: Answered | None = None,
+        timeout_s: float = 0.0,
+    ) -> None:
+        self.target, self.circuit = target or Answered(), CircuitBreaker()
+        timeouts = HitTimeouts(self.circuit, timeout_s)
         self.loading = ScriptLoading(timeouts, lambda _delay_s, _then: None)
         self.control = Control(
             cast(Target, self.target),
@@ -186,3 +192,50 @@ async def test_a_node_of_a_cluster(url: str, to_write: str) -> None:
     assert (f"write --upstream {to_write}; " in world.control.problem) == bool(to_write)
     assert world.control.loaded
     world.task.cancel()
+
+
+class Silent(Answering):
+    """A connection to a server that does not answer, or closes instead."""
+
+    closes = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.closes:
+            self.abort()
+
+
+class Unanswered(Answered):
+    """A target with such connections, as a load balancer without a server."""
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        made = Silent(protocol(), {})
+        made.protocol.connection_made(made)
+        self.connections.append(made)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("closes", "timeout_s", "opens"), [(True, 1.0, True), (False, 1.0, True), (False, 0.0, False)]
+)
+async def test_the_circuit_opens_without_any_hit(
+    monkeypatch: pytest.MonkeyPatch, closes: bool, timeout_s: float, opens: bool
+) -> None:
+    monkeypatch.setattr(module, "_PING_S", 0.02)
+    monkeypatch.setattr(Silent, "closes", closes)
+    world = World(target=Unanswered(), timeout_s=timeout_s)
+    await until(lambda: world.control.problem)
+    assert world.circuit.open == opens
+    if closes:
+        assert "write rediss://" in world.circuit.why
+
+
+async def test_a_replica_is_a_problem_until_it_is_a_master() -> None:
+    world = World()
+    await until(world.control.settled.is_set)
+    assert not world.control.problem
+    world.target.replies[b"HELLO"] = REPLICA_HELLO
+    world.control.doubt()
+    await until(lambda: world.control.kind == "replica")
+    world.target.replies[b"HELLO"] = HELLO
+    world.control._retry_at = 0.0
+    await until(lambda: not world.control.problem)
