@@ -238,7 +238,7 @@ def test_exceptions_print_no_password(server: RedisServer, what: str, tmp_path: 
             stderr=file,
         )
     try:
-        wait_until(lambda: "try " in log.read_text(), "it serves")
+        wait_until(lambda: "in front of" in log.read_text(), "it serves")
         for _ in range(3):
             with contextlib.suppress(OSError), Raw(port) as raw:
                 raw.sock.settimeout(0.1)
@@ -324,7 +324,7 @@ def test_closed_clients_leave_no_objects(server: RedisServer, tmp_path: Path) ->
         return int(found[0]), int(found[1])
 
     try:
-        wait_until(lambda: "try " in log.read_text(), "it serves")
+        wait_until(lambda: "in front of" in log.read_text(), "it serves")
         with server.raw() as admin, contextlib.ExitStack() as stack:
             raws = [stack.enter_context(Raw(port)) for _ in range(8)]
             for raw in raws:

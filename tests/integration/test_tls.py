@@ -421,7 +421,7 @@ def test_plain_connection_to_a_tls_port_is_an_error(
         hint = "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
         logged(
             made,
-            rf"WARNING cannot reach Redis at \S+ connection closed by the server{hint}; retrying",
+            rf"WARNING Redis at \S+ does not answer \(connection closed by the server{hint}\); ",
         )
         assert f"connection closed by the server{hint}; retrying" in made.read_log()
 
