@@ -123,6 +123,23 @@ def test_the_slot_moves_before_a_transaction(
     ]
 
 
+def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    assert client.ask("SET", KEY, 0) == "OK"
+    to = module_cluster.other_master(SLOT)
+    assert client.ask("MULTI") == "OK"
+    assert client.ask("INCR", KEY) == "QUEUED"
+    module_cluster.move_slot(SLOT, to)
+    to.do("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert client.ask("INCR", KEY) == "QUEUED"
+        assert str(client.ask("EXEC")).startswith("OOM ")
+    finally:
+        to.do("CONFIG", "SET", "maxmemory", 0)
+    assert client.ask("GET", KEY) == b"0"
+
+
 def test_the_slot_moves_inside_a_transaction(
     client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:

@@ -40,7 +40,8 @@ class Opened:
     prefix: CLIENT CACHING, which precedes MULTI.
     commands: those that are queued.
     aborted: a command was rejected, so that EXEC fails.
-    redirect: the first redirect of a queued command; empty if there was none.
+    error: the first redirect of a queued command, or error of one that was sent again; empty if
+        there was none.
     watched: keys were watched before it.
     """
 
@@ -50,7 +51,7 @@ class Opened:
     link: Link | None = None
     commands: list[bytes] = field(default_factory=list)
     aborted: bool = False
-    redirect: bytes = b""
+    error: bytes = b""
 
     def abort(self) -> None:
         """Keep no commands: they will not run."""
@@ -201,8 +202,8 @@ class Transaction:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
 
         def answered(frame: bytes) -> bytes:
-            if is_redirect(frame):
-                now.redirect = now.redirect or frame
+            if frame.startswith(b"-"):
+                now.error = now.error or frame
             return frame
 
         requests = [own(_MULTI), *[own(written) for written in now.commands]]
@@ -226,11 +227,15 @@ class Transaction:
         exchange.redirects.precede(now.slot)
 
     def _execute_refused(self, now: Opened, node: Address, request: Request, frame: bytes) -> bytes:
-        """Take the error for EXEC: after a redirect, the node has discarded the transaction."""
+        """Take the error for EXEC: the node has discarded the transaction.
+
+        If the client takes the command that failed for queued, it gets that one's error.
+        """
         exchange = self._exchange
-        if frame.startswith(b"-EXECABORT") and now.redirect and not now.aborted:
-            frame = now.redirect
-        now.redirect = b""
+        unknown = request.redirected > 0 or is_redirect(now.error)
+        if frame.startswith(b"-EXECABORT") and now.error and unknown and not now.aborted:
+            frame = now.error
+        now.error = b""
         if not is_redirect(frame):
             return frame
         if now.watched:
@@ -253,5 +258,5 @@ def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes)
     if not is_redirect(frame):
         now.abort()
         return frame
-    now.redirect = now.redirect or frame
+    now.error = now.error or frame
     return _QUEUED
