@@ -44,7 +44,7 @@ class ClusterConnection:
         self._full = False  # the protocol is paused
         self._soon = False  # _woken() is due
         self._waits = False  # the next command waits for replies
-        self._asked = False  # whether the client has to log in
+        self._queried_login = False  # whether home was sent the PING of _query_login()
         self._ended_by_client = False
         self._closed = False
         exchange.wake = self._woken
@@ -113,8 +113,8 @@ class ClusterConnection:
         while not (self._exchange.ended or self._exchange.leaving):
             code = splitter.next()
             if code == NEED_MORE:
-                if not (self._exchange.logged_in or self._asked):
-                    self._ask()
+                if not (self._exchange.logged_in or self._queried_login):
+                    self._query_login()
                 break
             if code == COMMAND:
                 if not self._dispatcher.send(splitter.words, splitter.written):
@@ -126,15 +126,15 @@ class ClusterConnection:
                 break
         splitter.release()
 
-    def _ask(self) -> None:
-        """Find out whether a client with a large command is logged in, as Redis does."""
+    def _query_login(self) -> None:
+        """Send a PING for a client with a large command: NOAUTH if it is not logged in."""
         if self._splitter.unread() > MAX_UNKNOWN:
-            self._asked = True
+            self._queried_login = True
             request = own(_PING)
-            request.answered = self._answered
+            request.answered = self._pinged
             self._exchange.links.home().send(request)
 
-    def _answered(self, frame: bytes) -> bytes:
+    def _pinged(self, frame: bytes) -> bytes:
         """Let the home node refuse the large command of a client that is not logged in."""
         if frame.startswith(b"-NOAUTH"):
             self._pipe()
@@ -156,7 +156,7 @@ class ClusterConnection:
 
     def _apply_full(self) -> None:
         exchange = self._exchange
-        waits = self._waits or (self._asked and not exchange.logged_in)
+        waits = self._waits or (self._queried_login and not exchange.logged_in)
         full = exchange.full() or (waits and self._splitter.unread() > MAX_UNSENT)
         if full != self._full and not self._closed:
             self._full = full

@@ -98,8 +98,7 @@ class Dispatcher:
             several = len(keys) > 1
         if not exchange.redirects.may_send(slot):
             return False
-        request = Request(written, slot)
-        request.check = route.check
+        request = Request(written, slot, route.check)
         if route.blocks != r.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
@@ -134,9 +133,7 @@ class Dispatcher:
             exchange.answer(OK)
             exchange.leaving = True
         else:
-            request = Request(written)
-            request.check = route.check
-            exchange.send(self._links.home(), request)
+            exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:

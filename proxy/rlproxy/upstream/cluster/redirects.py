@@ -80,9 +80,9 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        checked = request.checked is not None
-        if request.checked is not None:
-            request.written, error = request.checked
+        checked = request.checked
+        if checked is not None:  # `frame` is the reply to the check
+            request.written, error = checked
             request.checked = None
             if not is_redirect(frame):
                 return error
@@ -91,7 +91,7 @@ class Redirects:
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._cluster.refresh()
             return frame
-        if request.check and not checked:
+        if request.check and checked is None:
             return self._check(node, request, frame)
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:

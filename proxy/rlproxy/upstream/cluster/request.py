@@ -40,7 +40,7 @@ class Request:
     part_of: the command of which this is a part.
     """
 
-    def __init__(self, written: bytes, slot: int = NO_SLOT) -> None:
+    def __init__(self, written: bytes, slot: int = NO_SLOT, check: bytes | None = None) -> None:
         self.written = written
         self.slot = slot
         self.node: Address | None = None
@@ -52,7 +52,7 @@ class Request:
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0
-        self.check: bytes | None = None
+        self.check = check
         self.checked: tuple[bytes, bytes] | None = None
         self.redirected: int = 0
         self.target: Address | None = None
