@@ -906,7 +906,10 @@ end
 
 @pytest.mark.heavy
 def test_tens_of_thousands_of_refused_keys_use_bounded_memory(own_server: RedisServer) -> None:
-    """Two entries cost nothing and 10,000 at most 1 kB each, regardless of other refusals."""
+    """Two entries cost nothing and 10,000 at most 1 kB each, regardless of other refusals.
+
+    60,000 entries would take 12 MB; hits in flight and the allocator take 2 to 3 MB.
+    """
     count = 60_000
     with own_server.raw() as admin:
         admin.ask("EVAL", FILL, 0, count, "m:")
@@ -917,8 +920,8 @@ def test_tens_of_thousands_of_refused_keys_use_bounded_memory(own_server: RedisS
                 grown_by(own_server, proxy, lambda n: ("RL.HIT", f"m:{n}", *RULE), count, 1)
             )
     print(f"with 2 entries {grown[0] / MB:.1f} MB, with 10,000 {grown[1] / MB:.1f} MB")
-    assert grown[0] < 2 * MB
-    assert grown[1] < 2 * MB + 10_000 * 1000
+    assert grown[0] < 5 * MB
+    assert grown[1] < 5 * MB + 10_000 * 1000
 
 
 @pytest.mark.parametrize("sort", ["long keys", "other rules"])
