@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import resource
@@ -133,6 +134,11 @@ def serve(requests: socket.socket) -> list[str] | None:
 if __name__ == "__main__":
     from rlproxy.cli import main
     from rlproxy.process import run  # noqa: F401 (imported for the children)
+    from rlproxy.ratelimit import scripts
 
+    scripts.load()
+    # The collector of a child shall not touch, and so copy, the pages of this process.
+    gc.collect()
+    gc.freeze()
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     sys.exit(0 if found is None else main(found))

@@ -7,6 +7,7 @@ the Redis calls of a hit.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import string
@@ -59,32 +60,22 @@ class ScriptError(ValueError):
 
 
 class Script:
-    """One Lua file, or two that run one after the other.
+    """A script as Redis runs it.
 
-    name: stem of the file's name.
-    text: content of the file.
-    block: script to run before it, which blocks the key; then it is called with the arguments of a
-        peek, and the length of the block in microseconds in the place of the mode.
-
-    header: header text by word; with `block`, its header.
+    name: stem of the file's name, or blocking() of that.
+    header: header text by word.
     source: stripped script, as the control connection loads it.
-    sha: SHA-1 digest of `source`, in hexadecimal.
 
-    Raises ScriptError for a wrong header, or if a stripped file is longer than MAX_EVAL_BYTES.
+    sha: SHA-1 digest of `source`, in hexadecimal.
     """
 
     __slots__ = ("_words", "header", "name", "sha", "source")
 
-    def __init__(self, name: str, text: str, block: Script | None = None) -> None:
+    def __init__(self, name: str, header: dict[str, str], source: bytes) -> None:
         self.name = name
-        self.header = parse_header(name, text)
-        self.source = strip(text)
-        if len(self.source) > MAX_EVAL_BYTES:
-            raise ScriptError(f"{name}: {len(self.source)} bytes, more than {MAX_EVAL_BYTES}")
-        if block is not None:
-            self.source = _blocking(block.source, self.header, self.source)
-            self.header = block.header
-        self.sha = _sha(self.source)
+        self.header = header
+        self.source = source
+        self.sha = _sha(source)
         self._words: dict[tuple[int, int], bytes] = {}
 
     def words(self, way: int, lane: int = 1) -> bytes:
@@ -110,10 +101,28 @@ class Script:
         return self.source + (b" " if way == SOURCE else b"\n" * lane)
 
 
-def _blocking(block: bytes, header: dict[str, str], source: bytes) -> bytes:
-    """Return the text that runs `block`, then `source` as a peek."""
+def parse(name: str, text: str) -> Script:
+    """Return the script of a Lua file.
+
+    name, text: stem of the file's name, content of the file.
+    Raises ScriptError for a wrong header, or if the stripped file is longer than MAX_EVAL_BYTES.
+    """
+    script = Script(name, parse_header(name, text), strip(text))
+    if len(script.source) > MAX_EVAL_BYTES:
+        raise ScriptError(f"{name}: {len(script.source)} bytes, more than {MAX_EVAL_BYTES}")
+    return script
+
+
+def _blocking(block: Script, script: Script) -> Script:
+    """Return the script that runs `block`, then `script` as a peek.
+
+    It takes the arguments of a peek, with the length of the block in microseconds in the place of
+    the mode.
+    """
+    header = script.header
     (mode,) = [n for n in (5, 6) if header.get(f"ARGV[{n}]", "").startswith("hit, peek")]
-    return (_BLOCKING % (mode, block.decode(), header["algo"], source.decode())).encode()
+    source = _BLOCKING % (mode, block.source.decode(), header["algo"], script.source.decode())
+    return Script(blocking(script.name), block.header, source.encode())
 
 
 def blocking(name: str) -> str:
@@ -187,7 +196,7 @@ def strip(text: str) -> bytes:
 
 def _short_names(tokens: list[str]) -> dict[str, str]:
     """Map each name declared by `local`, by `for` or as a parameter to a short unused name."""
-    declared: list[str] = []
+    declared: dict[str, None] = {}  # in order
     listing = False  # inside a list of declared names
     before = ""
     for token in tokens:
@@ -195,8 +204,8 @@ def _short_names(tokens: list[str]) -> dict[str, str]:
             listing = True
         elif listing and token not in ("function", ",", "("):
             listing = before in ("local", "for", "function", ",", "(") and token != ")"
-            if listing and token not in declared:
-                declared.append(token)
+            if listing:
+                declared[token] = None
         before = token
     taken = {token for token in tokens if token not in declared}
     free = (name for name in _names() if name not in taken)
@@ -216,16 +225,16 @@ def directory() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "lua"
 
 
+@functools.cache
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
-    Raises ScriptError if there is no Lua file, or if one of them is wrong.
+    They are read once per process. Raises ScriptError if there is no Lua file, or if one is wrong.
     """
-    texts = {path.stem: path.read_text() for path in sorted(directory().glob("*.lua"))}
-    if BLOCK not in texts:
+    paths = sorted(directory().glob("*.lua"))
+    found = {path.stem: parse(path.stem, path.read_text()) for path in paths}
+    block = found.get(BLOCK)
+    if block is None:
         raise ScriptError(f"no {BLOCK}.lua in {directory()}")
-    found = {name: Script(name, text) for name, text in texts.items()}
-    for name, text in texts.items():
-        if name != BLOCK:
-            found[blocking(name)] = Script(blocking(name), text, found[BLOCK])
-    return found
+    both = [_blocking(block, script) for script in found.values() if script is not block]
+    return found | {script.name: script for script in both}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rlproxy.ratelimit import scripts as s
-from rlproxy.ratelimit.scripts import Script, ScriptError, strip
+from rlproxy.ratelimit.scripts import ScriptError, strip
 
 HEAD = """\
 -- algo     X
@@ -54,7 +54,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "problem"), WRONG)
 def test_wrong_header_is_an_error(text: str, problem: str) -> None:
     with pytest.raises(ScriptError, match=problem) as caught:
-        Script("file", text)
+        s.parse("file", text)
     assert str(caught.value).startswith("file: ")
 
 
@@ -142,18 +142,18 @@ def test_a_blocking_script_contains_both() -> None:
 def test_too_long_script_is_refused() -> None:
     long = "return ARGV[1]" + " + 12345678" * 500
     with pytest.raises(ScriptError, match=f"more than {s.MAX_EVAL_BYTES}"):
-        Script("x", HEAD + long + "\n")
+        s.parse("x", HEAD + long + "\n")
 
 
 def test_sha_belongs_to_the_sent_text() -> None:
-    one = Script("x", HEAD + BODY)
-    other = Script("x", HEAD.replace("nothing", "much") + "\n" + BODY)
+    one = s.parse("x", HEAD + BODY)
+    other = s.parse("x", HEAD.replace("nothing", "much") + "\n" + BODY)
     assert (one.sha, one.source) == (other.sha, other.source)
     assert len(one.sha) == 40
 
 
 def test_the_text_for_shadow_hits_is_another_one() -> None:
-    script = Script("x", HEAD + BODY)
+    script = s.parse("x", HEAD + BODY)
     words = script.words(s.SHADOW, False)
     assert script.source in words
     assert b"local r=(function()" in words
