@@ -8,19 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.config.urls import DEFAULT_LISTEN, without_password
-from rlproxy.top.client import Client, TopError
+from rlproxy.config.urls import DEFAULT_LISTEN
+from rlproxy.top.client import Client
 
 _ABOUT: Final = (
-    "Show what a running proxy does. Needs an address where clients connect, and a user with the "
-    "right to send RL.HIT. The password may be in REDISCLI_AUTH. Keys: h, r and k sort by hits, "
-    "refusals and key, / filters, q quits. Rates with ~ may be off by more than a tenth."
+    "Show what a running proxy does, to a user with the right to send RL.HIT; the password may be "
+    "in REDISCLI_AUTH. Keys: h, r and k sort by hits, refusals and key, / filters, q quits. Rates "
+    "with ~ may be off by more than a tenth."
 )
+_URL: Final = "redis://[[USER]:PASSWORD@]HOST:PORT, rediss:// or unix:///PATH"
 PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
-_URL: Final = "redis://[[USER]:PASSWORD@]HOST:PORT, rediss:// or unix:///PATH (default %(default)s)"
-PARSER.add_argument("--url", default=f"redis://{DEFAULT_LISTEN}", help=_URL)
+PARSER.add_argument("--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (%(default)s)")
 PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between two samples")
-PARSER.add_argument("--once", action="store_true", help="print the values of one interval")
+PARSER.add_argument(
+    "--once", action="store_true", help="print one table; implied without a terminal"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,18 +34,16 @@ def main(argv: Sequence[str]) -> int:
         PARSER.error("argument --interval: expected seconds from 0.1 to 3600")
     try:
         client = Client(args.url, os.environ.get("REDISCLI_AUTH"))
-    except ValueError as wrong:
-        PARSER.error(f"--url {without_password(args.url)}: {wrong}")
-    drawn = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    if not args.once and not drawn:
-        PARSER.error("this is no terminal; --once prints one table")
+    except (TypeError, ValueError):  # not shown: it may contain a part of the password
+        PARSER.error(f"argument --url: expected {_URL}")
     try:
         from rlproxy.top import screen
 
-        (screen.once if args.once else screen.live)(client, args.interval)
+        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        (screen.live if terminal and not args.once else screen.once)(client, args.interval)
     except ModuleNotFoundError:
         sys.exit("rlproxy top: it needs the package rich: pip install rich")
-    except TopError as error:
+    except ConnectionError as error:
         print(f"rlproxy top: {client.where}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
