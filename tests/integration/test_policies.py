@@ -426,6 +426,15 @@ def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
 
 
 @ON_ONE_ENGINE
+def test_a_reload_warns_of_another_algorithm(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", "POLICY", "bucket") == [0, 1, 0, -1, 60]
+        made.reload('bucket = "1 60 ALGO TOKEN"\nlogin = "3 60"\nnew = "1 60 ALGO GCRA"\n')
+        made.logs("policies with another ALGO: bucket; hits on their live keys get an error\n")
+        assert isinstance(raw.ask("RL.HIT", "k", "POLICY", "bucket"), ReplyError)
+
+
+@ON_ONE_ENGINE
 def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
     before = made.policies()
     made.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')

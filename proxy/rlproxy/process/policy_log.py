@@ -30,6 +30,19 @@ def log_changes(old: Config, new: Config) -> None:
         added, removed, changed = map(_some, found)
         log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
         log_shadows(new)
+    before, after = (_algorithms(config, found[2]) for config in (old, new))
+    other = [name for name in found[2] if before[name] != after[name]]
+    if other:
+        text = (
+            "SIGHUP: policies with another ALGO: {policies}; hits on their live keys get an error"
+        )
+        log.warning("policies_algo_changed", text, policies=_some(other))
+
+
+def _algorithms(config: Config, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the algorithm of each of these policies."""
+    found, _ = policies.parse(each for each in config.policies if each[0] in names)
+    return {name.decode(): policy.limiter.algorithm.name for name, policy in found.items()}
 
 
 class ShadowLog:
