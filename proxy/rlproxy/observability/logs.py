@@ -15,12 +15,9 @@ import select
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partialmethod
 from types import TracebackType
-from typing import Any, Final, TextIO, cast
-
-import structlog
-from structlog.stdlib import BoundLogger, ExtraAdder, LoggerFactory, ProcessorFormatter
-from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
+from typing import Any, Final, NamedTuple, TextIO
 
 AUTO: Final = "auto"
 JSON: Final = "json"
@@ -38,32 +35,39 @@ _LINE_BROKEN: Final = "log_line_broken"
 
 _COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
 _NO_COLOUR: Final = "\x1b[0m"
-_NO_FIELDS: Final = (  # internal keys of structlog, uvicorn and asyncio
-    *("_record", "_from_structlog", "positional_args", "exc_info", "stack_info"),
-    *("color_message", "taskName"),
-)
 _WHOLE: Final = ("timestamp", "level", "event")  # never cut
-_LEADING: Final = (*_WHOLE, "message", "logger", "worker")
+_LOGGER: Final = logging.getLogger("rlproxy")
 
 
-class _Fields(dict[str, object]):
-    """The fields of an event, as the message of a record; as text, the sentence."""
+class _Event(NamedTuple):
+    """What is logged, as the message of a record; as text, the sentence."""
+
+    name: str
+    text: str
+    fields: dict[str, object]
 
     def __str__(self) -> str:
-        (text,) = cast(tuple[str, ...], self.get("positional_args", ("{event}",)))
-        return text.format_map({name: _joined(value) for name, value in self.items()})
+        fields = {name: _joined(value) for name, value in self.fields.items()}
+        return self.text.format_map({"event": self.name, **fields})
 
 
-def _wrapped(logger: WrappedLogger, name: str, found: EventDict) -> ProcessorReturnValue:
-    return ProcessorFormatter.wrap_for_formatter(logger, name, _Fields(found))
+class Log:
+    """The log: each method logs an event at its level, with a sentence, fields and exception."""
+
+    def _log(
+        self, level: int, event: str, text: str = "{event}", exc_info: Any = None, **fields: object
+    ) -> None:
+        if _LOGGER.isEnabledFor(level):
+            _LOGGER.log(level, _Event(event, text, fields), exc_info=exc_info, stacklevel=2)
+
+    debug = partialmethod(_log, logging.DEBUG)
+    info = partialmethod(_log, logging.INFO)
+    warning = partialmethod(_log, logging.WARNING)
+    error = partialmethod(_log, logging.ERROR)
+    critical = partialmethod(_log, logging.CRITICAL)
 
 
-log: Final[BoundLogger] = structlog.wrap_logger(
-    LoggerFactory()("rlproxy"),
-    processors=[structlog.stdlib.filter_by_level, _wrapped],
-    wrapper_class=BoundLogger,
-    context_class=dict,
-).bind()
+log: Final = Log()
 
 
 def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = None) -> None:
@@ -79,15 +83,7 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     human = terminal if form == AUTO else form != JSON
     coloured = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = _Handler(stream)
-    handler.setFormatter(
-        ProcessorFormatter(
-            foreign_pre_chain=[ExtraAdder(), _foreign],
-            processors=[
-                structlog.processors.format_exc_info,  # shows no values of variables
-                _Line(worker, human, coloured),
-            ],
-        )
-    )
+    handler.setFormatter(_Line(worker, human, coloured))
     root = logging.getLogger()
     for old in list(root.handlers):
         if isinstance(old, _Handler):
@@ -156,7 +152,7 @@ class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Log the failure of emit() as a line; called by the logging module."""
         error = sys.exc_info()[1]
-        if isinstance(error, OSError) or getattr(record, "_name", "") == _LINE_BROKEN:
+        if isinstance(error, OSError) or getattr(record.msg, "name", "") == _LINE_BROKEN:
             return  # there is no place to report it
         text = "a line of the log could not be written: {reason}, {file} line {line}"
         reason = f"{type(error).__name__}: {error}"
@@ -166,58 +162,53 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 def _made(level: int, event: str, text: str, **fields: object) -> logging.LogRecord:
     """Return a record of the handler's own; `log` could drop it for its level."""
-    found = _Fields(event=event, positional_args=(text,), **fields)
-    record = logging.LogRecord("rlproxy", level, "", 0, "", None, None)
-    record.__dict__.update(msg=found, _logger=None, _name=event)
-    return record
+    return logging.LogRecord("rlproxy", level, "", 0, _Event(event, text, fields), None, None)
 
 
-def _foreign(_: WrappedLogger, __: str, found: EventDict) -> EventDict:
-    """Name the event of a record that another package has logged."""
-    record: logging.LogRecord = found["_record"]
-    found["message"] = found["event"].rstrip("\r\n")
-    found["logger"] = record.name
-    raised = record.name == "asyncio" or "exc_info" in found
+def _event_of(record: logging.LogRecord) -> str:
+    """Return the event's name of a record that another package has logged."""
     if record.name == "py.warnings":
-        found["event"] = PYTHON_WARNING
-    else:
-        found["event"] = UNEXPECTED if raised and record.levelno >= logging.ERROR else OTHER
-    return found
+        return PYTHON_WARNING
+    raised = record.name == "asyncio" or record.exc_info
+    return UNEXPECTED if raised and record.levelno >= logging.ERROR else OTHER
 
 
-class _Line:
-    """The last processor: the sentence, the common fields first, then the format."""
+class _Line(logging.Formatter):
+    """The format of a line: the common fields come first."""
 
     def __init__(self, worker: int, human: bool, coloured: bool) -> None:
-        self._worker = worker
+        super().__init__()
+        self._worker = {"worker": worker} if worker else {}
         self._who = f"worker {worker}: " if worker else ""
         self._human = human
         self._coloured = coloured
 
-    def __call__(self, _: WrappedLogger, __: str, found: EventDict) -> str:
+    def format(self, record: logging.LogRecord) -> str:
         """Return the line without its end; values are cut until it has at most MAX_LINE bytes."""
-        record: logging.LogRecord = found["_record"]
-        if found["_from_structlog"]:
-            found["message"] = str(record.msg)
         at = datetime.fromtimestamp(record.created, UTC)
-        found["timestamp"] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        found["level"] = record.levelname.lower()
-        if self._worker:
-            found.setdefault("worker", self._worker)
-        for name in (*_NO_FIELDS, *(() if self._human else (PLAIN,))):
-            found.pop(name, None)
-        ordered = {name: found.pop(name) for name in _LEADING if name in found}
-        ordered.update(found)
+        own: Any = record.msg if isinstance(record.msg, _Event) else None
+        found: dict[str, Any] = {
+            "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": own.name if own else _event_of(record),
+            "message": record.getMessage().rstrip("\r\n"),
+            **self._worker,
+            **(own.fields if own else {"logger": record.name}),
+        }
+        if record.exc_info:  # a traceback shows no values of variables
+            found["exception"] = self.formatException(record.exc_info)
+        if not self._human:
+            found.pop(PLAIN, None)
         longest = MAX_TEXT
         while True:
-            cut = {name: _value(name, value, longest) for name, value in ordered.items()}
+            cut = {name: _value(name, value, longest) for name, value in found.items()}
             line = self._sentence(cut, at) if self._human else json.dumps(cut)
             # (no encoding takes more bytes than this one)
             if not longest or len(line.encode("ascii", "backslashreplace")) < MAX_LINE:
                 return line
             longest //= 2
 
-    def _sentence(self, found: EventDict, at: datetime) -> str:
+    def _sentence(self, found: dict[str, Any], at: datetime) -> str:
         lines = [printable(line) for line in found.get(PLAIN, ())]
         if not lines:
             level = found["level"]

@@ -172,15 +172,6 @@ def test_configured_again_nothing_is_said_twice() -> None:
     assert one(second)["worker"] == 1
 
 
-def test_a_record_of_the_logging_module_and_its_extra() -> None:
-    stream = made()
-    other = logging.getLogger("package")
-    other.warning("this of %s", "x", extra={"address": "h:1", "n": 5, "of": ["a", None]})
-    found = one(stream)
-    assert (found["event"], found["message"]) == ("other", "this of x")
-    assert (found["address"], found["n"], found["of"]) == ("h:1", 5, ["a", None])
-
-
 # -- of others -------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
     admin = cast("AdminProcess", SimpleNamespace(url="http://a/"))
     print_banner([address, Address("b", 2)], "Redis 7 at h", "", 2, admin)
     (record,) = caplog.records
-    plain = record.msg[logs.PLAIN]  # type: ignore[index]
+    plain = record.msg.fields[logs.PLAIN]  # type: ignore[union-attr]
     assert plain[1:] == [
         f"  listening on  {address}, b:2",
         "  in front of   Redis 7 at h",
@@ -100,11 +100,11 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
         "  admin         http://a/",
         f"  try           {command}",
     ]
-    assert record.msg["listen"] == [str(address), "b:2"]  # type: ignore[index]
+    assert record.msg.fields["listen"] == [str(address), "b:2"]  # type: ignore[union-attr]
 
 
 def test_the_banner_without_redis_has_advice(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     print_banner([Address("127.0.0.1", 1)], AWAY, START)
-    plain = caplog.records[0].msg[logs.PLAIN]  # type: ignore[index]
+    plain = caplog.records[0].msg.fields[logs.PLAIN]  # type: ignore[union-attr]
     assert plain[2:] == [f"  in front of   {AWAY}", f"  first         {START}"]
