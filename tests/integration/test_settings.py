@@ -110,10 +110,7 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     file.write_text("upstream = redis://h\nhit-timout = 1\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")
-    assert err == (
-        f"rlproxy: --config {file}: line 1, column 12: "
-        "expected a value: text in quotes, a number, true, false or [a list]\n"
-    )
+    assert err == (f"rlproxy: --config {file}: no TOML: Invalid value (at line 1, column 12)\n")
     file.write_text("hit-timout = 1\nworkers = 'none'\nlisten = '1'\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")

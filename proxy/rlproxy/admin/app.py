@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -229,32 +229,13 @@ def application(
 # -- connections -----------------------------------------------------------------------------------
 
 
-class Connections:
-    """The open connections, at most `most`, in the order of their last completed response."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._open: dict[Connection, None] = {}
-
-    def add(self, new: Connection) -> None:
-        """Add a new connection, or move one to the end after a response.
-
-        If there are too many, the first one is cut.
-        """
-        self._open.pop(new, None)
-        self._open[new] = None
-        if len(self._open) > self._most:
-            next(iter(self._open)).cut()
-
-    def remove(self, gone: Connection) -> None:
-        """Remove a closed connection."""
-        self._open.pop(gone, None)
-
-
 class Connection(H11Protocol):
-    """One HTTP connection, which is cut REQUEST_S after its begin or its last response."""
+    """One HTTP connection, which is cut REQUEST_S after its begin or its last response.
 
-    among = Connections(MAX_CONNECTIONS)
+    If there are more than MAX_CONNECTIONS, the one whose last response is the oldest is cut.
+    """
+
+    among: ClassVar[dict[Connection, None]] = {}  # the open ones, by the time of that response
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -265,26 +246,29 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         super().connection_lost(exc)
-        self.among.remove(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._end()
 
     def on_response_complete(self) -> None:
         """See H11Protocol."""
         super().on_response_complete()
         if not self.transport.is_closing():
+            self._end()
             self._begin()
 
-    def cut(self) -> None:
-        """Close the connection at once, even during a response."""
-        self.among.remove(self)
-        self.transport.abort()
-
     def _begin(self) -> None:
+        self._deadline = self.loop.call_later(REQUEST_S, self._cut)
+        self.among[self] = None
+        if len(self.among) > MAX_CONNECTIONS:
+            next(iter(self.among))._cut()
+
+    def _end(self) -> None:
+        self.among.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.loop.call_later(REQUEST_S, self.cut)
-        self.among.add(self)
+
+    def _cut(self) -> None:
+        self._end()
+        self.transport.abort()  # even during a response
 
 
 class AdminServer(uvicorn.Server):

@@ -47,18 +47,6 @@ _POLICY_KEYS: Final = ("rule", "shadow")
 _POLICY_FORM: Final = 'expected "RULE" or {rule = "RULE", shadow = true}'
 _ONLY_SECTION: Final = f"; its options stand above any [...], and [{POLICIES}] is the only section"
 _MISPLACED: Final = f"it is an option: its place is above [{POLICIES}]"
-_SYNTAX: Final = (  # mistakes in TOML, by the beginning of tomllib's message
-    ("Invalid value", "expected a value: text in quotes, a number, true, false or [a list]"),
-    (("Cannot", "Duplicate"), "the name is given twice"),
-    (("Unterminated", "Illegal"), "text without the quote at its end"),
-    (
-        ("Unescaped", "Escaped", "Invalid hex"),
-        "unknown escape; a backslash is \\\\ in double quotes",
-    ),
-    (("Unclosed", "Expected ']"), "there is no closing bracket"),
-    ("Expected newline", "expected the end of the line"),
-    ("", f"expected NAME = VALUE or [{POLICIES}]"),
-)
 _BY_NAME: Final = {option.name: option for option in OPTIONS}
 _FLAGS: Final = (*(option.flag for option in OPTIONS), "--config", "--check-config", "--version")
 _CONFIG: Final = f"{PREFIX}CONFIG"
@@ -78,9 +66,6 @@ _OF_A_SERVICE: Final = re.compile(
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        # A password that contains a blank spans several words.
-        starred = without_password(message) if "@" in message else message
-        shown = " ".join(without_password(word) for word in starred.split(" "))
         _, _, unknown = message.partition("unrecognized arguments: ")
         first = unknown.split(" ")[0].partition("=")[0]
         hint = ""
@@ -88,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
             hint = _similar(first, _FLAGS, "--")
         elif "://" in first:
             hint = "; the URL of Redis is given with --upstream"
-        raise ConfigError([shown + hint])
+        raise ConfigError([without_password(message) + hint])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -208,15 +193,14 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
     A syntax error is one mistake. Then nothing of the file is used.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         return {}, (), [f"--config {path}: {error.strerror or error}"]
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         return {}, (), [f"--config {path}: line {line} is not UTF-8"]
     except tomllib.TOMLDecodeError as error:
-        return {}, (), [f"--config {path}: {_syntax_mistake(str(error), text)}"]
+        return {}, (), [f"--config {path}: no TOML: {error}"]
     found, mistakes = {}, []
     policies, wrong = _policies(content.pop(POLICIES, {}))
     mistakes += [f"--config {path}: {mistake}" for mistake in wrong]
@@ -233,14 +217,6 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
             values = value if isinstance(value, list) else [value]
             found[option.name] = [_text(each) for each in values]
     return found, policies, mistakes
-
-
-def _syntax_mistake(reason: str, text: str) -> str:
-    """Return what is wrong with the file's text, and where; `reason` is tomllib's message."""
-    found = re.search(r"\(at (line \d+, column \d+)\)$", reason)
-    lines = text.split("\n")
-    at = found[1] if found else f"line {len(lines)}, column {len(lines[-1]) + 1}"
-    return f"{at}: {next(what for begin, what in _SYNTAX if reason.startswith(begin))}"
 
 
 def _policies(table: object) -> tuple[Policies, list[str]]:

@@ -28,24 +28,6 @@ class TlsStream(asyncio.Protocol):
     Raises ValueError for a name that cannot be in a certificate.
     """
 
-    __slots__ = (
-        "_app",
-        "_closing",
-        "_connected",
-        "_eof",
-        "_error",
-        "_established",
-        "_finished",
-        "_incoming",
-        "_make",
-        "_outgoing",
-        "_settled",
-        "_shut",
-        "_tls",
-        "_transport",
-        "received",
-    )
-
     def __init__(
         self,
         make: Callable[[], asyncio.Protocol],

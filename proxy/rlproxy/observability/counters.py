@@ -83,33 +83,6 @@ class Counters:
     harvest: returns and resets the hits that the denial cache refused, as (rule, key, hits).
     """
 
-    __slots__ = (
-        "_keys",
-        "_random",
-        "_refused_by",
-        "_refused_keys",
-        "_skip",
-        "accepted",
-        "batched",
-        "batches",
-        "calls",
-        "client_in",
-        "client_out",
-        "commands",
-        "errors",
-        "harvest",
-        "hits",
-        "lag",
-        "near",
-        "noscript",
-        "on_keys",
-        "private",
-        "round_trips",
-        "stride",
-        "upstream_in",
-        "upstream_out",
-    )
-
     def __init__(self) -> None:
         # Hits by algorithm or policy, and outcome: a pair of rows of each, see `outcomes`.
         self.hits: list[int] = [0] * (len(ROWS) * PAIR)

@@ -6,8 +6,8 @@ keys with the least counts are removed together. The mergeable summaries of Agar
 ("Mergeable summaries", 2012) work in this way. There is one summary for each ten seconds. Summaries
 are added up to a minute, and over several workers.
 
-    keys ──> live slot ──every 10 s──> closed slots ──> their sum ─┐
-                 └─────────────────────────────────────────────────┴─> published()
+    keys ──> live slot ──every 10 s──> closed slots ──┐
+                 └────────────────────────────────────┴──their sum──> published()
 
 A key is reported with a count and an error: it was hit at least `count` times and at most
 `count + error` times. The counts begin with the slot that began 50 to 60 s ago. A key that is not
@@ -92,11 +92,6 @@ class Summary:
     absent: int = 0
     variances: dict[bytes, int] = field(default_factory=dict)
     rules: dict[bytes, bytes] = field(default_factory=dict)
-
-    def copy(self) -> Summary:
-        """Return a copy that shares no containers."""
-        variances = self.variances.copy()
-        return Summary(self.counts.copy(), self.credits.copy(), self.absent, variances)
 
     def add(self, other: Summary) -> None:
         """Add the hits of `other`: of another slot or another worker."""
@@ -265,7 +260,6 @@ class RecentKeys:
         self._number = number
         self._live = Slot(sizes)
         self._closed: dict[int, Summary] = {}
-        self._sum = Summary()  # sum of the closed slots
 
     def add(self, keys: Keys, number: int, stride_: int) -> None:
         """Count keys of hits in slot `number`, the newest; each key stands for `stride_` hits."""
@@ -277,8 +271,9 @@ class RecentKeys:
         """Return the sum of the minute that ends with slot `number`, the newest."""
         if number != self._number:
             self._turn(number)
-        out = self._sum.copy()
-        out.add(self._live.summary())
+        out = Summary()
+        for each in (*self._closed.values(), self._live.summary()):
+            out.add(each)
         return out
 
     def _turn(self, number: int) -> None:
@@ -288,9 +283,6 @@ class RecentKeys:
         self._closed = {
             at: each for at, each in self._closed.items() if number - SLOTS < at < number
         }
-        self._sum = Summary()
-        for each in self._closed.values():
-            self._sum.add(each)
 
 
 class HotKeys:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -22,54 +21,32 @@ FAILED: Final = "failed"
 MAX_LINE: Final = 1000  # characters of a report: up to 4 bytes each, a pipe takes it in one write
 
 
-class Channel(ABC):
-    """The worker's end of a channel.
+class Channel:
+    """The worker's end of a channel. This one is of a proxy that is one process.
 
+    read: returns the settings of the file. Raises ConfigError.
     first: the proxy is still starting: this worker replaces none.
     """
 
     first = True
-
-    @abstractmethod
-    def ready(self, upstream: str, advice: str) -> None:
-        """Report that the worker serves; see print_banner() for the texts."""
-
-    @abstractmethod
-    def leaving(self) -> None:
-        """Report that the worker takes no more clients."""
-
-    @abstractmethod
-    def check(self) -> str:
-        """Return a reason to end, or "". Called every second."""
-
-    @abstractmethod
-    def reload(self, config: Config, apply: Apply) -> Config:
-        """Read the settings again, after SIGHUP, and put them in force by `apply`."""
-
-
-class Standalone(Channel):
-    """The channel of a proxy that is one process: nothing controls it.
-
-    read: returns the settings of the file. Raises ConfigError.
-    """
 
     def __init__(self, resources: Resources, read: Callable[[], Config]) -> None:
         self._resources = resources
         self._read = read
 
     def ready(self, upstream: str, advice: str) -> None:
-        """See Channel."""
+        """Report that the worker serves; see print_banner() for the texts."""
         self._resources.ready(upstream, advice)
 
     def leaving(self) -> None:
-        """See Channel."""
+        """Report that the worker takes no more clients."""
 
     def check(self) -> str:
-        """See Channel."""
+        """Return a reason to end, or "". Called every second."""
         return self._resources.check()
 
     def reload(self, config: Config, apply: Apply) -> Config:
-        """See Channel."""
+        """Read the settings again, after SIGHUP, and put them in force by `apply`."""
         return reload(config, apply, self._read, self._resources.memory)
 
 

@@ -16,7 +16,7 @@ from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
-from rlproxy.process.channel import Channel, Standalone
+from rlproxy.process.channel import Channel
 from rlproxy.process.policy_log import log_shadows
 from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
@@ -104,7 +104,7 @@ async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     resources = Resources(settings)
     try:
         await resources.start()
-        await server.run(0, resources, Standalone(resources, read))
+        await server.run(0, resources, Channel(resources, read))
     finally:
         resources.close()
     resources.log_end()

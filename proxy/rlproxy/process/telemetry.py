@@ -51,7 +51,6 @@ SHARE: Final = 50  # the same, in multiples of the duration of the publication, 
 TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
-ADDRESSES_EVERY_S: Final = 1.0  # seconds between two selections of these
 FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
 
 
@@ -103,8 +102,6 @@ class Telemetry:
         self._publish_due = 0.0
         self._files = 0
         self._files_due = 0.0
-        self._addresses: list[tuple[str, int]] = []
-        self._addresses_due = 0.0
         self._paced_at = 0.0
         self._decided = 0
 
@@ -216,10 +213,7 @@ class Telemetry:
     def _facts(self) -> Facts:
         clients, context, circuit = self._clients, self._context, self._context.circuit
         state = self._upstream.state()
-        if self._due >= self._addresses_due:
-            self._addresses_due = self._due + ADDRESSES_EVERY_S
-            items = clients.addresses.items()
-            self._addresses = nlargest(MAX_ADDRESSES, items, key=lambda item: item[1])
+        addresses = clients.addresses.items()
         return Facts(
             workers=self._memory.workers,
             pid=os.getpid(),
@@ -251,7 +245,7 @@ class Telemetry:
                 )
                 for lane in self._upstream.lanes()
             ],
-            addresses=self._addresses,
+            addresses=nlargest(MAX_ADDRESSES, addresses, key=lambda item: item[1]),
         )
 
     def _samples(self) -> Samples:

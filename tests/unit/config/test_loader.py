@@ -63,8 +63,6 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--log-format", "json", "log_format", "json", ()),
 ]
 
-VALUE = "expected a value: text in quotes, a number, true, false or [a list]"
-
 
 def test_the_table_above_is_complete() -> None:
     assert [row[0] for row in GIVEN] == [option.flag for option in OPTIONS]
@@ -139,11 +137,14 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
             "policy 'a': there is no key 'shadov'; did you mean shadow?",
         ),
         ("[policies]\n'x\\ny' = 5", "policy 'x\\\\ny': the rule is no text"),
-        ("[policies]\na = '5 60'\na = '5 60'", "line 3, column 11: the name is given twice"),
+        (
+            "[policies]\na = '5 60'\na = '5 60'",
+            "no TOML: Cannot overwrite a value",
+        ),
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
-        ("workers = ", f"line 1, column 11: {VALUE}"),
+        ("workers = ", "no TOML: Invalid value (at end of document)"),
         ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
     ],
@@ -182,19 +183,11 @@ def test_all_mistakes_of_a_file_are_reported(
     [
         (
             b"upstream = redis://h\nshare = yes\nworkers = 0\n",
-            f"line 1, column 12: {VALUE}",
+            "no TOML: Invalid value (at line 1, column 12)",
         ),
-        (b"upstream = 'h'\r\nshare =", f"line 2, column 8: {VALUE}"),
-        (b"workers = 2\nworkers = 3\nshare\n", "line 2, column 12: the name is given twice"),
-        (b"workers = 0\nlisten = [\n ':1',\n :2,\n]", f"line 4, column 2: {VALUE}"),
-        (b"listen = [':1'\nworkers = 2", "line 2, column 1: there is no closing bracket"),
-        (b'listen = """\n:1\n', "line 3, column 1: text without the quote at its end"),
-        (b"workers 2", "line 1, column 9: expected NAME = VALUE or [policies]"),
-        (b"workers = 2 share = true", "line 1, column 13: expected the end of the line"),
-        (b"[policies\n", "line 1, column 10: there is no closing bracket"),
         (
-            b'tls-cert = "C:\\x"',
-            "line 1, column 17: unknown escape; a backslash is \\\\ in double quotes",
+            b"workers = 0\nlisten = [\n ':1',\n :2,\n]",
+            "no TOML: Invalid value (at line 4, column 2)",
         ),
         (b"# \xff", "line 1 is not UTF-8"),
         (b"workers = 2\n# \xff", "line 2 is not UTF-8"),
@@ -267,8 +260,8 @@ def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> N
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
-        (["redis://h"], "redis://h; the URL of Redis is given with --upstream"),
+        (["--upsteam", "redis://h"], "--upsteam redis://***; did you mean --upstream?"),
+        (["redis://h"], "redis://***; the URL of Redis is given with --upstream"),
         (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
         (["--check-confg"], "--check-confg; did you mean --check-config?"),
         (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
@@ -331,7 +324,7 @@ def test_all_mistakes_at_once() -> None:
         *("--connect-timeout", "0", "--drain-timeout", "x"),
         RLPROXY_HANDSHAKE_TIMEOUT="-1",
     )
-    starts = ["--listen a:", "--listen b:", "--upstream http://h:"]
+    starts = ["--listen a:", "--listen b:", "--upstream http://***:"]
     starts += ["--connect-timeout 0:", "--drain-timeout x:"]
     starts += ["RLPROXY_HANDSHAKE_TIMEOUT -1:"]
     assert len(found) == len(starts)
