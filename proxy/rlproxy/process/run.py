@@ -22,6 +22,7 @@ from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
+from rlproxy.resp.commands import COMMANDS
 from rlproxy.upstream.embedded import EmbeddedError, binary
 
 try:
@@ -84,7 +85,12 @@ def _approve(settings: Config) -> int:
 
 
 def _warnings(settings: Config) -> list[str]:
-    return [*tls_contexts.warnings(settings), *admin_process.warnings(settings)]
+    denied = (
+        f"--deny-command {rule}: rlproxy knows no command of this name"
+        for rule in settings.deny_command
+        if rule.partition("|")[0].encode() not in COMMANDS and "." not in rule  # as of a module
+    )
+    return [*tls_contexts.warnings(settings), *admin_process.warnings(settings), *denied]
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:
