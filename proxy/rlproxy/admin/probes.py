@@ -10,19 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.observability.metrics import CLUSTER, FULL, UNREACHABLE
-from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts
+from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts, fresh
 
-HEARD_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
 UPSTREAM: Final = "upstream"
 EXCLUDABLE: Final = (UPSTREAM,)  # parts that /readyz?exclude=PART may leave out
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the proxy is never ready
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
-
-
-def fresh(age_s: float) -> bool:
-    """Whether a worker that published `age_s` seconds ago counts as running."""
-    return abs(age_s) <= HEARD_S  # a negative age: the clock was set back since
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.key_prefixes import samples as prefix_samples
-from rlproxy.observability.metrics import PREFIX_HITS, SETTINGS_REJECTED, Samples, kept, merged
+from rlproxy.observability.metrics import PREFIX_HITS, SETTINGS_REJECTED, Samples, merged
 from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
 from rlproxy.observability.published import Published, Reloaded
@@ -26,6 +26,19 @@ SHARE: Final = 100  # pause after a moment was added, in multiples of the time i
 T = TypeVar("T")
 
 
+def _once(make: Callable[[Reader], T]) -> Callable[[Reader], T]:
+    """Make a method that calls `make` once for each read."""
+
+    def made(reader: Reader) -> T:
+        reader._read()
+        if make.__name__ not in reader._made:
+            reader._made[make.__name__] = make(reader)
+        found: T = reader._made[make.__name__]
+        return found
+
+    return made
+
+
 class Reader:
     """The samples of all workers, read from `memory`; `clock` returns seconds since 1970."""
 
@@ -36,7 +49,7 @@ class Reader:
         self._found: list[Published | None] = []
         self._recent = Recent()
         self._rates = PolicyRates()
-        self._made: dict[Callable[[], Any], Any] = {}  # results derived from the last read
+        self._made: dict[str, Any] = {}  # results derived from the last read, by method
 
     def look(self) -> float:
         """Add the present counters to the history.
@@ -48,7 +61,7 @@ class Reader:
         if any(one.fresh() for one in self.seen()):  # otherwise rates are unknown, not 0
             self._recent.add(moment(self._read_at, self.samples()))
             self._rates.add(self._read_at, self.policies())
-        self._made.pop(self._view, None)
+        self._made.pop("view", None)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
@@ -66,60 +79,38 @@ class Reader:
         """Return the outcome of the latest reload, as it is now."""
         return self._memory.latest(self._memory.parent) or Reloaded()
 
+    @_once
     def samples(self) -> Samples:
         """Return the sum of all workers' samples, without policies.
 
         Of a silent worker, only its counters remain.
         """
-        return self._once(self._samples)
-
-    def policies(self) -> HitsByPolicy:
-        """Return the hits of policies in all workers."""
-        return self._once(self._policies)
-
-    def metrics(self) -> bytes:
-        """Return the samples in Prometheus' text format."""
-        return self._once(self._metrics)
-
-    def view(self) -> dict[str, Any]:
-        """Return the data of the live page."""
-        return self._once(self._view)
-
-    def _once(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns, which is called once for each read."""
-        self._read()
-        if make not in self._made:
-            self._made[make] = make()
-        made: T = self._made[make]
-        return made
-
-    def _samples(self) -> Samples:
-        fresh = {one.worker for one in self.seen() if one.fresh()}
-        samples = merged(
-            found.samples if worker in fresh else kept(found.samples)
-            for worker, found in enumerate(self._found)
-            if found is not None
-        )
-        prefixes = prefix_samples(found.prefixes for found in self._found if found is not None)
+        found = [each for each in self._found if each is not None]
+        samples = merged(each.samples for each in found)
+        prefixes = prefix_samples(each.prefixes for each in found)
         if prefixes:
             samples[PREFIX_HITS] = prefixes
-        samples["rlproxy_workers"] = {(): float(len(fresh))}
+        samples["rlproxy_workers"] = {(): float(sum(one.fresh() for one in self.seen()))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self.reloaded().mistakes))}
         return samples
 
-    def _policies(self) -> HitsByPolicy:
+    @_once
+    def policies(self) -> HitsByPolicy:
+        """Return the hits of policies in all workers."""
         return summed(hits_of(found.policies) for found in self._found if found is not None)
 
-    def _metrics(self) -> bytes:
+    @_once
+    def metrics(self) -> bytes:
+        """Return the samples in Prometheus' text format."""
         return exposition({**self.samples(), **policy_samples(self.policies())})
 
-    def _view(self) -> dict[str, Any]:
-        seen = self.seen()
-        pairs = zip(seen, self._found, strict=True)
-        tops = [found.top for one, found in pairs if one.fresh() and found is not None]
+    @_once
+    def view(self) -> dict[str, Any]:
+        """Return the data of the live page."""
+        tops = [found.top for found in self._found if found is not None]
         return view(
             self._read_at,
-            seen,
+            self.seen(),
             self.samples(),
             self._recent,
             merge(tops, KEYS, False),
@@ -134,4 +125,5 @@ class Reader:
             return
         self._read_at = now
         self._made.clear()
-        self._found = [self._memory.latest(worker) for worker in range(self._memory.workers)]
+        published = map(self._memory.latest, range(self._memory.workers))
+        self._found = [each.seen_at(now) if each is not None else None for each in published]

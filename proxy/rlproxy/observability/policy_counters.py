@@ -20,8 +20,6 @@ from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
     OUTCOMES,
     PAIR,
-    REFUSED,
-    REFUSED_LOCALLY,
     ROWS,
     WIDTH,
     by_outcome,
@@ -116,15 +114,6 @@ class PolicyCounters:
         10,000 policies take 2 ms, where samples would take 100 ms.
         """
         return self._state._replace(counts=self._counters.hits[_FIRST:])
-
-    def shadow_refused(self) -> dict[str, int]:
-        """Return the hits that policies in shadow would have refused, without zeros."""
-        counts = self._counters.hits
-        return {
-            name.decode(): number
-            for (name, _), row in self._rows.items()
-            if (number := counts[row + WIDTH + REFUSED] + counts[row + WIDTH + REFUSED_LOCALLY])
-        }
 
     def by_algorithm(self) -> dict[bytes, tuple[list[int], int]]:
         """Return the hits of each algorithm in the order of OUTCOMES, and how many were near.

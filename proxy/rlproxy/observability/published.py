@@ -12,6 +12,13 @@ from rlproxy.observability.key_prefixes import PrefixHits
 from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
+HEARD_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
+
+
+def fresh(age_s: float) -> bool:
+    """Whether a worker that published `age_s` seconds ago counts as running."""
+    return abs(age_s) <= HEARD_S  # a negative age: the clock was set back since
+
 
 @dataclass(frozen=True)
 class UpstreamFacts:
@@ -91,9 +98,9 @@ class Published:
     prefixes: PrefixHits = ({}, {})
     policies: PolicyState = NO_POLICIES
 
-    def silent(self) -> Published:
-        """Return the part that stays valid when the worker no longer publishes."""
-        return replace(self, samples=kept(self.samples), top={})
+    def seen_at(self, now: float) -> Published:
+        """Return what is valid at the time `now`: all, or the counters of a silent worker."""
+        return self if fresh(now - self.at) else replace(self, samples=kept(self.samples), top={})
 
 
 @dataclass(frozen=True)

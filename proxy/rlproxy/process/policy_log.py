@@ -1,8 +1,8 @@
-"""The log of policies: what a reload changed, which are in shadow, and what they would refuse."""
+"""The log of policies: what a reload changed, and which are in shadow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rlproxy.config.config import Config
@@ -10,8 +10,6 @@ from rlproxy.observability.logs import log
 from rlproxy.ratelimit import policies
 
 MAX_NAMES: Final = 10  # policies that one line of the log names
-EVERY_S: Final = 60.0  # shortest time between two lines about refusals in shadow, seconds
-LOOK_S: Final = 5.0  # seconds until the next look if there were none
 
 
 def log_shadows(settings: Config) -> None:
@@ -43,34 +41,6 @@ def _algorithms(config: Config, names: Sequence[str]) -> dict[str, bytes]:
     """Return the algorithm of each of these policies."""
     found, _ = policies.parse(each for each in config.policies if each[0] in names)
     return {name.decode(): policy.limiter.algorithm.name for name, policy in found.items()}
-
-
-class ShadowLog:
-    """The log of hits that policies in shadow would have refused: at most a line every EVERY_S.
-
-    counts: returns the number of these hits since the start by policy.
-    """
-
-    def __init__(self, counts: Callable[[], dict[str, int]]) -> None:
-        self._counts = counts
-        self._before: dict[str, int] = {}
-        self._due: float = 0.0
-
-    def look(self, now: float) -> None:
-        """Log the hits since the last line, if there are any; `now` is in seconds."""
-        if now < self._due:
-            return
-        self._due = now + LOOK_S
-        found = self._counts()
-        new = {name: count - self._before.get(name, 0) for name, count in found.items()}
-        self._before = found
-        names = sorted((name for name in new if new[name] > 0), key=lambda name: -new[name])
-        if names:
-            self._due = now + EVERY_S
-            text = "policies in shadow would have refused {count:,} hits: {policies}"
-            total = sum(new[name] for name in names)
-            some = _some([f"{name} {new[name]:,}" for name in names])
-            log.info("shadow_refused", text, count=total, policies=some)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from heapq import nlargest
 from typing import Final
 
-from rlproxy.admin.probes import fresh
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.clients import Clients
@@ -36,7 +35,6 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
 from rlproxy.observability.published import Facts, LaneFacts, Published, UpstreamFacts
-from rlproxy.process.policy_log import ShadowLog
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -84,7 +82,6 @@ class Telemetry:
         before: Published = memory.latest(worker) or Published(0.0, {})
         self._before: Samples = kept(before.samples)
         self._policies = PolicyCounters(self._stats, hits_of(before.policies))
-        self._shadow_log = ShadowLog(self._policies.shadow_refused)
         self._policies_call: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._started = resources.started
@@ -156,7 +153,6 @@ class Telemetry:
         if self._due:
             self._stats.lag.add(max(0.0, now - self._due))
         self._due = now + EVERY_S
-        self._shadow_log.look(now)
         if self._samples_keys:
             self._pace(now)
         if not self._read:
@@ -199,11 +195,10 @@ class Telemetry:
         """Return the samples of all workers.
 
         This worker comes first, as of now; the others follow as last published. Of a worker that
-        has stopped publishing, only its counters remain: see Published.silent().
+        has stopped publishing, only its counters remain: see Published.seen_at().
         """
         now = time.time()
-        others = (each if fresh(now - each.at) else each.silent() for each in self._others())
-        return [self.own(), *others]
+        return [self.own(), *(each.seen_at(now) for each in self._others())]
 
     def _others(self) -> list[Published]:
         """Return what the other workers have published last."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.probes import (
-    HEARD_S,
     UPSTREAM,
     Seen,
     degraded,
@@ -15,7 +14,7 @@ from rlproxy.admin.probes import (
     not_ready,
     without_redis,
 )
-from rlproxy.observability.published import Facts, UpstreamFacts
+from rlproxy.observability.published import HEARD_S, Facts, UpstreamFacts
 
 UP = UpstreamFacts("redis:6379")
 AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")

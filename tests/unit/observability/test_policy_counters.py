@@ -140,16 +140,6 @@ def test_reloads_with_new_names_take_no_more_rows() -> None:
     assert len(sizes) == 1
 
 
-def test_refusals_in_shadow_are_counted_by_policy() -> None:
-    enforced, trial, other = policy("a"), policy("b", shadow=True), policy("c", shadow=True)
-    used = Used(enforced, trial, other)
-    used.hit(enforced, REFUSED)
-    used.hit(trial, ADMITTED, REFUSED, REFUSED)
-    used.stats.hits[row(trial) + oc.REFUSED_LOCALLY] += 3
-    used.hit(other, ADMITTED)
-    assert used.counters.shadow_refused() == {"b": 5}
-
-
 def counted(shadow: bool = False, **counts: int) -> PolicyHits:
     return PolicyHits(shadow, [counts.get(outcome, 0) for outcome in oc.OUTCOMES])
 

@@ -92,5 +92,6 @@ def test_largest_value_fits() -> None:
     assert memory.publish(0, snapshot)
     found = memory.latest(0)
     assert found == snapshot
-    assert len(samples([found.silent().prefixes])) == 20_000
-    assert len(hits_of(found.silent().policies)) == MAX_POLICIES
+    silent = found.seen_at(9.0)
+    assert len(samples([silent.prefixes])) == 20_000
+    assert len(hits_of(silent.policies)) == MAX_POLICIES
