@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from rlproxy.net.tls_contexts import TlsFailure, why
 
 PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps buffers of that size
+_CLOSED: Final = "the connection was closed during the handshake"
 MAX_LAST_WORDS: Final = 262144  # bytes after which last_words() stops reading
 
 
@@ -76,7 +77,7 @@ class TlsStream(asyncio.Protocol):
         Many clients leave that way. Their requests are framed, so a truncated one is recognized.
         """
         if not self._established:
-            self._fail(TlsFailure("the connection was closed during the handshake"))
+            self._fail(TlsFailure(_CLOSED))
             return False
         if self._ended():
             return True
@@ -97,7 +98,7 @@ class TlsStream(asyncio.Protocol):
         """See asyncio.Protocol."""
         app = self._app
         if app is None:
-            self._settle(self._error or TlsFailure(_lost(exc)))
+            self._settle(self._error or TlsFailure(_CLOSED if exc is None else why(exc)))
         else:
             app.connection_lost(self._error or exc)
         self._app = None
@@ -336,9 +337,3 @@ def _unread(transport: asyncio.BaseTransport | None) -> bytes:
     except OSError:
         pass  # nothing more
     return b"".join(parts)
-
-
-def _lost(exc: Exception | None) -> str:
-    if exc is None:
-        return "the connection was closed during the handshake"
-    return why(exc)

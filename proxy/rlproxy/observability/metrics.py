@@ -145,12 +145,7 @@ TABLE: Final = (
     Row("rlproxy_clients", GAUGE, "Clients that are connected"),
     Row("rlproxy_clients_max", GAUGE, "Clients that may be: --max-clients, or what files allow"),
     Row("rlproxy_clients_accepted_total", COUNTER, "Clients that came in"),
-    Row(
-        "rlproxy_errors_total",
-        COUNTER,
-        "What went wrong, by kind: see the list below",
-        ("kind",),
-    ),
+    Row("rlproxy_errors_total", COUNTER, "What went wrong, by kind: see the list below", ("kind",)),
     # Redis
     Row(
         "rlproxy_upstream_up",
@@ -202,13 +197,7 @@ TABLE: Final = (
         (),
         LEAST,
     ),
-    Row(
-        "rlproxy_build_info",
-        GAUGE,
-        "Always 1",
-        ("version", "compiled", "python"),
-        MOST,
-    ),
+    Row("rlproxy_build_info", GAUGE, "Always 1", ("version", "compiled", "python"), MOST),
     Row("rlproxy_process_cpu_seconds_total", COUNTER, "CPU time of each worker", ("worker",)),
     Row("rlproxy_process_resident_bytes", GAUGE, "Memory of each worker", ("worker",)),
     Row("rlproxy_process_open_fds", GAUGE, "Open files of each worker", ("worker",)),

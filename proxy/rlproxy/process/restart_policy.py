@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 PAUSE_FIRST_S: Final = 0.1  # seconds before the second restart in a row; then they double
@@ -21,13 +22,11 @@ class RestartPolicy:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._started = clock()
-        self._running = False
+        self._started = inf  # time of the present process' start; infinite: there is none
         self._failures = 0
 
     def started(self) -> None:
         """Record that the process was started."""
-        self._running = True
         self._started = self._clock()
 
     def ended(self) -> float:
@@ -37,7 +36,7 @@ class RestartPolicy:
         """
         if self._lasts():
             self._failures = 0
-        self._running = False
+        self._started = inf
         self._failures += 1
         if self._failures == 1:
             return 0.0
@@ -48,7 +47,7 @@ class RestartPolicy:
         return self._failures >= MAX_FAILURES and not self._lasts()
 
     def _lasts(self) -> bool:
-        return self._running and self._clock() - self._started >= LASTS_S
+        return self._clock() - self._started >= LASTS_S
 
 
 def ending(code: int) -> str:
