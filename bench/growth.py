@@ -33,7 +33,7 @@ POINTS: Final = {
     GROWTH_KEYS: (10, 1_000, 100_000, 1_000_000),
     GROWTH_HITS: (10, 100, 1_000, 10_000, 100_000),
 }
-QUICK_POINTS: Final = 2  # points of each row with --quick, the least ones
+QUICK_POINTS: Final = 1  # points of each row with --quick, the least ones
 REPEATS: Final = 3  # repeats, at most
 SECONDS: Final = 2.0  # length of the measured window
 QUICK_SECONDS: Final = 0.2  # the same with --quick

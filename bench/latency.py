@@ -23,6 +23,7 @@ from .rows import CLIENTS, Row
 # Without twemproxy, which supports scripts poorly.
 PARTIES: Final = (DIRECT, PROXY, SPLICE, HAPROXY)
 LOADS: Final = (25, 50, 75)  # percent of the proxy's peak
+QUICK_LOADS: Final = (50,)  # the same with --quick
 PEAK_REPEATS: Final = 3  # repeats of the peak's measurement, at most
 SECONDS: Final = 5.0  # length of one run, unless --requests allows fewer hits
 WARM_UP: Final = 0.1  # part of a run that does not count
@@ -52,7 +53,7 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
         {name: parts[name] for name in columns},
     )
     found = [peak]
-    for percent in LOADS:
+    for percent in LOADS if plan.warm_up else QUICK_LOADS:
         offered = peak.medians()[PROXY] * percent / 100
         found += interleave_all(
             _figures(row, percent, offered),
