@@ -21,11 +21,13 @@ _PORTS: dict[int, tuple[tlsparts.Certificates, int]] = {}  # of the servers with
 if os.environ.get("THROUGH_TLS"):
 
     @pytest.fixture(scope="module")
+    def engine() -> str:
+        return tlsparts.tls_engine() or pytest.skip("no server here has TLS")
+
+    @pytest.fixture(scope="module")
     def module_server(
         engine: str, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[RedisServer]:
-        if engine != tlsparts.tls_engine():
-            pytest.skip("it has no TLS")
         certificates = tlsparts.Certificates(Path(tmp_path_factory.mktemp("tls")))
         with tlsparts.tls_server(certificates) as (made, port):
             _PORTS[made.port] = certificates, port

@@ -30,10 +30,8 @@ from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import encoding
 
 from tests.conformance.compare import SCRIPT_NAMES, Bench, rewritten
-from tests.harness import ON_TWO_ENGINES, Raw, ReplyError, command, wait_until
+from tests.harness import Raw, ReplyError, command, wait_until
 from tests.info import lane_calls, script_calls
-
-pytestmark = ON_TWO_ENGINES
 
 Word = bytes | str | int
 

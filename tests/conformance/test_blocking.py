@@ -10,10 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.conformance.compare import HIT, Bench
-from tests.harness import ON_TWO_ENGINES, Raw, ReplyError, command, wait_until
+from tests.harness import Raw, ReplyError, command, wait_until
 from tests.info import blocked_clients
-
-pytestmark = ON_TWO_ENGINES
 
 PING = command("PING")
 BLPOP = command("BLPOP", "l", 0)

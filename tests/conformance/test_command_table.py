@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlproxy.resp import commands
 
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import RedisServer
 
 # In READS although the server flags them otherwise or not at all: none of them changes data.
@@ -66,6 +67,7 @@ def lists() -> dict[str, set[str]]:
     }
 
 
+@ON_EVERY_ENGINE
 def test_every_command_is_in_exactly_one_list(redis_server: RedisServer) -> None:
     wrong = {}
     for name in served(redis_server):
@@ -80,6 +82,7 @@ def test_no_name_is_in_two_lists() -> None:
     assert sorted(names) == sorted(set(names))
 
 
+@ON_EVERY_ENGINE
 def test_commands_in_reads_change_nothing(redis_server: RedisServer) -> None:
     known = served(redis_server)
     reads = {name for name in lists()["READS"] if name in known}
@@ -92,6 +95,7 @@ def test_commands_in_reads_change_nothing(redis_server: RedisServer) -> None:
     assert {name for name in reads if "write" in known[name][0]} == set()
 
 
+@ON_EVERY_ENGINE
 def test_containers_in_reads_hold_no_writes(redis_server: RedisServer) -> None:
     known = served(redis_server)
     for name in lists()["READS"]:
@@ -99,6 +103,7 @@ def test_containers_in_reads_hold_no_writes(redis_server: RedisServer) -> None:
         assert {sub for sub, said in below.items() if "write" in said} == set(), name
 
 
+@ON_EVERY_ENGINE
 def test_commands_that_leave_state_are_not_stateless(redis_server: RedisServer) -> None:
     known = served(redis_server)
     stateless = lists()["READS"] | lists()["WRITES"]
@@ -110,6 +115,7 @@ def test_commands_that_leave_state_are_not_stateless(redis_server: RedisServer) 
     assert wrong == {}
 
 
+@ON_EVERY_ENGINE
 def test_only_one_blocking_command_is_a_read(redis_server: RedisServer) -> None:
     known = served(redis_server)
     blocking = {name for name, (said, _) in known.items() if "blocking" in said}
@@ -118,6 +124,7 @@ def test_only_one_blocking_command_is_a_read(redis_server: RedisServer) -> None:
     assert blocking - lists()["READS"] - lists()["WRITES"] - {"WAIT", "WAITAOF"} == set()
 
 
+@ON_EVERY_ENGINE
 def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) -> None:
     known = served(redis_server)
     listed = {
@@ -134,6 +141,7 @@ def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) 
         assert set(known[name][1]) - words - stateful == set(), name
 
 
+@ON_EVERY_ENGINE
 def test_commands_without_authentication_are_tracked(redis_server: RedisServer) -> None:
     no_auth = {name for name, (said, _) in served(redis_server).items() if "no_auth" in said}
     assert no_auth <= lists()["FOLLOWED"]

@@ -15,9 +15,7 @@ from tests.conformance.compare import (
     hit,
     name_of,
 )
-from tests.harness import ON_TWO_ENGINES, command
-
-pytestmark = ON_TWO_ENGINES
+from tests.harness import command
 
 PING = command("PING")
 RESET = command("RESET")

@@ -19,7 +19,6 @@ from tests.conformance.compare import (
 )
 from tests.harness import (
     ON_ONE_ENGINE,
-    ON_TWO_ENGINES,
     Proxy,
     Raw,
     RedisServer,
@@ -99,7 +98,6 @@ ROWS = [
 ]  # fmt: skip
 
 
-@ON_TWO_ENGINES
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_denied_commands_are_refused(bench: Bench, row: Case) -> None:
     bench.compare(row)

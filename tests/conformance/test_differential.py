@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.conformance.compare import Bench, Swap, case
+from tests.conftest import ON_EVERY_ENGINE
 from tests.fuzz import differential
 from tests.fuzz.differential import Differential, Stream, stream
 from tests.harness import command
@@ -12,6 +13,7 @@ from tests.harness import command
 STREAMS = 40
 
 
+@ON_EVERY_ENGINE
 def test_random_streams(bench: Bench) -> None:
     done = differential.run(bench, 20_260, STREAMS)
     assert done.streams == STREAMS

@@ -15,9 +15,7 @@ from tests.conformance.compare import (
     name_of,
     refused,
 )
-from tests.harness import ON_TWO_ENGINES, Proxy, RedisServer, command
-
-pytestmark = ON_TWO_ENGINES
+from tests.harness import Proxy, RedisServer, command
 
 PING = command("PING")
 

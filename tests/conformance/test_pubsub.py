@@ -7,9 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.compare import HIT, Bench, Case, case, name_of
-from tests.harness import ON_TWO_ENGINES, Proxy, Raw, RedisServer, command
-
-pytestmark = ON_TWO_ENGINES
+from tests.harness import Proxy, Raw, RedisServer, command
 
 PING = command("PING")
 HELLO3 = command("HELLO", 3)

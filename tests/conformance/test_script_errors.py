@@ -10,7 +10,10 @@ import pytest
 
 from tests import harness
 from tests.conformance.compare import SCRIPT_NAMES, rewritten
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+
+pytestmark = ON_EVERY_ENGINE
 
 HIT = ("RL.HIT", "k", 10, 60)
 

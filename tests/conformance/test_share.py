@@ -427,7 +427,7 @@ def play(raw: Raw, dice: random.Random, written: list[bytes], answers: list[byte
     return got + raw.exactly(owed)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_streams_cut_at_random_places(pair: Pair, seed: int) -> None:
     dice = random.Random(seed)
     written = stream(dice)

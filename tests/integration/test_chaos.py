@@ -10,36 +10,34 @@ import time
 import pytest
 
 from tests import chaos, cluster_chaos, harness, soak
+from tests.harness import ON_ONE_ENGINE
 from tests.stress.cluster_faults import Suffering
 from tests.stress.relay import Relay
 
 SLOW_MACHINE_S = 10.0  # the test requires that service returns; the command requires it within 1 s
 
 
+@ON_ONE_ENGINE
 async def test_proxy_survives_seconds_of_chaos(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if engine != sorted(harness.engines())[-1]:
-        pytest.skip("one server: it is the proxy that is tried")
-    code = await chaos.run(3, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S)
+    code = await chaos.run(2, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S)
     assert code == 0, capsys.readouterr().out
 
 
+@ON_ONE_ENGINE
 async def test_proxy_survives_seconds_of_soak(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if engine != sorted(harness.engines())[-1]:
-        pytest.skip("one server: it is the proxy that is tried")
-    code = await soak.run(2, 7, engine, ["--share"], clients=2)
+    code = await soak.run(1, 7, engine, ["--share"], clients=2)
     assert code == 0, capsys.readouterr().out
 
 
+@ON_ONE_ENGINE
 async def test_proxy_survives_seconds_of_cluster_chaos(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if engine != harness.one_engine():
-        pytest.skip("one server: it is the proxy that is tried")
-    code = await cluster_chaos.run(3, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S, exact_s=2)
+    code = await cluster_chaos.run(2, 7, engine, [], clients=3, back_s=SLOW_MACHINE_S, exact_s=1)
     assert code == 0, capsys.readouterr().out
 
 

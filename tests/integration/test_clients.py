@@ -10,11 +10,9 @@ import pytest
 import redis
 from redis import asyncio as redis_asyncio
 
-from tests.harness import ON_TWO_ENGINES, Proxy, RedisServer, wait_until
+from tests.harness import Proxy, RedisServer, wait_until
 from tests.info import lane_calls
 from tests.integration.started import by_lane, lanes, private
-
-pytestmark = ON_TWO_ENGINES
 
 HIT = ("RL.HIT", "limit", 5, 60)
 FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]

@@ -30,7 +30,6 @@ from tests.integration.cluster_clients import (
 from tests.integration.started import by_lane_of
 from tests.tlsparts import Certificates
 
-ENGINES = [name for name in ("redis-7.0", "valkey-9.1") if name in harness.engines()]
 EXPECTED: Results = {
     "hit": [0, 5, 4, -1, 60],
     "set": ["OK"] * len(VALUES),
@@ -151,18 +150,6 @@ def run(client: Client, way: Way, plain_port: int, at: str, mode: str = "cluster
     assert found == expected
 
 
-def on_engine(function: Any) -> Any:
-    """Run a test with one engine only."""
-    return pytest.mark.parametrize("clustered", ENGINES[-1:], indirect=True)(function)
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def clustered(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of three masters."""
-    with Cluster(request.param) as made:
-        yield made
-
-
 @dataclass
 class Doors:
     """A proxy in front of the cluster: its first listener, and the port of a second one."""
@@ -172,34 +159,34 @@ class Doors:
 
 
 @contextlib.contextmanager
-def doors(clustered: Cluster, second: int, *args: str) -> Iterator[Doors]:
-    url = f"redis+cluster://127.0.0.1:{clustered.nodes[0].port}"
+def doors(one_cluster: Cluster, second: int, *args: str) -> Iterator[Doors]:
+    url = f"redis+cluster://127.0.0.1:{one_cluster.nodes[0].port}"
     with harness.proxy(url, *args) as made:
         yield Doors(made, second)
 
 
 @pytest.fixture(scope="module")
-def with_tls(clustered: Cluster, certificates: Certificates) -> Iterator[Doors]:
+def with_tls(one_cluster: Cluster, certificates: Certificates) -> Iterator[Doors]:
     """A proxy whose second listener has TLS."""
     port = harness.free_port()
     listener = ("--listen", f"tls:127.0.0.1:{port}", *certificates.server_args())
-    with doors(clustered, port, *listener) as made:
+    with doors(one_cluster, port, *listener) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def announcing(clustered: Cluster) -> Iterator[Doors]:
+def announcing(one_cluster: Cluster) -> Iterator[Doors]:
     """A proxy that announces its second listener, by name."""
     port = harness.free_port()
     listener = ("--listen", f"127.0.0.1:{port}", "--announce", f"localhost:{port}")
-    with doors(clustered, port, *listener) as made:
+    with doors(one_cluster, port, *listener) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def hiding(clustered: Cluster) -> Iterator[Doors]:
+def hiding(one_cluster: Cluster) -> Iterator[Doors]:
     """A proxy that hides the cluster."""
-    with doors(clustered, 0, "--present", "standalone") as made:
+    with doors(one_cluster, 0, "--present", "standalone") as made:
         yield made
 
 
@@ -210,21 +197,18 @@ def test_clients(client: Client, with_tls: Doors, protocol: int) -> None:
     run(client, Way("127.0.0.1", port, protocol), port, f"127.0.0.1:{port}")
 
 
-@on_engine
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 def test_clients_through_tls(client: Client, with_tls: Doors, certificates: Certificates) -> None:
     way = Way("localhost", with_tls.second, 3, certificates.ca)
     run(client, way, with_tls.proxy.port, f"127.0.0.1:{with_tls.second}")
 
 
-@on_engine
 @pytest.mark.parametrize("client", AWARE, ids=str)
 def test_clients_go_to_the_announced_address(client: Client, announcing: Doors) -> None:
     port = announcing.proxy.port
     run(client, Way("127.0.0.1", port, 3), port, f"localhost:{announcing.second}")
 
 
-@on_engine
 @pytest.mark.parametrize("client", READS_REPLICAS, ids=str)
 def test_clients_that_read_from_replicas(client: Client, with_tls: Doors) -> None:
     port = with_tls.proxy.port
@@ -232,15 +216,14 @@ def test_clients_that_read_from_replicas(client: Client, with_tls: Doors) -> Non
     run(client, way, port, f"127.0.0.1:{port}")
 
 
-@on_engine
 @pytest.mark.parametrize("client", PLAIN, ids=str)
 def test_plain_clients_of_a_hidden_cluster(client: Client, hiding: Doors) -> None:
     port = hiding.proxy.port
     run(client, Way("127.0.0.1", port, 3), port, "", "standalone")
 
 
-def test_hits_behind_readonly_go_by_lane(with_tls: Doors, clustered: Cluster) -> None:
-    owner = clustered.owner_of_key("lane")
+def test_hits_behind_readonly_go_by_lane(with_tls: Doors, one_cluster: Cluster) -> None:
+    owner = one_cluster.owner_of_key("lane")
     with with_tls.proxy.raw() as client:
         for word in ("READONLY", "READWRITE"):
             assert client.ask(word) == "OK"

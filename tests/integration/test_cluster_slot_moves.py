@@ -14,7 +14,7 @@ from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
 from tests.repeating import RepeatingClients
 
-MOVES = 8
+MOVES = 4
 WRITERS = 3
 BATCH = 40  # commands in one write
 TAG = "{move}"

@@ -98,6 +98,7 @@ def test_reference_has_each_command_in_the_form_of_help() -> None:
     assert {row[0].strip("`") for row in rows} == SIGNATURES
 
 
+@ON_ONE_ENGINE
 def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
     checked = 0
     for page in documents.PAGES:
@@ -199,6 +200,7 @@ REPLIES = [
 ]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize(("command", "quota", "window", "times"), REPLIES)
 def test_fields_of_real_replies_are_valid(
     command: str, quota: int, window: int, times: int, proxy: Proxy
@@ -226,6 +228,7 @@ def test_fields_of_real_replies_are_valid(
 # -- pictures --------------------------------------------------------------------------------------
 
 
+@ON_ONE_ENGINE
 def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
     with Client(module_server.port) as client:
         drawn = pictures.drawn(client)
@@ -269,6 +272,7 @@ def test_table_of_costs_has_every_algorithm() -> None:
     assert costs.filled(CHOOSING.read_text(), "") != CHOOSING.read_text()
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", list(table()))
 def test_calls_of_a_hit_equal_the_table(algorithm: str, module_server: RedisServer) -> None:
     cells = table()[algorithm]

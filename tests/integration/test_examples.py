@@ -236,7 +236,7 @@ def url_with_error(case: str, front: Proxy, server: RedisServer) -> str:
 
 
 # For each client an error of its login and one of a command.
-@pytest.mark.parametrize("case", ["wrong password", "no password", "not the proxy"])
+@pytest.mark.parametrize("case", ["wrong password", "not the proxy"])
 def test_configuration_error_ends_a_program(
     case: str, directory: Path, front: Proxy, server: RedisServer, url: str
 ) -> None:
@@ -558,7 +558,7 @@ const call = (...words) => client.call(...words);
     ("client", "case"),
     [
         *(("node-redis", case) for case in (*MISTAKES, "wrong rule")),
-        *(("ioredis", case) for case in ("wrong password", "no password", "not the proxy")),
+        *(("ioredis", case) for case in ("wrong password", "not the proxy")),
     ],
 )
 def test_express_with_a_configuration_error_fails_every_request(

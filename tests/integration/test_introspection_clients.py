@@ -27,6 +27,7 @@ from redis.cluster import RedisCluster
 from rlproxy.ratelimit.command_entries import ENTRIES
 
 from tests import harness
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import DEADLINE_S, Proxy, RedisServer, wait_until
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
@@ -63,6 +64,7 @@ def output_of(redis_cli: str, proxy: Proxy, *words: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
 
 
+@ON_EVERY_ENGINE
 @pytest.mark.parametrize("options", [[], ["-3"]], ids=["RESP2", "RESP3"])
 def test_redis_cli_help_lists_the_commands(
     redis_cli: str, proxy: Proxy, redis_server: RedisServer, options: list[str]
@@ -118,6 +120,7 @@ class Terminal:
         os.close(self._master)
 
 
+@ON_EVERY_ENGINE
 def test_redis_cli_shows_hints(redis_cli: str, proxy: Proxy, redis_server: RedisServer) -> None:
     with contextlib.closing(Terminal(redis_cli, "-p", str(proxy.port))) as terminal:
         terminal.until(r"> ")
@@ -134,6 +137,7 @@ def test_redis_cli_shows_hints(redis_cli: str, proxy: Proxy, redis_server: Redis
 # -- redis-py --------------------------------------------------------------------------------------
 
 
+@ON_EVERY_ENGINE
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_redis_py(proxy: Proxy, redis_server: RedisServer, protocol: int) -> None:
     with (

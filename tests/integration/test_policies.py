@@ -20,7 +20,6 @@ from tests import harness
 from tests.clusters import Cluster
 from tests.harness import (
     ON_ONE_ENGINE,
-    ON_TWO_ENGINES,
     Proxy,
     Raw,
     RedisServer,
@@ -250,7 +249,6 @@ IN_PLACE = {
 }
 
 
-@ON_TWO_ENGINES
 @pytest.mark.parametrize("state", IN_PLACE)
 @pytest.mark.parametrize("policy", ["trial", "bucket", "shaped"])
 def test_a_shadow_hit_is_admitted_where_replies_are_not_counted(

@@ -18,9 +18,12 @@ from tests.conformance.routing_support import (
     lane_calls,
     names,
 )
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
 from tests.info import blocked_clients
 from tests.processes import paused
+
+pytestmark = ON_EVERY_ENGINE
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)

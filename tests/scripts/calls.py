@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -24,6 +25,18 @@ def script_of(algorithm: str) -> Script:
     """The script of an ALGO name."""
     (found,) = (script for script in SCRIPTS.values() if script.header["algo"] == algorithm)
     return found
+
+
+@cache
+def _load(client: Any, algorithm: str) -> str:
+    """Load what a Caller calls, once on each server; the SHA-1 of the copy with KEYS[2] and KEYS[3]
+    as its clock.
+    """
+    script = script_of(algorithm)
+    client.script_load(script.source)
+    client.script_load(SCRIPTS["block"].source)
+    text = (scripts.directory() / f"{script.name}.lua").read_text()
+    return str(client.script_load(text.replace("call('TIME')", "{KEYS[2], KEYS[3]}")))
 
 
 def usual(argv: tuple[object, ...]) -> bool:
@@ -51,10 +64,7 @@ class Caller:
         self.key = key
         self.ttl_ms = -2
         self.stays_us = 0
-        self.client.script_load(self.script.source)
-        self.client.script_load(SCRIPTS["block"].source)
-        text = (scripts.directory() / f"{self.script.name}.lua").read_text()
-        self._clocked = self.client.script_load(text.replace("call('TIME')", "{KEYS[2], KEYS[3]}"))
+        self._clocked = _load(client, algorithm)
 
     def words(self, clock_us: int, *argv: object) -> tuple[object, ...]:
         """Return the words of the call behind EVALSHA."""

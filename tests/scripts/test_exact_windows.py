@@ -14,7 +14,8 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import ON_TWO_ENGINES, RedisServer
+from tests.conftest import ON_EVERY_ENGINE
+from tests.harness import ON_ONE_ENGINE, RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 
@@ -418,7 +419,6 @@ FREE: list[tuple[str, Callable[[Caller, int, Rule, int], list[int]], Rule, int]]
 FREE_IDS = [row[0] for row in FREE]
 
 
-@ON_TWO_ENGINES
 @pytest.mark.parametrize(("name", "ask", "asked", "amount"), FREE, ids=FREE_IDS)
 def test_calls_that_take_nothing_write_nothing(
     call: Caller,
@@ -515,38 +515,11 @@ def test_penalty_alone_keeps_the_key(call: Caller) -> None:
     assert stamps_of(call) == [at(601)]  # the next write removed the penalty
 
 
-def test_refund_of_all_hits_removes_the_key(call: Caller) -> None:
-    fill(call, PLAIN, [0, 0, 0])
-    refund(call, at(1), PLAIN, 3)
-    assert call.client.exists("k") == 0
-
-
-def test_refund_ignores_hits_outside_the_window(call: Caller) -> None:
-    fill(call, PLAIN, [0, 1])
-    assert refund(call, at(60), PLAIN, 2) == [0, 3, 3, -1, 0]
-    fill(call, PLAIN, [61])
-    assert refund(call, at(61), PLAIN, 2) == [0, 3, 3, -1, 0]
-
-
 # -- a state further ahead than the rule can produce -----------------------------------------------
 
 
 def far(call: Caller, count: int = 4) -> None:
     fill(call, TEN, [100_000] * count)
-
-
-def test_admitted_hit_repairs_a_future_state(call: Caller) -> None:
-    far(call)
-    started_s = time.monotonic()
-    assert hit(call, at(0), TEN) == [0, 10, 5, -1, 60]
-    assert ttl_is(call, 60_001, started_s)
-    assert stamps_of(call) == [at(0)] * 5
-
-
-def test_refused_hit_repairs_a_future_state(call: Caller) -> None:
-    far(call)
-    assert hit(call, at(0), rule((4, 60))) == [1, 4, 0, 60, 60]
-    assert stamps_of(call) == [at(0)] * 4
 
 
 def test_repair_keeps_the_newest_max_stamps(call: Caller) -> None:
@@ -567,29 +540,6 @@ def test_hit_that_never_fits_repairs_a_future_state(call: Caller) -> None:
     assert hit(call, at(0), TEN, 11) == [1, 10, 6, -1, 60]
     assert ttl_is(call, 60_001, started_s)
     assert stamps_of(call) == [at(0)] * 4
-
-
-def test_strict_and_penalty_continue_from_the_repaired_state(call: Caller) -> None:
-    far(call)
-    both = rule((4, 60), strict=True, penalty=600)
-    assert hit(call, at(0), both) == [1, 4, 0, 600, 600]
-    assert state(call) == ([at(0)] * 4, at(600))
-
-
-def test_repair_keeps_the_penaltys_end(call: Caller) -> None:
-    far(call, 10)
-    assert hit(call, at(100_000), rule((10, 60), penalty=600))[0] == 1
-    started_s = time.monotonic()
-    assert hit(call, at(0), TEN) == [1, 10, 0, 100_600, 100_600]
-    assert ttl_is(call, 100_600_001, started_s)
-    assert state(call) == ([at(0)] * 10, at(100_600))
-
-
-def test_cost_zero_and_peeks_do_not_write_the_repair(call: Caller) -> None:
-    far(call, 10)
-    assert free(call, lambda: peek(call, at(0), TEN)) == [1, 10, 0, 60, 60]
-    assert free(call, lambda: peek(call, at(0), rule((3, 60)))) == [1, 3, 0, 60, 60]
-    assert free(call, lambda: hit(call, at(0), TEN, 0)) == [0, 10, 0, -1, 60]
 
 
 def test_refund_applies_to_the_repaired_state(call: Caller) -> None:
@@ -680,6 +630,7 @@ def test_expired_hits_are_removed_from_the_key(call: Caller) -> None:
     assert len(stamps_of(call)) == 10
 
 
+@ON_EVERY_ENGINE
 def test_memory_of_a_thousand_hits(call: Caller) -> None:
     thousand, strict = rule((1000, 60)), rule((1000, 60), strict=True)
     is_log = call.script.header["algo"] == "LOG"
@@ -696,7 +647,6 @@ def test_memory_of_a_thousand_hits(call: Caller) -> None:
 BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 
-@ON_TWO_ENGINES
 def test_largest_max_and_cost(call: Caller) -> None:
     limit, cost = BOUNDS[call.script.header["algo"]]
     wide = rule((limit, 60))
@@ -790,8 +740,8 @@ def test_foreign_values_are_refused_and_unchanged(
     make(client)
     before = client.dump("k")
     asks = [(hit, 1), (hit, 0), (hit, 4), (hit, 10), (peek, 1), (refund, 1), (refund, 100)]
-    for asked in (PLAIN, PUNISHED, STRICT, EVERY):
-        for clock in (at(0), at(1), at(-100_000), at(100_000)):
+    for asked in (PLAIN, EVERY):
+        for clock in (at(0), at(-100_000), at(100_000)):
             for ask, amount in asks:
                 with pytest.raises(redis.ResponseError, match=f" {error}$"):
                     ask(call, clock, asked, amount)
@@ -806,7 +756,7 @@ def test_foreign_values_are_refused_and_unchanged(
 # -- no window ever holds more than max ---------------------------------------------------------
 
 
-@ON_TWO_ENGINES
+@ON_ONE_ENGINE
 @pytest.mark.parametrize(
     "limits",
     [
@@ -831,7 +781,7 @@ def test_no_window_ever_holds_more_than_max(
     steps_us = [0] * 6 + [1] * 3 + [500_000, -20_000] * 2 + [8 * SECOND]
     hits = []
     clock = at(0)
-    for _ in range(1500):
+    for _ in range(500):
         clock += randoms.choice([*steps_us, *[randoms.randrange(60_000)] * 30])
         hits.append((clock, asked, randoms.choice([1, 1, 1, 1, 2, 3, 5])))
     admitted: list[int] = []
@@ -849,7 +799,6 @@ def test_no_window_ever_holds_more_than_max(
             assert beyond - first >= window_us
 
 
-@ON_TWO_ENGINES
 @pytest.mark.parametrize("beside_us", range(8))  # so that both ways of a usual hit are taken
 def test_a_smaller_max_counts_only_hits_in_the_window(call: Caller, beside_us: int) -> None:
     fill(call, TEN, range(10))
@@ -1011,7 +960,7 @@ def variant(asked: Rule, other: int) -> Rule:
     return replace(asked, limits=limits)
 
 
-@ON_TWO_ENGINES
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
 @settings(
     max_examples=60,

@@ -22,7 +22,8 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import ON_TWO_ENGINES
+from tests.conftest import ON_EVERY_ENGINE
+from tests.harness import ON_ONE_ENGINE
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at, script_of
 from tests.scripts.string_models import (
     MODELS,
@@ -339,7 +340,7 @@ def blocked_us(number: int, rule: Rule) -> int:
     return [0, 0, 1000, 1_500_000, max(1000, rule.interval_ns // NS), TEN_YEARS_US][number % 6]
 
 
-@ON_TWO_ENGINES
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm: str) -> None:
     limiter = Limiter(client, algorithm)
@@ -396,8 +397,8 @@ def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
 # -- waiting times, bursts and rates ---------------------------------------------------------------
 
 
-@ON_TWO_ENGINES
-@pytest.mark.parametrize("rate", [3, 7, 999, 7000])
+@ON_ONE_ENGINE
+@pytest.mark.parametrize("rate", [3, 7, 999])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_bursts_and_sustained_rates_are_exact(
     client: redis.Redis, algorithm: str, rate: int
@@ -418,7 +419,7 @@ def test_bursts_and_sustained_rates_are_exact(
     assert rate * 2 <= admitted <= rate * 2 + 1
 
 
-@ON_TWO_ENGINES
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("rule", [bucket(3, SECOND), bucket(7, SECOND, 4), bucket(999, SECOND, 50)])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_no_interval_holds_more_than_capacity_and_refill(
@@ -479,7 +480,6 @@ def test_refusals_peeks_and_cost_zero_write_nothing(limiter: Limiter) -> None:
     assert 90_000 < client.pttl("k") <= 100_000
 
 
-@ON_TWO_ENGINES
 @pytest.mark.parametrize("left_us", [1000, 1001, 1999, 2000, 59_999_001])
 def test_ttl_is_the_reset_rounded_up_plus_one_millisecond(limiter: Limiter, left_us: int) -> None:
     # One hit of cost 1 each; COUNTER's state lasts for two windows.
@@ -489,7 +489,7 @@ def test_ttl_is_the_reset_rounded_up_plus_one_millisecond(limiter: Limiter, left
         make = window if limiter.algorithm == "FIXED" else bucket
         rule, expected = make(1, left_us), -(-left_us // 1000) + 1
     seen = set()
-    for _ in range(40):  # the machine may be late, but not each time
+    for _ in range(10):  # the machine may be late, but not each time
         limiter.client.delete("k")
         limiter.hit(START_US, rule)
         seen.add(limiter.caller.ttl_ms)
@@ -548,6 +548,7 @@ ORDINARY, LARGEST = 104, 120  # bytes of a key, counts below 10,000 and at their
 PENALTY_ADDS = {"GCRA": 48}  # its integer without a string object becomes a string
 
 
+@ON_EVERY_ENGINE
 def test_memory_of_a_key(limiter: Limiter) -> None:
     """Bytes of a key of 16 letters; a penalty adds 17 letters to its value, 16 to 32 bytes by the
     servers' size classes.
@@ -604,6 +605,7 @@ def test_large_levels_age_to_the_nanosecond(client: redis.Redis, emission_ns: in
             aged.adopt(limiter.client.get("k"))
 
 
+@ON_EVERY_ENGINE
 def test_out_of_memory_is_an_error_and_takes_nothing(limiter: Limiter) -> None:
     rule, client = three_a_minute(limiter.algorithm), limiter.client
     limiter.hit(at(0), rule, 2)
@@ -958,7 +960,7 @@ def test_other_types_are_refused_and_unchanged(limiter: Limiter, kind: str) -> N
     refuses(limiter, WRONG_TYPE)
 
 
-@ON_TWO_ENGINES
+@ON_ONE_ENGINE
 def test_foreign_strings_are_refused_and_unchanged(limiter: Limiter) -> None:
     client, wrong = limiter.client, f"the key holds no {limiter.algorithm} limiter"
     own = re.compile(STATE[limiter.algorithm] + r"(!\d+)?")

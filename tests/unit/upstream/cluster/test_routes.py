@@ -13,6 +13,7 @@ from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import RedisServer, command
 
 
@@ -182,6 +183,7 @@ EVAL s 5 a
 """.strip().splitlines()
 
 
+@ON_EVERY_ENGINE
 def test_the_keys_are_those_of_getkeys(
     module_server: RedisServer, commands: list[object], served: Routes
 ) -> None:
