@@ -10,6 +10,7 @@ import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.resp.replies import ReplyFramer
 
+from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 from tests.unit.session.entries import split
 
@@ -18,6 +19,8 @@ PING = command("PING")
 HIT = command("RL.HIT", "k", 1_000_000, 60)
 # the proxy's reply, Redis' reply -> the proxy's without its own entries
 Edit = Callable[[bytes, bytes], bytes]
+
+pytestmark = ON_EVERY_ENGINE
 
 
 @pytest.fixture(scope="module", autouse=True)
