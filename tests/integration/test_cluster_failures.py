@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Iterator
 
@@ -185,3 +187,25 @@ def test_no_node_is_up(one_engine: str) -> None:
         with proxy.raw() as client:
             client.send(command("PING"))
             assert client.line().startswith(b"-UPSTREAMDOWN")
+
+
+def test_commands_for_a_node_that_accepts_no_connection_are_bounded(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster:
+        stopped = cluster.masters()[0]
+        key = cluster.key_at(stopped)
+        home = cluster.key_at(cluster.masters()[1])
+        with bare_cluster_proxy(cluster) as proxy, contextlib.ExitStack() as stack:
+            client = stack.enter_context(proxy.raw())
+            client.ask("GET", home)
+            cluster.stop(stopped)
+            stack.callback(cluster.cont, stopped)
+            with contextlib.suppress(OSError):
+                while True:  # its kernel accepts connections until the queue is full
+                    made = socket.create_connection(("127.0.0.1", stopped.port), 0.2)
+                    stack.enter_context(made)
+            before = proxy.memory()
+            client.sock.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(100):
+                    client.sock.sendall(command("SET", key, b"x" * 1_000_000))
+            assert proxy.memory() - before < 30_000_000

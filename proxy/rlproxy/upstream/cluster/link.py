@@ -12,6 +12,7 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster.request import Request, own
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
+MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
 _INTEGER: Final = 58
 _CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
@@ -73,6 +74,7 @@ class Link(asyncio.Protocol):
         "_owner",
         "_reads",
         "_transport",
+        "_waiting",
         "address",
         "client_id",
         "idle_since",
@@ -86,9 +88,10 @@ class Link(asyncio.Protocol):
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed = False
-        self._full = False  # the node takes no more bytes
+        self._full = False  # the node takes no more bytes for now
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
+        self._waiting: int = 0  # bytes in `_out` while the connection is being opened
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reads = True
@@ -127,6 +130,9 @@ class Link(asyncio.Protocol):
         if not self._out:
             self._owner.unsent.append(self)
         self._out.append(data)
+        if self._transport is None:
+            self._waiting += len(data)
+            self._set_full(self._waiting > MAX_WAITING)
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
@@ -178,9 +184,11 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
+        self._set_full(False)
         self.flush()
         if self._finished:
             self._transport.write_eof()
+        self._owner.wake()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
