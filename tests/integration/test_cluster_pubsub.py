@@ -48,6 +48,19 @@ def test_channels_and_patterns(client: Raw, other: Raw) -> None:
     assert client.ask("SET", "k", 1) == "OK"
 
 
+def test_ping_while_shard_channels_are_left(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+    for channel in module_cluster.keys_of_all():
+        with cluster_proxy.raw() as client:
+            assert client.ask("SSUBSCRIBE", channel) == [b"ssubscribe", channel.encode(), 1]
+            assert client.ask("UNSUBSCRIBE") == [b"unsubscribe", None, 0]
+            assert client.ask("PING") == [b"pong", b""]
+            assert client.ask("PING", "x") == [b"pong", b"x"]
+
+
 def test_other_commands_while_it_subscribes(client: Raw, other: Raw) -> None:
     assert client.ask("SUBSCRIBE", "mixed") == [b"subscribe", b"mixed", 1]
     resp3 = client.ask("PING") == "PONG"

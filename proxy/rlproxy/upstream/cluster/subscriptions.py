@@ -192,12 +192,10 @@ class Subscriptions:
 
     def _subscribed(self) -> Link:
         """The link on which the client subscribes."""
-        home = self._exchange.links.home()
-        if home.subscribed:
-            return home
-        return next(
-            (link for link in self._exchange.links.by_address.values() if link.subscribed), home
-        )
+        shard = self._names[_SHARD]
+        at_home = any(names for names in self._names.values() if names is not shard)
+        slot = NO_SLOT if at_home else slot_of(list(shard))
+        return self._exchange.links.of_slot(slot)
 
     def _monitor(self, written: bytes) -> None:
         exchange = self._exchange
