@@ -6,9 +6,10 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
+from tests import harness
 from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
-from tests.harness import ReplyError
+from tests.harness import Raw, ReplyError, command
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -79,3 +80,26 @@ def test_raw_replies(cluster_proxy: BareClusterProxy, module_cluster: Cluster) -
         ):
             assert isinstance(client.ask(*words), ReplyError), words
         assert len(module_cluster.masters()) == 3
+
+
+def test_without_a_login_a_client_is_refused_as_by_a_node(one_engine: str) -> None:
+    refused = [
+        *(("MULTI",), ("READONLY",), ("READWRITE",), ("ASKING",), ("CLUSTER", "SLOTS")),
+        *(("CLUSTER", "SHARDS"), ("CLUSTER", "NODES"), ("CLUSTER", "MYID"), ("CLUSTER", "INFO")),
+        *(("EXEC",), ("CLIENT", "REPLY", "OFF"), ("CLIENT", "CACHING", "YES")),
+    ]
+    with (
+        Cluster(one_engine, masters=1, password="pw") as cluster,
+        harness.proxy(cluster.url.replace("//", "//:pw@")) as proxy,
+        Raw(cluster.nodes[0].port) as node,
+        proxy.raw() as client,
+    ):
+        for words in (*refused, ("AUTH", "wrong"), ("NONE",), *refused):
+            assert client.ask(*words) == node.ask(*words), words
+        client.send(command("AUTH", "pw") + command("MULTI") + command("SET", "k", 1))
+        assert [client.reply() for _ in range(3)] == ["OK", "OK", "QUEUED"]
+        assert client.ask("EXEC") == ["OK"]
+        assert isinstance(client.ask("CLUSTER", "SLOTS"), list)
+        assert client.ask("RESET") == "RESET"
+        assert str(client.ask("MULTI")).startswith("NOAUTH")
+        assert client.ask("QUIT") == "OK"

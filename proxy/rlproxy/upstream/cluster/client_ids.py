@@ -134,15 +134,14 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
 
 def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     """Send CLIENT LIST or KILL to the masters whose clients it may name."""
-    links, parts = [], []
+    parts = []
     for link in exchange.links.masters():
         node = exchange.cluster.map.number(link.address)
         words = args_for(args, node)
         if words is not None:
             part = Request(bulks(_CLIENT, *words))
             part.answered = partial(shown_text, node=node)
-            links.append(link)
-            parts.append(part)
+            parts.append((link, part))
     if not parts:  # no node has such a client: any node reports that
         words = [_NONE if word.isdigit() else word for word in args]
         exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
@@ -150,7 +149,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     how = route.how
     if how == r.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
         how = r.ALL_ONE if len(args) == 2 else r.ALL_SUM
-    exchange.send_parts(links, Divided(parts, gather.JOINED[how]))
+    exchange.send_parts(Divided(len(parts), gather.JOINED[how]), iter(parts))
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:

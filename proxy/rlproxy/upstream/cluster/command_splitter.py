@@ -73,10 +73,6 @@ class CommandSplitter(RequestBuffer):
             self._at = self._end - start
         return self._bulks(start + self._at)
 
-    def again(self) -> None:
-        """Move back before the command that next() returned last: it can't be sent yet."""
-        self.pos = self.start
-
     def _bulks(self, pos: int) -> int:
         """Read the words that are still missing, from `pos` on."""
         data = self.buf

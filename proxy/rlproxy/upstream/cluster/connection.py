@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster.command_splitter import (
     COMMAND,
     MALFORMED,
@@ -23,11 +22,10 @@ from rlproxy.upstream.cluster.command_splitter import (
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import own
+from rlproxy.upstream.cluster.request import PING, own
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
 MAX_UNKNOWN: Final = 16384  # bytes of one command of a client that may have to log in first
-_PING: Final = bulks(b"PING")
 
 
 class ClusterConnection:
@@ -43,8 +41,8 @@ class ClusterConnection:
         self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
         self._full = False  # the protocol is paused
         self._soon = False  # _woken() is due
-        self._waits = False  # the next command waits for replies
-        self._queried_login = False  # whether home was sent the PING of _query_login()
+        self._waits = NEED_MORE  # COMMAND, MALFORMED: what comes next waits for replies
+        self._queried_login = False  # home owes the reply to the PING of _query_login()
         self._ended_by_client = False
         self._closed = False
         exchange.wake = self._woken
@@ -109,17 +107,17 @@ class ClusterConnection:
     def _route(self) -> None:
         """Send the unread commands, until one must wait for replies."""
         splitter = self._splitter
-        self._waits = False
+        waited, self._waits = self._waits, NEED_MORE
         while not (self._exchange.ended or self._exchange.leaving):
-            code = splitter.next()
+            code = COMMAND if waited == COMMAND else splitter.next()
+            waited = NEED_MORE
             if code == NEED_MORE:
                 if not (self._exchange.logged_in or self._queried_login):
                     self._query_login()
                 break
             if code == COMMAND:
                 if not self._dispatcher.send(splitter.words, splitter.written):
-                    splitter.again()
-                    self._waits = True
+                    self._waits = COMMAND
                     break
             elif code == MALFORMED:
                 self._malformed()
@@ -130,23 +128,25 @@ class ClusterConnection:
         """Send a PING for a client with a large command: NOAUTH if it is not logged in."""
         if self._splitter.unread() > MAX_UNKNOWN:
             self._queried_login = True
-            request = own(_PING)
+            request = own(PING)
             request.answered = self._pinged
             self._exchange.links.home().send(request)
 
     def _pinged(self, frame: bytes) -> bytes:
         """Let the home node refuse the large command of a client that is not logged in."""
+        self._queried_login = False
         if frame.startswith(b"-NOAUTH"):
             self._pipe()
+        else:
+            self._exchange.logged_in = True
         return frame
 
     def _malformed(self) -> None:
         """Let the home node see the mistake: it writes the error and closes."""
         if self._exchange.queue:
-            self._splitter.again()
-            self._waits = True
-            return  # tried again once nothing is owed
-        self._pipe()
+            self._waits = MALFORMED  # tried again once nothing is owed
+        else:
+            self._pipe()
 
     def _pipe(self) -> None:
         """Send all further bytes of the client to the home node."""
@@ -156,7 +156,7 @@ class ClusterConnection:
 
     def _apply_full(self) -> None:
         exchange = self._exchange
-        waits = self._waits or (self._queried_login and not exchange.logged_in)
+        waits = self._waits != NEED_MORE or (self._queried_login and not exchange.logged_in)
         full = exchange.full() or (waits and self._splitter.unread() > MAX_UNSENT)
         if full != self._full and not self._closed:
             self._full = full
@@ -172,7 +172,7 @@ class ClusterConnection:
         self._soon = False
         if self._closed:
             return
-        if self._piped is None and self._splitter.unread():
+        if self._piped is None and (self._waits != NEED_MORE or self._splitter.unread()):
             self._route()
         exchange = self._exchange
         out = exchange.out
@@ -185,7 +185,7 @@ class ClusterConnection:
         exchange.flush()
         if self._ended_by_client:
             exchange.finish()
-        leaves = exchange.leaving or (self._ended_by_client and not self._waits)
+        leaves = exchange.leaving or (self._ended_by_client and self._waits == NEED_MORE)
         if exchange.ended or (leaves and not exchange.queue):
             self.close()
         else:

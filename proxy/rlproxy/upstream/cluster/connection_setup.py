@@ -116,6 +116,7 @@ class ConnectionSetup:
                     self._set_up[key] = b""
                 self._exchange.prefix = b""
                 self._exchange.protocol = 2
+                self._exchange.logged_in = False
                 self._exchange.silent = self._exchange.skips = False
                 if self._exchange.alone is not None:
                     self._exchange.alone.silent = False  # RESET itself, behind CLIENT REPLY OFF

@@ -11,6 +11,7 @@ words ─> route ──┬─ by key          exchange.send() to the owner of th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from random import shuffle
 from typing import Final
@@ -21,10 +22,10 @@ from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
-from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, PING, Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
@@ -34,6 +35,8 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 # Commands that are never part of a transaction: they aren't for one node, or change the connection.
 _NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE)
+# Commands that no node gets, at once or ever: Redis refuses them before a login.
+_ANSWERED_HERE: Final = (r.CLUSTER, r.OK, r.REFUSED, r.MULTI, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
@@ -78,6 +81,9 @@ class Dispatcher:
         route = self._routes.of(words[0], args)
         how = route.how
         now = self.transaction.now
+        if how in _ANSWERED_HERE and not exchange.logged_in:
+            self._check_login(words, written)
+            return True
         if now is not None and how not in _NOT_QUEUED:
             return self._queue(now, route, args, written)
         if self.subscriptions.only and how not in (r.RESET, r.QUIT):
@@ -136,6 +142,24 @@ class Dispatcher:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
         return True
 
+    def _check_login(self, words: list[bytes], written: bytes) -> None:
+        """Send a command that the proxy answers once home has answered a PING without NOAUTH.
+
+        The client gets the NOAUTH as the reply to its command.
+        """
+        exchange = self._exchange
+        request = exchange.alone = Request(PING)
+
+        def answered(frame: bytes) -> bytes:
+            if not frame.startswith(b"-NOAUTH"):
+                exchange.logged_in = request.silent = True
+                exchange.alone = None
+                self.send(words, written)
+            return frame
+
+        request.answered = answered
+        exchange.send(self._links.home(), request)
+
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
         if subscribes or route.how in _NOT_INSIDE:
@@ -165,13 +189,19 @@ class Dispatcher:
         elif route.how == r.ALL_NODES:
             links += self._links.replicas()
         joined = gather.JOINED.get(route.how, partial(info_reply.info, shown=self._face))
-        exchange.send_parts(links, Divided([Request(written) for _ in links], joined))
+        parts = ((link, Request(written)) for link in links)
+        exchange.send_parts(Divided(len(links), joined), parts)
 
     # -- several slots ----------------------------------------------------------------------------
 
     def _split(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
-        """Send a command with keys in several slots as parts, one per slot."""
+        """Send a command with keys in several slots as parts, one per slot.
+
+        One with many words has no other command of its client beside it.
+        """
         exchange = self._exchange
+        if len(args) > MAX_AT_ONCE and exchange.queue:
+            return False
         by_slot: dict[int, list[int]] = {}
         for at in route.keys(args):
             by_slot.setdefault(key_slot(args[at]), []).append(at)
@@ -183,16 +213,22 @@ class Dispatcher:
         if not all(map(exchange.redirects.may_send, by_slot)):
             return False
         step = 2 if route.how == r.SPLIT_OK else 1
-        parts = []
-        for slot, places in by_slot.items():
-            taken = [word for at in places for word in args[at : at + step]]
-            parts.append(Request(encoding.bulks(words[0], *taken), slot))
-        placed = partial(gather.placed, list(by_slot.values()))
-        whole = Divided(parts, gather.JOINED.get(route.how, placed))
-        exchange.send_parts([self._links.of_slot(slot) for slot in by_slot], whole)
-        for slot, places in by_slot.items():
-            if len(places) > 1:
-                exchange.redirects.precede(slot)
+        found = [b""] * len(args) if route.how == r.SPLIT_ARRAY else []
+
+        def parts() -> Iterator[tuple[Link, Request]]:
+            for slot, places in by_slot.items():
+                taken = [word for at in places for word in args[at : at + step]]
+                part = Request(encoding.bulks(words[0], *taken), slot)
+                if found:
+                    part.answered = partial(gather.place, found, places)
+                if len(places) > 1:
+                    exchange.redirects.precede(slot)
+                yield self._links.of_slot(slot), part
+
+        whole = Divided(len(by_slot), gather.JOINED.get(route.how, partial(gather.placed, found)))
+        if len(args) > MAX_AT_ONCE:
+            exchange.alone = whole
+        exchange.send_parts(whole, parts())
         return True
 
 

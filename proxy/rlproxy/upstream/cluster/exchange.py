@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -23,6 +23,7 @@ from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, Request, own, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
+MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
@@ -54,7 +55,7 @@ class Exchange(LinkOwner):
         self.alone: Request | None = None  # the next commands wait for the reply to this one
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
-        self.logged_in = False  # a node has answered without NOAUTH
+        self.logged_in = False  # a node has run a command of the client
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
@@ -83,24 +84,31 @@ class Exchange(LinkOwner):
 
     def send(self, link: Link, request: Request) -> None:
         """Send a command of the client."""
-        self.expect(request)
-        if self.prefix:
-            self._take_prefix([request])
+        self._take_prefix(self.expect(request))
         link.send(request)
 
-    def send_parts(self, links: list[Link], whole: Divided) -> None:
-        """Send the parts of `whole`, each to its link."""
-        self.expect(whole)
-        if self.prefix:
-            self._take_prefix(whole.parts)
-        for link, part in zip(links, whole.parts, strict=True):
-            part.number = whole.number
-            link.send(part)
+    def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
+        """Send the parts of `whole`, each to its link: MAX_AT_ONCE of them in a tick."""
+        self._take_prefix(self.expect(whole))
+        self._send_some(whole, parts)
 
-    def _take_prefix(self, requests: list[Request]) -> None:
-        prefix, self.prefix = self.prefix, b""
-        for request in requests:
-            request.front = [*request.front, own(prefix)]
+    def _take_prefix(self, request: Request) -> None:
+        if self.prefix:
+            request.front = [own(self.prefix)]
+            self.prefix = b""
+
+    def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
+        for link, part in islice(parts, MAX_AT_ONCE):
+            whole.add(part)
+            link.send(part)
+        if len(whole.parts) < whole.count:
+            self.loop.call_soon(self._send_more, whole, parts)
+
+    def _send_more(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
+        if not self.ended:
+            self.take_map()
+            self._send_some(whole, parts)
+            self.flush()
 
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node."""
@@ -178,8 +186,8 @@ class Exchange(LinkOwner):
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
-        if not self.logged_in:
-            self.logged_in = not frame.startswith(b"-NOAUTH")
+        if frame[0] != 45:
+            self.logged_in = True
         if frame[0] == 45 and not request.dropped:
             refused = request.refused or self.redirects.take
             frame = refused(link.address, request, frame)

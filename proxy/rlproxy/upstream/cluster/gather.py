@@ -127,21 +127,19 @@ def _integers(replies: list[bytes], fold: Fold, begin: int, step: int) -> bytes:
     return UNEXPECTED if UNEXPECTED in out else b"*%d\r\n%b" % (len(out), b"".join(out))
 
 
-def placed(places: list[list[int]], replies: list[bytes]) -> bytes:
-    """Return the reply to an MGET that was split.
+def place(found: list[bytes], positions: list[int], frame: bytes) -> bytes:
+    """Put the elements of one part's reply to MGET into `found`, at `positions`."""
+    listed = elements(frame)
+    if listed is None or len(listed) != len(positions):
+        return frame if is_error(frame) else UNEXPECTED
+    for at, element in zip(positions, listed, strict=True):
+        found[at] = element
+    return frame
 
-    places: for each reply the positions of its keys in the client's command.
-    """
-    failed = first_error(replies)
-    if failed:
-        return failed
-    found: dict[int, bytes] = {}
-    for positions, frame in zip(places, replies, strict=True):
-        listed = elements(frame)
-        if listed is None or len(listed) != len(positions):
-            return UNEXPECTED
-        found.update(zip(positions, listed, strict=True))
-    return b"*%d\r\n%b" % (len(found), b"".join([found[at] for at in range(len(found))]))
+
+def placed(found: list[bytes], replies: list[bytes]) -> bytes:
+    """Return the reply to an MGET whose parts have put their elements into `found`."""
+    return first_error(replies) or b"*%d\r\n%b" % (len(found), b"".join(found))
 
 
 def elements(frame: bytes) -> list[bytes] | None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 NO_SLOT: Final = -1
 OK: Final = b"+OK\r\n"
+PING: Final = bulks(b"PING")
 
 
 class Request:
@@ -72,16 +74,24 @@ class Request:
 class Divided(Request):
     """A command whose parts go to several nodes, or to one node in several slots.
 
+    count: the number of its parts.
+    parts: those that are sent.
     joined: makes its reply of the parts' replies, in the order of `parts`.
     """
 
-    def __init__(self, parts: list[Request], joined: Callable[[list[bytes]], bytes]) -> None:
+    def __init__(self, count: int, joined: Callable[[list[bytes]], bytes]) -> None:
         super().__init__(b"")
-        self.parts = parts
+        self.count = count
+        self.parts: list[Request] = []
         self.joined = joined
-        self._left: int = len(parts)
-        for part in parts:
-            part.part_of = self
+        self._left: int = count
+
+    def add(self, part: Request) -> None:
+        """Take a part, which is about to be sent."""
+        part.part_of = self
+        part.number = self.number
+        part.front = [own(each.written) for each in self.front]
+        self.parts.append(part)
 
     def part_done(self) -> bool:
         """Record that one more part is done. Returns whether all are."""

@@ -62,7 +62,7 @@ def _check(exchange: Exchange, known: SlotMap) -> None:
                 return _ANEW
         return _END
 
-    exchange.send_parts(links, Divided([Request(_SLOTS) for _ in links], checked))
+    exchange.send_parts(Divided(len(links), checked), ((link, Request(_SLOTS)) for link in links))
 
 
 def _mark(reply: bytes, host: str) -> int:

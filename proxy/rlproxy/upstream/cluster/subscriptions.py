@@ -140,9 +140,9 @@ class Subscriptions:
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
-        exchange.alone = whole = Divided(parts, joined)
+        exchange.alone = whole = Divided(len(parts), joined)
         whole.subscribes = name.lower()
-        exchange.send_parts([exchange.links.of_slot(part.slot) for part in parts], whole)
+        exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
         return True
 
     # -- keyspace events --------------------------------------------------------------------------

@@ -66,19 +66,5 @@ def test_what_is_malformed(data: bytes) -> None:
     splitter.feed(command("PING") + data)
     assert splitter.next() == c.COMMAND
     assert splitter.next() == c.MALFORMED
-    splitter.again()
     assert splitter.next() == c.MALFORMED
     assert splitter.rest() == data
-
-
-def test_a_command_is_read_again() -> None:
-    splitter = CommandSplitter()
-    splitter.feed(command("GET", "a") + command("GET", "b"))
-    for word in (b"a", b"a"):
-        assert splitter.next() == c.COMMAND
-        assert splitter.words == [b"GET", word]
-        splitter.again()
-    splitter.release()
-    for word in (b"a", b"b"):
-        assert splitter.next() == c.COMMAND
-        assert splitter.words[1] == word

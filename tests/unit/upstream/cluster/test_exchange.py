@@ -70,6 +70,11 @@ class Client:
         for at in nodes:
             self.exchange.send(self.nodes[at].link, Request(b"*0\r\n"))
 
+    def send_parts(self, *nodes: int) -> None:
+        """Send a command with a part for each of these nodes."""
+        parts = ((self.nodes[at].link, Request(b"*0\r\n")) for at in nodes)
+        self.exchange.send_parts(Divided(len(nodes), concatenated), parts)
+
     def got(self) -> bytes:
         """Return what the client has received since the last call."""
         out = b"".join(self.exchange.out)
@@ -133,8 +138,7 @@ async def test_the_next_reply_may_come_behind_a_large_one() -> None:
 
 async def test_the_large_parts_of_one_reply_are_read_whole() -> None:
     client = Client()
-    whole = Divided([Request(b""), Request(b"")], concatenated)
-    client.exchange.send_parts([node.link for node in client.nodes[:2]], whole)
+    client.send_parts(0, 1)
     item = bulk(b"x" * 4 * MAX_HELD)
     for node in client.nodes[:2]:
         assert node.reply(b"*1\r\n" + item) == 0
@@ -145,9 +149,8 @@ async def test_the_large_parts_of_one_reply_are_read_whole() -> None:
 async def test_parts_that_come_too_early_are_read_up_to_the_bound() -> None:
     client = Client()
     client.send(0)
-    links = [node.link for node in client.nodes[1:]]
     for _ in range(100):
-        client.exchange.send_parts(links, Divided([Request(b""), Request(b"")], concatenated))
+        client.send_parts(1, 2)
     reply = b"*1\r\n" + bulk(b"x" * LARGE)
     left = client.nodes[1].reply(100 * reply)
     assert 100 * len(reply) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
@@ -180,11 +183,7 @@ async def test_parts_are_freed_with_their_reply() -> None:
     client = Client()
     with without_collection():
         before = replies_kept()
-        whole = [Request(b""), Request(b"")]
-        client.exchange.send_parts(
-            [node.link for node in client.nodes[:2]], Divided(whole, concatenated)
-        )
-        del whole
+        client.send_parts(0, 1)
         for node in client.nodes[:2]:
             node.reply(b"*1\r\n" + bulk(b"x" * LARGE))
         client.got()

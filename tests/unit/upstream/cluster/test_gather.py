@@ -40,7 +40,8 @@ GOOD = {
 
 def placed(parts: list[tuple[list[int], bytes]]) -> bytes:
     """The reply to an MGET of these parts: the places of the keys, and the reply."""
-    return g.placed([places for places, _ in parts], [frame for _, frame in parts])
+    found = [b""] * sum(len(places) for places, _ in parts)
+    return g.placed(found, [g.place(found, places, frame) for places, frame in parts])
 
 
 @pytest.mark.parametrize("how", MULTI_KEY)
