@@ -1,4 +1,4 @@
-"""A command with many keys over all slots of a Redis Cluster: its parts are sent in several ticks."""
+"""A command with many keys over all slots of a Redis Cluster: its parts take several ticks."""
 
 from __future__ import annotations
 

@@ -115,10 +115,9 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
         node = exchange.cluster.map.number(home.address)
         if route.name == b"CLIENT ID":
             request.answered = partial(_shown, exchange, node)
-        elif route.name == b"CLIENT INFO":
-            request.answered = partial(shown_text, node=node)
         else:
-            request.answered = partial(shown_integer, node=node)
+            shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
+            request.answered = partial(shown, node=node)
         exchange.send(home, request)
     else:
         _to_all(exchange, route, args)

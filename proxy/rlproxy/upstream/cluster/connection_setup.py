@@ -44,13 +44,15 @@ class ConnectionSetup:
             self._exchange.answer(OK)
         elif how == r.CLIENT_CACHING:
             self._exchange.send(self._exchange.links.home(), Request(written))
-        elif how == r.CLIENT_STATE and _redirects(args):
-            self._exchange.answer(_NO_REDIRECT)
+        elif how == r.SELECT:
+            return self._set(route.name, written)
         else:
-            key = (
-                route.name if how == r.SELECT else b" ".join(args[:2] if _named(args) else args[:1])
-            )
-            return self._set(key.upper(), written)
+            words = [word.upper() for word in args]
+            if words[0] == b"TRACKING" and b"REDIRECT" in words:
+                self._exchange.answer(_NO_REDIRECT)
+                return True
+            several = words[0] == b"SETINFO"  # it sets one of several attributes
+            return self._set(b" ".join(words[: 1 + several]), written)
         return True
 
     @property
@@ -155,13 +157,3 @@ class ConnectionSetup:
             exchange.skips = not exchange.silent
         else:
             exchange.send(exchange.links.home(), Request(written))
-
-
-def _named(args: list[bytes]) -> bool:
-    """Whether the subcommand sets one of several attributes."""
-    return len(args) > 1 and args[0].upper() == b"SETINFO"
-
-
-def _redirects(args: list[bytes]) -> bool:
-    """Whether it is CLIENT TRACKING with REDIRECT."""
-    return args[0].upper() == b"TRACKING" and any(word.upper() == b"REDIRECT" for word in args[1:])

@@ -68,6 +68,17 @@ BLOCKS_LAST: Final = 1  # the last argument, seconds
 BLOCKS_FIRST: Final = 2  # the first argument, seconds
 BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
 
+# The commands that are refused, and why.
+REASONS: Final[dict[bytes, str]] = {
+    b"CLIENT|MAINT_NOTIFICATIONS": "the notifications would name the nodes behind it",
+    b"MIGRATE": "the keys of a cluster move with their slot",
+    **dict.fromkeys(
+        (b"PSYNC", b"REPLCONF", b"SYNC"), "one node would send its part of the data only"
+    ),
+    b"SCRIPT|DEBUG": "debug the script on the node that has its keys",
+    b"SHUTDOWN": "it would stop one node only; stop the nodes themselves",
+}
+
 # Each keyless command, and each command that is not BY_KEY. A subcommand follows its command and a
 # bar; the row of the command itself serves subcommands that are in no table.
 TABLE: Final[tuple[tuple[int, bytes], ...]] = (
@@ -149,22 +160,8 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (UNWATCH, b"UNWATCH"),
     (CLUSTER, b"CLUSTER"),  # with all its subcommands
     (OK, b"ASKING READONLY READWRITE"),
-    (
-        REFUSED,
-        b"CLIENT|MAINT_NOTIFICATIONS MIGRATE PSYNC REPLCONF SCRIPT|DEBUG SHUTDOWN SYNC",
-    ),
+    (REFUSED, b" ".join(REASONS)),
 )
-
-# Why a REFUSED command is refused, by the route's name.
-REASONS: Final[dict[bytes, str]] = {
-    b"CLIENT MAINT_NOTIFICATIONS": "the notifications would name the nodes behind it",
-    b"MIGRATE": "the keys of a cluster move with their slot",
-    b"PSYNC": "one node would send its part of the data only",
-    b"REPLCONF": "one node would send its part of the data only",
-    b"SCRIPT DEBUG": "debug the script on the node that has its keys",
-    b"SHUTDOWN": "it would stop one node only; stop the nodes themselves",
-    b"SYNC": "one node would send its part of the data only",
-}
 
 # What the check of a redirect has in the place of a client's program; see Route.check.
 _NO_SHA: Final = b"0" * 40
@@ -408,8 +405,8 @@ class Routes:
 
 def refusal(route: Route) -> bytes:
     """Return the error for a command whose route is REFUSED."""
-    name = route.name.decode()
-    return error(f"ERR {name} is not available through rlproxy: {REASONS[route.name]}")
+    reason = REASONS[route.name.replace(b" ", b"|")]
+    return error(f"ERR {route.name.decode()} is not available through rlproxy: {reason}")
 
 
 def _reviewed() -> dict[bytes, Route]:
