@@ -83,7 +83,7 @@ class RequestBuffer:
         """Free the bytes before `pos`; offsets into `buf` become invalid."""
         if self.pos:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
-            self.pos = 0
+            self.pos = self.start = 0
 
     def rest(self) -> bytes:
         """Remove and return all bytes from the last `start` on."""
