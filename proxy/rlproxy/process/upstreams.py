@@ -144,7 +144,6 @@ class OneServer:
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.target.tls = contexts.client
-        self._parts.on_failure = config.on_upstream_failure
 
     def _moved(self) -> None:
         """Cut the connections to the former master: the target has moved to another one."""
@@ -279,7 +278,7 @@ class ClusterUpstream:
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.cluster.tls = contexts.client
-        self.nodes.use(self.timeouts.timeout_s, config.on_upstream_failure)
+        self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:
         """See OneServer.start()."""

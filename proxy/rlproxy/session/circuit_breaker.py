@@ -18,7 +18,7 @@ from typing import Final
 from rlproxy.session.call import nothing
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-MOST_LOGGED: Final = 5  # outages logged per LOGGED_S; further ones are counted
+MOST_LOGGED: Final = 5  # outages logged per LOGGED_S
 LOGGED_S: Final = 60.0  # seconds
 
 
@@ -61,7 +61,6 @@ class CircuitBreaker:
         "open",
         "since",
         "logged",
-        "unlogged",
         "why",
     )
 
@@ -75,7 +74,6 @@ class CircuitBreaker:
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = _not_reported
         self.logged = False  # this outage is logged
-        self.unlogged: int = 0  # outages not logged since the last logged one
         self._logged: int = 0
         self._logged_since: float = -1e9
         self._without: int = 0
@@ -118,10 +116,7 @@ class CircuitBreaker:
             self._logged_since = now
             self._logged = 0
         self.logged = self._logged < MOST_LOGGED
-        if self.logged:
-            self._logged += 1
-        else:
-            self.unlogged += 1
+        self._logged += 1
         self.on_open()
 
     def _close(self, now: float) -> None:

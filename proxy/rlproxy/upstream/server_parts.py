@@ -30,11 +30,7 @@ class ServerParts:
     facts: has the address of the server.
     upstream, scripts, on_server: see Control.
     denial_cache, max_lane_hits, counters: see LaneContext.
-
-    on_failure: the value of --on-upstream-failure, for the log.
     """
-
-    on_failure = "error"
 
     def __init__(
         self,
@@ -77,24 +73,14 @@ class ServerParts:
     def opened(self) -> None:
         """Probe the server and log that it does not answer: the circuit has opened."""
         self.control.probe()
-        circuit = self.circuit
-        if circuit.logged and not self.control.warned:
-            text = (
-                "Redis at {address} does not answer ({reason}), {count} times since this was last "
-                "logged; hits are answered by --on-upstream-failure {mode}"
-                if circuit.unlogged
-                else "Redis at {address} does not answer ({reason}); hits are answered by "
-                "--on-upstream-failure {mode}"
-            )
+        if self.circuit.logged and not self.control.warned:
             log.warning(
                 "redis_silent",
-                text,
+                "Redis at {address} does not answer ({reason}); "
+                "hits are answered by --on-upstream-failure",
                 address=self.facts.where,
-                reason=circuit.why,
-                mode=self.on_failure,
-                count=1 + circuit.unlogged,
+                reason=self.circuit.why,
             )
-            circuit.unlogged = 0
 
     def closed(self, out_s: float, without: int) -> None:
         """Log that it answers again after `out_s`; `without` hits were answered without it."""

@@ -42,7 +42,6 @@ class NodeSettings:
     on_server: Callable[[], None] = nothing
     on_state: Callable[[], None] = nothing
     timeout_s: float = 0.0
-    on_failure: str = "error"
 
 
 class Node(ServerParts):
@@ -68,7 +67,6 @@ class Node(ServerParts):
         self.facts.read_only = cluster.refresh
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
-        self.on_failure = settings.on_failure
         self.pool.make = self._make
         self.start()
 
@@ -137,11 +135,11 @@ class Nodes:
         for shard in self._cluster.map.shards:
             self.of(shard.address)
 
-    def use(self, timeout_s: float, on_failure: str) -> None:
-        """Apply --hit-timeout and --on-upstream-failure to all nodes."""
-        self.settings.timeout_s, self.settings.on_failure = timeout_s, on_failure
+    def use(self, timeout_s: float) -> None:
+        """Apply --hit-timeout to all nodes."""
+        self.settings.timeout_s = timeout_s
         for node in self._nodes.values():
-            node.timeouts.timeout_s, node.on_failure = timeout_s, on_failure
+            node.timeouts.timeout_s = timeout_s
 
     def close_left(self) -> None:
         """Close the nodes that own no slots and are unused."""
