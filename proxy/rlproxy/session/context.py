@@ -100,18 +100,17 @@ class FailurePolicy:
             return self.reply(call, reply, "redis")
         return call.answered(self.stats, reply)
 
-    def reply(self, call: Call, error: bytes, kind: str, in_multi: bool = False) -> bytes:
+    def reply(self, call: Call, error: bytes, kind: str) -> bytes:
         """Return the client's reply to a call that Redis does not answer, and count it.
 
         error: the reply where the mode is `error`, and for calls other than hits.
         kind: kind of the error, for the counters.
-        in_multi: the call gets the error in any case.
         """
         limit = _limit(call)
         row = call.counted()
         counts = self.timeouts.circuit.counts
         self.stats.error(kind)
-        if limit == 0 or in_multi or self.mode == _ERROR:
+        if limit == 0 or self.mode == _ERROR:
             counts.failed += 1
             self.stats.unanswered(row, FAILED)
             return error

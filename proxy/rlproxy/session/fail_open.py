@@ -2,7 +2,7 @@
 
     the circuit is open, or Redis is late ──> answer_hits(): the hits that come first
     hits without a reply in time          ──> overdue()
-    the connection could not be opened    ──> fail_all(), go_on(): everything that waits for it
+    the connection could not be opened    ──> failed(): everything that waits for it
 
 Hits get the reply that --on-upstream-failure sets, other requests get an error. In the modes allow
 and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see DeferredHandshake.
@@ -12,33 +12,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.fairness.budget import CLIENT_WORK, SMALL, WORK_OF_OURS
+from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session import late_hits
 from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart, SessionParts
-from rlproxy.session.private_stream import NONE, OPENING
+from rlproxy.session.private_stream import FAILED, NONE, OPENING
 from rlproxy.session.timeouts import NEVER, NOTHING
-from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
 
-_GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
+GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
 
 
 class FailOpen(SessionPart):
     """The answers of one client that do not come from Redis."""
 
-    __slots__ = ("_error", "_left", "_multi", "acted")
+    __slots__ = ("acted",)
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
         self.acted = False  # see overdue()
-        self._error: bytes = b""  # error of fail_all() while requests are left,
-        self._left: int = 0  # their number of bytes,
-        self._multi = False  # and whether the next one may be inside MULTI
 
     # -- late hits --------------------------------------------------------------------------------
 
@@ -148,14 +144,14 @@ class FailOpen(SessionPart):
         if denied or code != COMMAND:
             return denied
         if not requests.command.ours:
-            return b"" if self._multi else self._taken_on_trust()
+            return self._taken_on_trust()
         call = requests.call(self._caller, context)
         if call is None:
             return b""
         if call.reply:
             self._lanes.count_outcome(call)
             return call.reply
-        return context.failure.reply(call, error, kind, self._multi)
+        return context.failure.reply(call, error, kind)
 
     def _taken_on_trust(self) -> bytes:
         """The reply to the framer's command if it is part of a handshake; Redis gets it later.
@@ -163,7 +159,7 @@ class FailOpen(SessionPart):
         b"" if it is not, or if hits get errors during an outage.
         """
         private, requests, context = self._private, self._requests, self._context
-        if private.status not in (NONE, OPENING) or not context.failure.answers_hits():
+        if private.status not in (NONE, OPENING, FAILED) or not context.failure.answers_hits():
             return b""
         if requests.command.kind not in c.GREETS or requests.oversize:
             return b""
@@ -173,73 +169,12 @@ class FailOpen(SessionPart):
             private.handshake = handshake
         return reply
 
-    # -- everything that waits --------------------------------------------------------------------
+    def failed(self, code: int, error: bytes) -> bytes:
+        """Return the reply to the framer's command, whose connection could not be opened.
 
-    def failing(self) -> bool:
-        """Return whether requests of fail_all() are left."""
-        return bool(self._error)
-
-    def fail_all(self, error: bytes) -> int:
-        """Answer all unread requests; `error` is for those that are no hits.
-
-        Returns what the requests wait for. After WAIT_TICK, go_on() continues.
+        error: for all that have no other reply.
         """
-        requests = self._requests
-        self._private.status = NONE
-        self._error = error
-        self._left = requests.unread()
-        if self._context.budget.spent() and self._left > SMALL:
-            return WAIT_TICK
-        return self.go_on()
-
-    def go_on(self) -> int:
-        """Answer some more of the requests of fail_all(). Returns what they wait for."""
-        error, self._error = self._error, b""
-        requests = self._requests
-        before = requests.unread()
-        work = 0
-        wait: int = WAIT_NOTHING
-        while wait == WAIT_NOTHING:
-            if work >= CLIENT_WORK:
-                self._left -= before - requests.unread()
-                if self._left > 0:  # later requests are for the next connection
-                    self._error = error
-                wait = WAIT_TICK
-                break
-            work += 1
-            code = requests.next()
-            if code == NEED_MORE:
-                break
-            if code == MALFORMED:
-                self._private.replies.append(error)
-                wait = CLOSE
-            elif code in (COMMAND, OPEN):
-                work += WORK_OF_OURS
-                reply = self._failed(code, error)
-                self._private.replies.append(reply)
-                if reply is _GOODBYE:
-                    wait = CLOSE
-            else:
-                requests.drops(code)
-        self._context.budget.work += work
-        if wait != WAIT_TICK:
-            self._multi = False
-            requests.release()
-        return wait
-
-    def _failed(self, code: int, error: bytes) -> bytes:
-        """The reply to the framer's command. Inside MULTI, each gets the error that MULTI got."""
-        requests = self._requests
         reply = self._reply(code, error, "unreachable")
-        if code == OPEN:
-            requests.discarding = True
-        kind = requests.command.kind
-        if reply or code == OPEN:
-            return reply or error
-        if kind == c.QUIT:
-            return _GOODBYE
-        if kind == c.MULTI:
-            self._multi = True
-        elif kind in (c.EXEC, c.DISCARD):
-            self._multi = False
-        return error
+        if not reply and self._requests.command.kind == c.QUIT:
+            return GOODBYE
+        return reply or error

@@ -44,6 +44,7 @@ NONE: Final = 0  # no connection
 OPENING: Final = 1  # the owner opens it
 OPEN_NOW: Final = 2
 LOST: Final = 3
+FAILED: Final = 4  # it could not be opened: the requests that waited get `error`
 
 
 class PrivateStream:
@@ -61,6 +62,7 @@ class PrivateStream:
         "_kept_at",
         "cover",
         "deciding",
+        "error",
         "expanded",
         "handshake",
         "started",
@@ -70,6 +72,7 @@ class PrivateStream:
         "slots",
         "state",
         "status",
+        "unopened",
     )
 
     def __init__(self, context: WorkerContext, caller: Caller, replies: list[bytes]) -> None:
@@ -78,6 +81,8 @@ class PrivateStream:
         self.replies = replies
         self.out: list[bytes] = []
         self.status: int = NONE
+        self.error: bytes = b""  # why it could not be opened
+        self.unopened: int = 0  # bytes of the requests that get this error
         self.state = ConnectionState(context.server.one_node)
         self.slots = ReplySlots(self.state, replies, context.failure)
         self.cover = WaitCover(context.server.one_node)
@@ -114,16 +119,11 @@ class PrivateStream:
         if self.handshake is not None:
             requests.again(self.handshake.begin())
 
-    def begin_anew(self, requests: ClientRequests) -> None:
-        """Discard the state of a lost connection, on which no command took effect."""
-        handshake = self.handshake
-        while handshake is not None and handshake.unsent > 0:
-            requests.next()
-            handshake.unsent -= 1
-        self.state = ConnectionState(self._context.server.one_node)
-        self.slots = ReplySlots(self.state, self.replies, self._context.failure)
-        self.deciding = False
-        self.out.clear()
+    def failed(self, error: bytes, unread: int) -> None:
+        """Give up opening the connection: the next `unread` bytes of requests get `error`."""
+        self.status = FAILED
+        self.error = error
+        self.unopened = unread
 
     def received(self, data: bytes) -> bool:
         """Take bytes of Redis. Returns whether `slots` is to read them; else they are passed on."""

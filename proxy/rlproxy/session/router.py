@@ -32,10 +32,11 @@ from rlproxy.session import key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
+from rlproxy.session.fail_open import GOODBYE, FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_hit import waits_for_hits
 from rlproxy.session.parts import SessionParts
-from rlproxy.session.private_stream import NONE, OPEN_NOW
+from rlproxy.session.private_stream import FAILED, NONE, OPEN_NOW
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import Slot
 from rlproxy.session.waits import (
@@ -58,8 +59,8 @@ _NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that
 class Router(LaneHits):
     """The routing of one client's requests.
 
+    fail_open: the answers to requests without Redis.
     piped: requests are not framed any more.
-    refusal: after CLOSE, an error for the client; b"" for none.
     sharing: ordinary commands on shared connections; None without --share.
     """
 
@@ -70,14 +71,15 @@ class Router(LaneHits):
         "_run",
         "_work",
         "backlogged",
+        "fail_open",
         "piped",
-        "refusal",
         "sharing",
         "uses_lanes",
     )
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
+        self.fail_open = FailOpen(parts)
         self.sharing: Sharing | None = None
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
@@ -89,11 +91,11 @@ class Router(LaneHits):
         self.piped = False
         self.backlogged = False  # more hits are in hand than may be unanswered
         self._held: Call | None = None
-        self.refusal: bytes = b""
 
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
         super().let_go(nobody)
+        self.fail_open.let_go(nobody)
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -219,6 +221,8 @@ class Router(LaneHits):
         self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
+            if self._private.status == FAILED:
+                self._private.status = NONE
         if wait not in (WAIT_TICK, WAIT_IN_PLACE):
             self._requests.release()  # else each tick would copy all remaining bytes
 
@@ -232,16 +236,36 @@ class Router(LaneHits):
         self._private.out.append(buf if run == 0 and end == len(buf) else buf[run:end])
 
     def _unopened(self, code: int) -> int:
-        """Treat a request while the private connection is not open: all but empty ones wait."""
+        """Treat a request while the private connection is not open: all but empty ones wait.
+
+        If it could not be opened, they get errors.
+        """
         requests, private = self._requests, self._private
         if code == EMPTY:
             return WAIT_NOTHING
+        if private.status == FAILED:
+            return self._fail(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
         requests.rewind(requests.start)
         if private.status == NONE:
             private.open()
         return WAIT_OPEN
+
+    def _fail(self, code: int) -> int:
+        """Answer a request whose connection could not be opened."""
+        requests, private = self._requests, self._private
+        if code == MALFORMED:
+            private.replies.append(private.error)
+            return CLOSE
+        self._work += WORK_OF_OURS
+        requests.discarding = code == OPEN
+        private.unopened -= requests.pos - requests.start
+        if private.unopened <= 0:
+            private.status = NONE  # later requests open it again
+        reply = self.fail_open.failed(code, private.error)
+        private.replies.append(reply)
+        return CLOSE if reply is GOODBYE else WAIT_NOTHING
 
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""
@@ -272,11 +296,14 @@ class Router(LaneHits):
         in_place = private.slots.unanswered_by_sha > 0
         if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
             return self._wait_until_quiescent()
-        if command.ban is not None:
+        # A command of the deferred handshake has its reply already, maybe from before a reload.
+        if command.ban is not None and private.handshake is None:
             error = requests.denied(code, self._context.stats)
             self._work += WORK_OF_OURS
             if error:
-                return self._denied(error, code)
+                self._send_run(requests.start)
+                private.deny(error, requests, code)
+                return WAIT_NOTHING
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command(code)
@@ -308,17 +335,6 @@ class Router(LaneHits):
         self._send_run(self._requests.start)
         self._requests.rewind(self._requests.start)
         return WAIT_QUIESCENT
-
-    def _denied(self, error: bytes, code: int) -> int:
-        """Answer a command that the client must not send."""
-        requests, private = self._requests, self._private
-        self._send_run(requests.start)
-        if private.handshake is not None:  # it was answered as if Redis would run it
-            private.handshake = None
-            self.refusal = error
-            return CLOSE
-        private.deny(error, requests, code)
-        return WAIT_NOTHING
 
     # -- RL commands in place ---------------------------------------------------------------------
 

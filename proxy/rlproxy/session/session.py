@@ -21,7 +21,6 @@ from rlproxy.resp import encoding as r
 from rlproxy.session import connection_state as state
 from rlproxy.session.call import Call, Caller, nothing
 from rlproxy.session.context import WorkerContext
-from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_hit import send_again
 from rlproxy.session.parts import SessionParts
@@ -60,7 +59,6 @@ class Session(SessionParts):
 
     __slots__ = (
         "_closing",
-        "_fail_open",
         "_held",
         "_router",
         "_unsent_at",
@@ -78,7 +76,6 @@ class Session(SessionParts):
         self.wants_eof = False
         self.closed = False
         self._router = Router(self)
-        self._fail_open = FailOpen(self)
         self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
@@ -96,17 +93,11 @@ class Session(SessionParts):
             self._router.pipe(data)
             return
         self.requests.feed(data)
-        if self.wait == WAIT_NOTHING:
+        if self.wait == WAIT_NOTHING or (self.wait == WAIT_OPEN and context.circuit.open):
             if len(data) > SMALL and context.budget.spent():
                 self.wait = WAIT_TICK
             else:
                 self._route()
-        elif (
-            self.wait == WAIT_OPEN
-            and context.circuit.open
-            and not self._fail_open.answer_unreachable()
-        ):
-            self.wait = WAIT_TICK
 
     def leaves_unread(self) -> None:
         """Hold the client's requests, as it leaves its replies unread; see reads_on()."""
@@ -165,7 +156,6 @@ class Session(SessionParts):
         self.flush = nothing
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
-        self._fail_open.let_go(_NOBODY)
         self.lanes.forget_lanes()
         self.lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
@@ -204,7 +194,7 @@ class Session(SessionParts):
             if self.lanes.count > 0:
                 self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
                 return
-            if not self._fail_open.answer_unreachable():
+            if not self._router.fail_open.answer_unreachable():
                 self.wait = WAIT_TICK
                 return
         self._set_wait(self._router.route())
@@ -226,15 +216,9 @@ class Session(SessionParts):
         elif wait == WAIT_HELD:
             self._hold()
         elif wait == CLOSE:
-            self._refuse(self._router.refusal)
+            self._close()
         if self.requests.eof:
             self._finish_eof()
-
-    def _refuse(self, error: bytes) -> None:
-        """Close the client. Its next request gets `error`, unless that is empty."""
-        if error and self.requests.unread() > 0:
-            self.to_client.append(error)
-        self._close()
 
     def _hold(self) -> None:
         """Hold the hit that the router has left."""
@@ -257,10 +241,7 @@ class Session(SessionParts):
         """Continue in this client's turn (WAIT_TICK)."""
         if self._closing or self.wait != WAIT_TICK:
             return
-        if self._fail_open.failing():
-            self._set_wait(self._fail_open.go_on())
-        else:
-            self._route()
+        self._route()
 
     # -- the lanes' side --------------------------------------------------------------------------
 
@@ -301,7 +282,7 @@ class Session(SessionParts):
         """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
         if call.waiter is not None:
             if self._held is not None:
-                self._held.late(call, self._fail_open.waited_in_vain)
+                self._held.late(call, self._router.fail_open.waited_in_vain)
         elif self.closed:
             self.lanes.drop(call)
         elif not call.reply:
@@ -370,7 +351,7 @@ class Session(SessionParts):
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
         self.now = now
-        fail_open = self._fail_open
+        fail_open = self._router.fail_open
         unsent_at = self._unsent_at if self.wait & TIMED else NEVER
         oldest = fail_open.overdue(now, timeout_s, unsent_at, self._held)
         if fail_open.acted:
@@ -392,10 +373,11 @@ class Session(SessionParts):
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self.closed:
+        if self._closing:
             return
         error = r.unreachable(self.context.server.where, why)
-        self._set_wait(self._fail_open.fail_all(error))
+        self.private.failed(error, self.requests.unread())
+        self._route_in_turn()
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
@@ -415,7 +397,9 @@ class Session(SessionParts):
         if private.handshake is not None:
             refusal = private.handshake_refused()
             if refusal is not None:
-                self._refuse(refusal)
+                if refusal and self.requests.unread() > 0:
+                    self.to_client.append(refusal)  # the reply to the client's next request
+                self._close()
                 return
         if self._held is not None:
             self._held.pass_reply()
@@ -435,11 +419,6 @@ class Session(SessionParts):
         if self._closing:
             return
         private = self.private
-        if private.handshake is not None:
-            private.begin_anew(self.requests)
-            self.lanes.forget_lanes()
-            self.upstream_failed("connection lost")
-            return
         private.status = LOST
         if private.slots.awaits_lane():
             return  # replies that have come wait for a lane's; _private_answered() goes on

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
+from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.outcomes import FAILED_OPEN, NO_ROW
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.fail_open import FailOpen
-from rlproxy.session.private_stream import NONE, OPENING
+from rlproxy.session.private_stream import FAILED, NONE, OPENING
+from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
-from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_TICK
+from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_OPEN, WAIT_TICK
 
 from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT
 from tests.unit.session.parts import Parts, call_of
@@ -33,7 +33,8 @@ class Failing(Parts):
     def __init__(self, mode: str = "error") -> None:
         super().__init__()
         self.context.failure.reconfigure(mode, 1000)
-        self.fail_open = FailOpen(self.parts)
+        self.router = Router(self.parts)
+        self.fail_open = self.router.fail_open
 
     def hits(self, data: bytes, most: int = 0) -> int:
         """Answer the hits of `data` that come first. Returns their number; -1: not all of them."""
@@ -43,6 +44,12 @@ class Failing(Parts):
         if not self.fail_open.answer_hits(ERROR, "unreachable", most):
             return -1
         return counts.without() - before
+
+    def fail(self, data: bytes) -> int:
+        """Fail the connection that `data` waits for. Returns the wait."""
+        self.requests.feed(data)
+        self.private.failed(ERROR, self.requests.unread())
+        return self.router.route()
 
     def overdue(self, now: float, unsent_at: float = NEVER) -> float:
         return self.fail_open.overdue(now, 1.0, unsent_at, None)
@@ -161,60 +168,41 @@ def test_a_handshake_is_not_answered_where_hits_get_errors() -> None:
     ("sent", "down", "wait"),
     [
         (PING + HIT + WRONG_HIT + PING, ERROR + ADMITS + ARITY + ERROR, WAIT_NOTHING),
-        (MULTI + HIT + EXEC + HIT, ERROR * 3 + ADMITS, WAIT_NOTHING),
-        (MULTI + HIT + bulks(b"DISCARD") + HIT, ERROR * 3 + ADMITS, WAIT_NOTHING),
+        (MULTI + HIT + EXEC + HIT, ERROR + ADMITS + ERROR + ADMITS, WAIT_NOTHING),
         (PING + QUIT + PING, ERROR + OK, CLOSE),
         (PING + b"*x\r\n", ERROR * 2, CLOSE),
         (AUTH + HIT, OK + ADMITS, WAIT_NOTHING),
-        (MULTI + AUTH, ERROR * 2, WAIT_NOTHING),
         (bulks(b"RL.HELP"), ERROR, WAIT_NOTHING),
         (b"", b"", WAIT_NOTHING),
     ],
 )
 def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) -> None:
     failing = Failing("allow")
-    failing.private.open()
-    failing.requests.feed(sent)
-    assert failing.fail_open.fail_all(ERROR) == wait
+    assert failing.fail(sent) == wait
     assert failing.down() == down
-    assert failing.private.status == NONE
-    assert not failing.fail_open.failing()
+    assert failing.private.status == (FAILED if wait == CLOSE else NONE)
 
 
 def test_a_command_in_parts_is_answered_once_and_dropped() -> None:
     failing = Failing("allow")
     value = bulks(b"SET", b"k", b"v" * 100_000)
-    failing.requests.feed(value[:60_000])
-    assert failing.fail_open.fail_all(ERROR) == WAIT_NOTHING
+    assert failing.fail(value[:60_000]) == WAIT_NOTHING
     assert failing.down() == ERROR
     assert failing.requests.discarding
-    failing.requests.feed(value[60_000:] + PING)
-    assert failing.fail_open.fail_all(ERROR) == WAIT_NOTHING
+    assert failing.fail(value[60_000:] + PING) == WAIT_NOTHING
     assert failing.down() == ERROR
     assert not failing.requests.discarding
 
 
 def test_many_requests_are_answered_in_turns() -> None:
     failing = Failing()
-    failing.requests.feed(PING * 300)
-    assert failing.fail_open.fail_all(ERROR) == WAIT_TICK
-    first = len(failing.to_client)
-    assert first == -(-CLIENT_WORK // (WORK_OF_OURS + 1))
-    assert failing.fail_open.failing()
-    failing.requests.feed(PING)  # it came later: for the next connection
-    while failing.fail_open.failing():
-        failing.fail_open.go_on()
-    assert 300 <= len(failing.to_client) <= 301
-
-
-def test_a_client_with_much_in_hand_waits_for_its_turn() -> None:
-    failing = Failing()
-    failing.context.budget.work = TICK_WORK
-    failing.requests.feed(PING * 100)
-    assert failing.fail_open.fail_all(ERROR) == WAIT_TICK
-    assert failing.to_client == []
-    assert failing.fail_open.go_on() == WAIT_NOTHING
-    assert failing.down() == ERROR * 100
+    assert failing.fail(PING * 300) == WAIT_TICK
+    assert len(failing.to_client) == IN_A_TICK
+    assert failing.router.route() == WAIT_TICK
+    failing.requests.feed(PING * 200)  # most of them are for the next connection
+    assert failing.router.route() == WAIT_OPEN
+    assert len(failing.to_client) == 300
+    assert failing.private.status == OPENING
 
 
 # -- late hits -------------------------------------------------------------------------------------

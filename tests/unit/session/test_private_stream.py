@@ -203,23 +203,6 @@ def test_replies_go_to_the_client_once_the_handshake_is_over() -> None:
     assert parts.answer(PONG) == PONG
 
 
-def test_a_connection_lost_in_the_handshake_begins_anew() -> None:
-    parts = handshaking()
-    handshake = parts.private.handshake
-    assert handshake is not None
-    parts.next(bulks(b"SELECT", b"3"))
-    assert handshake.take(parts.requests, b"redis", b"7.0.0") == OK
-    parts.private.opened(parts.requests)
-    parts.private.out.append(PING)
-    parts.private.deciding = True
-    parts.private.begin_anew(parts.requests)
-    assert parts.requests.unread() == 0  # the handshake was inserted; it is sent again later
-    assert parts.up() == b""
-    assert parts.private.slots.quiescent()
-    assert not parts.private.deciding
-    assert parts.private.handshake is handshake
-
-
 # -- commands that change the state ----------------------------------------------------------------
 
 

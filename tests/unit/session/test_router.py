@@ -13,7 +13,6 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, waits
 from rlproxy.session.call import Caller
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.private_stream import OPENING
 from rlproxy.session.router import MAX_EXPANDED, Router
 
@@ -108,12 +107,6 @@ def denies(parts: Routed) -> None:
     parts.requests.use(command_policy.table(("get",), False))
 
 
-def denies_in_handshake(parts: Routed) -> None:
-    """As denies, and a handshake was answered without Redis."""
-    denies(parts)
-    parts.private.handshake = DeferredHandshake()
-
-
 def shared_busy(parts: Routed) -> None:
     """The lane for ordinary commands owes a reply."""
     plain(parts)
@@ -163,7 +156,6 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
     # denied
     (denies, GET, 0, b"", NO_GET, waits.WAIT_NOTHING),
-    (denies_in_handshake, GET, 0, b"", b"", waits.CLOSE),
     # no further framing
     (plain, PING + BROKEN + PING, 0, PING + BROKEN + PING, b"", waits.WAIT_NOTHING),
 ]
@@ -242,21 +234,6 @@ def test_the_held_hit_is_left_for_the_session() -> None:
     assert parts.requests.unread() == len(PING)
     with pytest.raises(AssertionError):
         parts.router.take_held()
-
-
-def test_the_refusal_of_a_client_that_is_closed() -> None:
-    parts = Routed()
-    denies_in_handshake(parts)
-    assert parts.route(GET) == waits.CLOSE
-    assert parts.router.refusal == NO_GET
-    assert parts.private.handshake is None
-
-
-def test_a_closed_client_has_no_refusal_by_default() -> None:
-    parts = Routed()
-    parts.requests.discarding = True
-    assert parts.route(BROKEN) == waits.CLOSE
-    assert parts.router.refusal == b""
 
 
 def test_requests_go_on_once_the_lane_owes_nothing() -> None:

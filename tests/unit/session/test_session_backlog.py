@@ -349,22 +349,18 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     assert bench.session.wait == WAIT_NOTHING
 
 
-def test_upstream_failed_answers_in_turns_and_remembers_multi() -> None:
+def test_what_waits_for_a_connection_that_fails_is_answered_in_turns() -> None:
     bench = Bench()
-    bench.session.context.failure.reconfigure("allow", 0)
-    bench.send(bulks(b"MULTI") + HIT * 300 + bulks(b"EXEC") + HIT)
+    bench.send(PING * 300)
     bench.session.upstream_failed("refused")
     first = len(bench.session.to_client)
     assert first < 150
-    bench.session.receive(PING)  # for the next connection
+    bench.session.receive(PING)
     assert len(bench.session.to_client) == first
     bench.session.go_on()
     bench.session.go_on()
-    down = bench.down()
-    assert down.count(b"-UPSTREAMDOWN") >= 302
-    assert down.count(b"*5\r\n") == 1  # the hit behind the transaction
+    assert bench.down().count(b"-UPSTREAMDOWN") >= 300
     bench.session.go_on()
-    assert bench.session.wait == WAIT_NOTHING
 
 
 def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
@@ -372,7 +368,7 @@ def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
     many = 5 * CLIENT_WORK // WORK_OF_OURS
     bench.send(PING * many)
     bench.session.upstream_failed("refused")
-    while bench.session._fail_open.failing():
+    while bench.session.private.status == private_stream.FAILED:
         bench.session.receive(PING * 200)
         bench.session.go_on()
     assert many <= len(bench.session.to_client) < many + 200
