@@ -46,7 +46,6 @@ HOT = {
         "private_stream",
         "reply_slots",
         "lane_hits",
-        "late_hits",
         "missing_hit",
         "parts",
         "router",

@@ -16,7 +16,6 @@ from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
-from rlproxy.session import late_hits
 from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
@@ -50,9 +49,7 @@ class FailOpen(SessionPart):
         """
         before = now - limit_s
         private, circuit = self._private, self._context.circuit
-        number, since, oldest = late_hits.answer(
-            private.slots, before, private.received_at, self._late
-        )
+        number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
         if held is not None and held.owed is not None:
             oldest = max(held.owed_since, private.received_at)
             if oldest <= before:

@@ -18,6 +18,7 @@ are passed on as they come.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.observability.counters import brief
@@ -29,6 +30,7 @@ from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import FailurePolicy
 from rlproxy.session.slots import Catch, OwedReplies, Slot
+from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 
@@ -250,6 +252,44 @@ class ReplySlots(OwedReplies):
         self._look(slot, reply)
         self.pop()
         self.answer()
+
+    def answer_late(
+        self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
+    ) -> tuple[int, float, float]:
+        """Answer the hits that are unanswered since `before` or longer.
+
+        before: time in seconds.
+        last_reply_at: time of the latest reply. A hit is unanswered since that time, or since it
+            was sent, whichever is later.
+        instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
+
+        Returns the number of late hits, the time since which the first of them was unanswered, and
+        that time of the first other hit. The last one is NEVER if a reply without a timeout comes
+        before that hit, and NOTHING if there is no other hit.
+        """
+        number = 0
+        first: float = 0.0
+        slot = self.head
+        dropped: Slot | None = None  # the slot before it
+        while slot is not None and not self._replies.mid:
+            if slot.kind == s.S_HIT and slot.call is not None:
+                since = max(last_reply_at, slot.sent_at)
+                if since > before:
+                    return number, first, since
+                self.out.append(instead(slot.call))
+                self.drop(slot)
+                if number == 0:
+                    first = since
+                number += 1
+            elif slot.kind == s.S_LOCAL and dropped is not None:
+                self.out.append(slot.data)
+                self.remove_behind(dropped)
+                slot = dropped
+            elif slot.kind != s.S_DROP:
+                break
+            dropped = slot
+            slot = slot.next
+        return number, first, NEVER if self.ours > 0 else NOTHING
 
     def _take_frame(self, slot: Slot, line: bytes, instead: bytes | None) -> bool:
         """Count the whole reply of `slot`, and pass it on or replace it.
