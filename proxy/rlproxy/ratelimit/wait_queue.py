@@ -56,7 +56,7 @@ class Waiter:
 
     where: database and key.
     rule: rule of the hit.
-    send: sends a rule for the key; a call of answered(), unanswered() or unsent() follows.
+    send: sends a rule for the key; a call of answered(), leave() or unsent() follows.
     finish: sends the reply to the client.
     flush: writes the output of the other callbacks. A waiter calls it only where its caller does
         not flush: from timers, and when another waiter promotes or wakes it.
@@ -137,7 +137,7 @@ class Waiter:
         self._does = _SLEEPING
         found = encoding.integers(frame)
         if not found:  # an error, or not a reply of the script
-            self._leave(frame)
+            self.leave(frame)
             return
         hopeless = self._hopeless(found, does)
         self._first = False
@@ -154,14 +154,6 @@ class Waiter:
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = self._waiting.clock() + pause_s
             self._go_on()
-
-    def unanswered(self, instead: Callable[[], bytes]) -> None:
-        """End the wait because Redis does not reply.
-
-        instead: returns the reply for the client; not called after the waiter has left.
-        """
-        if self._does != _GONE:
-            self._leave(instead())
 
     def unsent(self) -> None:
         """Send the request again: it was never written to Redis."""
@@ -184,7 +176,7 @@ class Waiter:
     def cancel(self) -> None:
         """Leave the queue without a reply: the client has disconnected."""
         if self._does != _GONE:
-            self._leave(b"")
+            self.leave(b"")
 
     def last_word(self) -> bool:
         """End the wait because the client sends no more.
@@ -204,7 +196,7 @@ class Waiter:
             self._keep()
             self._set_timer(self._until)
         elif self._reply:
-            self._leave(self._reply)
+            self.leave(self._reply)
         elif self._does == _SLEEPING:
             self._go_on()
         self._flush()
@@ -259,14 +251,14 @@ class Waiter:
             self._set_timer(self.due)
             self._waiting.held(self)
         else:
-            self._leave(reply)
+            self.leave(reply)
 
     def _refuse(self, found: list[int]) -> None:
         """Refuse the hit; `found` is the script's refusal, in microseconds."""
         if self._limiter.strict or self._limiter.penalty_us:
             self._put(_FINAL)  # only the real refusal counts the hit or begins the penalty
         else:
-            self._leave(encoding.rounded(found, self._limiter.unit_us))
+            self.leave(encoding.rounded(found, self._limiter.unit_us))
 
     def _last_looked(self, found: list[int]) -> None:
         if found[0] == 1:
@@ -275,9 +267,10 @@ class Waiter:
         elif self._waiting.is_head(self):
             self._put(_FINAL)  # the hits before it left during the look
         else:
-            self._leave(self._waiting.overtaking(self.where, self._rule, found))
+            self.leave(self._waiting.overtaking(self.where, self._rule, found))
 
-    def _leave(self, reply: bytes) -> None:
+    def leave(self, reply: bytes) -> None:
+        """End the wait with the client's reply; b"": none."""
         self._does = _GONE
         self._stop_timer()
         self._waiting.left(self)
@@ -335,6 +328,10 @@ class WaitQueues:
         self._queues: dict[Where, _Queue] = {}
         self._draining = False
 
+    def full(self) -> bool:
+        """Return whether MAX_WAITING hits wait."""
+        return self.count >= MAX_WAITING
+
     def join(
         self,
         where: Where,
@@ -343,14 +340,11 @@ class WaitQueues:
         finish: Callable[[bytes], None],
         flush: Callable[[], None],
         keep: Callable[[], None],
-    ) -> Waiter | None:
-        """Add a waiter to the end of its key's queue.
+    ) -> Waiter:
+        """Add a waiter to the end of its key's queue, unless full().
 
         Parameters: see Waiter. The caller calls start() on the result.
-        Returns None if MAX_WAITING hits wait already.
         """
-        if self.count >= MAX_WAITING:
-            return None
         waiter = Waiter(self, where, rule, send, finish, flush, keep)
         queue = self._queues.get(where)
         if queue is None:

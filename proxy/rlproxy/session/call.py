@@ -11,7 +11,6 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands as c
 from rlproxy.resp.key_slot import slot_of_bulk
 
@@ -44,7 +43,6 @@ class Call:
         "rule",
         "shared",
         "since",
-        "waiter",
     )
 
     def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
@@ -57,7 +55,6 @@ class Call:
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
         self.returned = False  # its lane has given it back: it goes to the private connection
-        self.waiter: Waiter | None = None  # the waiter that sends this call
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own

@@ -50,13 +50,13 @@ class FailOpen(SessionPart):
         before = now - limit_s
         private, circuit = self._private, self._context.circuit
         number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
-        if held is not None and held.owed is not None:
+        if held is not None and held.owed_since != NEVER:
             oldest = max(held.owed_since, private.received_at)
             if oldest <= before:
                 number += 1
                 since = oldest
                 oldest = NEVER
-                held.late(held.owed, self.waited_in_vain)
+                held.late()
         hangs = number == 0 and private.unanswered()
         if hangs:
             since = private.received_at
@@ -74,10 +74,6 @@ class FailOpen(SessionPart):
         if self.acted or hangs:
             circuit.timed_out(number, since, now, limit_s)
         return oldest
-
-    def waited_in_vain(self) -> bytes:
-        """Return the client's reply to its held hit, if Redis does not answer."""
-        return self._late(self._lanes.head) if self._lanes.head is not None else b""
 
     def _late(self, call: Call) -> bytes:
         """The client's reply to a late call."""

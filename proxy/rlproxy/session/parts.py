@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rlproxy.session.call import Caller
+from rlproxy.resp import encoding as r
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -27,9 +28,38 @@ class SessionParts(Caller):
         self.private = PrivateStream(context, self, self.to_client)
         self.lanes = LaneCalls(context, self.to_client)
 
+    def private_answered(self) -> None:
+        """Go on with the replies and requests that waited for the private connection."""
+        raise NotImplementedError
+
+    def held_finished(self, reply: bytes) -> None:
+        """Take the client's reply to the held hit."""
+        raise NotImplementedError
+
+
+class OwnCalls(Caller):
+    """The sender of calls that the session itself makes for its client."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: SessionParts) -> None:
+        super().__init__()
+        self.flush = parts.flush
+        self.fenced = True  # no remembered refusal: the client may have written the key
+        self._parts = parts
+
+    def lane_lost(self, call: Call) -> None:
+        """See Caller.lane_lost()."""
+        self.lane_answered(call, r.LOST)
+
+    def resume(self) -> None:
+        """See Caller.resume()."""
+        self._parts.now = self.now
+        self._parts.resume()
+
 
 class SessionPart:
-    """The base of Router, Sharing, HeldHit and FailOpen, which act on SessionParts."""
+    """The base of Router, Sharing and FailOpen, which act on SessionParts."""
 
     __slots__ = ("_caller", "_context", "_lanes", "_private", "_requests")
 

@@ -372,8 +372,10 @@ class Router(LaneHits):
         quiescent = slots.quiescent()  # may be False after the client's end of file
         may_hold = quiescent and slots.can_count() and not state.quitting
         if call.rule.waits and may_hold:
-            self._held = call
-            return WAIT_HELD
+            if not self._context.waiting.full():
+                self._held = call
+                return WAIT_HELD
+            key_queue.fall_in(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()

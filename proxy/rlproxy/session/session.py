@@ -149,7 +149,6 @@ class Session(SessionParts):
         if self._held is not None:
             self._held.cancel()
             self._held = None
-            self.lanes.remove_held()
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
@@ -222,15 +221,12 @@ class Session(SessionParts):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left."""
-        held = HeldHit(self, self._held_finished)
-        if not held.hold(self._router.take_held()):  # the wait queues are full
-            self._route()
-            return
-        self._held = held
+        self._held = held = HeldHit(self, self._router.take_held())
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 
-    def _held_finished(self, reply: bytes) -> None:
+    def held_finished(self, reply: bytes) -> None:
+        """See SessionParts.held_finished()."""
         self._held = None
         self.lanes.answer_head(reply)
         self._emit()
@@ -249,18 +245,14 @@ class Session(SessionParts):
         """See Caller.lane_answered()."""
         private = self.private
         private.cover.answered(call, reply)
-        if call.waiter is not None:
-            call.waiter.answered(reply)
-        elif self.lanes.answered(call, reply, private.state.identity.db):
+        if self.lanes.answered(call, reply, private.state.identity.db):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned(). The private connection gets it, and all behind it."""
-        if call.waiter is not None:
-            call.waiter.unsent()
-        elif call.reply:
+        if call.reply:
             return
-        elif self.closed:
+        if self.closed:
             self.lanes.drop(call)
         elif call.shared != c.PRIVATE:
             call.returned = True
@@ -271,7 +263,7 @@ class Session(SessionParts):
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
-        if call.waiter is not None or call.shared == c.PRIVATE:
+        if call.shared == c.PRIVATE:
             self.lane_answered(call, r.LOST)
         elif call.shared == c.SHARED_READ:
             self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
@@ -280,18 +272,15 @@ class Session(SessionParts):
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
-        if call.waiter is not None:
-            if self._held is not None:
-                self._held.late(call, self._router.fail_open.waited_in_vain)
-        elif self.closed:
+        if self.closed:
             self.lanes.drop(call)
         elif not call.reply:
             self._answer_without(call, self.context.failure.too_late(), "late")
 
     def lane_down(self, call: Call, error: bytes) -> None:
         """See Caller.lane_down()."""
-        if call.waiter is not None or self.closed:
-            self.lane_late(call)
+        if self.closed:
+            self.lanes.drop(call)
         elif not call.reply:
             self._answer_without(call, error, "unreachable")
 
@@ -389,9 +378,9 @@ class Session(SessionParts):
             slots.pass_pushes()
             self._emit()
         slots.answer()
-        self._private_answered()
+        self.private_answered()
 
-    def _private_answered(self) -> None:
+    def private_answered(self) -> None:
         """Act on the replies of the private connection that were passed on."""
         private = self.private
         if private.handshake is not None:
@@ -406,7 +395,7 @@ class Session(SessionParts):
         if private.identity_moved():
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
-            send_again(self, self._private_answered)
+            send_again(self)
         if private.status == LOST:
             self.upstream_lost()
         if self.wait == WAIT_HANDSHAKE and private.handshake is None:
@@ -421,7 +410,7 @@ class Session(SessionParts):
         private = self.private
         private.status = LOST
         if private.slots.awaits_lane():
-            return  # replies that have come wait for a lane's; _private_answered() goes on
+            return  # replies that have come wait for a lane's; private_answered() goes on
         self.wait = WAIT_NOTHING
         self._cancel_held()
         if private.slots.lost():

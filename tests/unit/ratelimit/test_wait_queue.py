@@ -144,10 +144,9 @@ class Client:
         self.events_at_flush = 0  # the number of calls and replies at its last flush
         self.kept: list[float] = []  # the times at which its connection was kept alive
         keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
-        joined = bench.waiting.join(where, made, self._call, self.replies.append, self._flush, keep)
-        assert joined is not None
-        self.waiter: Waiter = joined
-        joined.start()
+        end, flush = self.replies.append, self._flush
+        self.waiter: Waiter = bench.waiting.join(where, made, self._call, end, flush, keep)
+        self.waiter.start()
 
     def _call(self, asked: Rule) -> None:
         assert not self.call, "one question at a time"
@@ -891,16 +890,17 @@ def test_number_of_waiting_hits_is_bounded() -> None:
     joined = []
     for number in range(MAX_WAITING):
         where = (0, b"%d" % (number % 100))
+        assert not bench.waiting.full()
         waiter = bench.waiting.join(where, hit, nothing, nothing, nothing, nothing)
-        assert waiter is not None
         waiter.start()
         joined.append(waiter)
-    assert bench.waiting.join(KEY, hit, nothing, nothing, nothing, nothing) is None
+    assert bench.waiting.full()
     assert bench.waiting.count == MAX_WAITING
     assert not bench.waiting.blocks(KEY)
     joined[5].cancel()
+    assert not bench.waiting.full()
     one = bench.wait("10 1 WAIT 9")
-    assert bench.waiting.join(KEY, hit, nothing, nothing, nothing, nothing) is None
+    assert bench.waiting.full()
     for waiter in joined:
         waiter.cancel()
     one.waiter.cancel()
@@ -1336,7 +1336,6 @@ class Simulation:
         visitor.waiter = self.waiting.join(
             visitor.where, visitor.rule, ask, finish, _nothing, _nothing
         )
-        assert visitor.waiter is not None
         visitor.waiter.start()
 
     def leave(self, visitor: Visitor) -> None:

@@ -15,16 +15,23 @@ from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
 class Owner(SessionParts):
-    """The parts. They record that they are to be watched."""
+    """The parts. They record that they are to be watched, and the replies to held hits."""
 
-    __slots__ = ("watches",)
+    __slots__ = ("got", "watches")
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self.watches = 0
+        self.got: list[bytes] = []
 
     def watch(self) -> None:
         self.watches += 1
+
+    def resume(self) -> None:
+        """See Caller.resume()."""
+
+    def held_finished(self, reply: bytes) -> None:
+        self.got.append(reply)
 
 
 class Parts:

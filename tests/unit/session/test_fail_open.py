@@ -273,12 +273,3 @@ def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
     assert call.reply == ADMITS
     assert call.row == NO_ROW
     assert failing.context.stats.hits[row + FAILED_OPEN] == 1
-
-
-def test_the_reply_to_a_held_hit_in_vain() -> None:
-    failing = Failing("deny")
-    assert failing.fail_open.waited_in_vain() == b""
-    call = call_of(failing.caller, text=b"10 60 WAIT 5")
-    failing.lanes.append(call)
-    assert failing.fail_open.waited_in_vain() == REFUSES
-    assert call.row == NO_ROW

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit import wait_queue
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
-from rlproxy.session.call import Call
 from rlproxy.session.held_hit import HeldHit
+from rlproxy.session.timeouts import NEVER
 
 from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
-from tests.unit.session.bench import FIVE, PING
+from tests.unit.session.bench import PING
 from tests.unit.session.parts import Parts, call_of
 
-LATE = b"-UPSTREAMDOWN late\r\n"
+LATE = r.late(0.0)
 ADMITS = r.rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
 
 
@@ -28,21 +27,19 @@ class Held(Parts):
         super().__init__(waiting=WaitQueues(self.clock.time, self.clock.call_at))
         self.opened()
         self.allowed = by_lane
-        self.got: list[bytes] = []
+        self.got = self.parts.got
         self.held = call_of(self.caller, text=b"10 60 WAIT 50")
-        self.hit = HeldHit(self.parts, self.got.append)
+        self.hit = HeldHit(self.parts, self.held)
 
     def start(self) -> None:
-        assert self.hit.hold(self.held)
-        assert self.lanes.head is self.held
         self.hit.start()
+        assert self.lanes.head is self.held
 
     def reply(self, data: bytes) -> None:
         """Redis replies to the request under way."""
         if self.lane.calls:
             call = self.lane.calls.pop()
-            assert call.waiter is not None
-            call.waiter.answered(data)
+            call.caller.lane_answered(call, data)
         else:
             assert self.answer(data) == b""
             self.hit.pass_reply()
@@ -55,11 +52,11 @@ def test_an_admitted_hit_ends_with_its_reply(by_lane: bool) -> None:
     assert held.got == []
     assert len(held.lane.calls) == int(by_lane)
     assert (b"EVAL" in held.up()) == (not by_lane)
-    assert (held.hit.owed is None) == by_lane
+    assert (held.hit.owed_since == NEVER) == by_lane
     held.reply(ADMITTED)
     assert held.got == [ADMITS]
     assert held.context.waiting.count == 0
-    assert held.hit.owed is None
+    assert held.hit.owed_since == NEVER
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
@@ -96,7 +93,6 @@ def test_it_takes_the_private_connection_where_the_lane_is_unusable(why: str) ->
         held.lane.room = 0
     held.start()
     assert held.lane.calls == []
-    assert held.hit.owed is not None
     assert held.hit.owed_since == held.clock.now
 
 
@@ -115,17 +111,6 @@ def test_an_error_ends_the_wait_without_the_name_of_the_script() -> None:
     held.reply(b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n")
     assert held.got == [b"-OOM no\r\n"]
     assert not held.private.state.probed
-
-
-def test_the_queues_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held()
-    monkeypatch.setattr(wait_queue, "MAX_WAITING", 0)
-    assert not held.hit.hold(held.held)
-    assert held.got == []
-    assert held.lane.calls == []
-    assert b"EVAL" in held.up()  # sent as a hit without WAIT
-    assert held.answer(FIVE) == FIVE
-    assert held.lanes.head is None
 
 
 def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
@@ -150,35 +135,30 @@ def test_the_end_of_file_causes_a_last_call() -> None:
 def test_a_cancelled_hit_gets_no_reply() -> None:
     held = Held()
     held.start()
-    (call,) = held.lane.calls
     held.hit.cancel()
     assert held.context.waiting.count == 0
     held.reply(ADMITTED)
     assert held.got == []
     assert held.hit.last_word()
     held.hit.cancel()
-    assert call.waiter is not None
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
 def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
     held = Held(by_lane=by_lane)
     held.start()
-    call = held.lane.calls[0] if by_lane else held.hit.owed
-    assert isinstance(call, Call)
-    held.hit.late(call, lambda: LATE)
+    held.hit.late()
     assert held.got == [LATE]
-    assert held.hit.owed is None
-    assert call.waiter is None
-    held.hit.late(call, lambda: LATE)
+    assert held.hit.owed_since == NEVER
+    held.hit.late()
+    held.reply(ADMITTED)
     assert held.got == [LATE]
 
 
 def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     held = Held(by_lane=False)
     held.start()
-    assert held.hit.owed is not None
-    held.hit.late(held.hit.owed, lambda: LATE)
+    held.hit.late()
     assert held.private.slots.settled()  # the client is owed nothing
     assert held.answer(ADMITTED) == b""
     held.hit.pass_reply()

@@ -30,7 +30,6 @@ class Queue:
         waiter = self.waiting.join(
             (0, KEY), rule(b"10 60 WAIT 50"), self.asked.append, self._end, _nothing, _nothing
         )
-        assert waiter is not None
         waiter.start()
         if refused:
             waiter.answered(script_reply(1, 10, 0, 5_000_000, 9_000_000))

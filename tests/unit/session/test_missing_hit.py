@@ -310,7 +310,7 @@ def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench
     waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"other", b"10", b"60", b"WAIT", b"5"])
     where = (0, b"$5\r\nother\r\n")
     queues = bench.session.context.waiting
-    assert queues.join(where, waits, lambda _: None, lambda _: None, nothing, nothing) is not None
+    queues.join(where, waits, lambda _: None, lambda _: None, nothing, nothing)
     assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
     assert bench.answer(PONG + FIVE) == PONG + FIVE
     assert [call.rule.frees for call in bench.lane.calls] == [True]

@@ -19,6 +19,7 @@ from rlproxy.fairness.budget import (
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
+from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.waits import (
     WAIT_HELD,
     WAIT_IN_PLACE,
@@ -136,7 +137,7 @@ class Crowded:
         """Redis answers what is on its way; how many each has on its way then."""
         calls, self.lane.calls = self.lane.calls, []
         for call in calls:
-            call.caller.lane_answered(call, FIVE if call.waiter is None else REFUSED)
+            call.caller.lane_answered(call, REFUSED if isinstance(call.caller, HeldHit) else FIVE)
         for caller in dict.fromkeys(call.caller for call in calls):
             caller.resume()
         return self.turns()

@@ -148,9 +148,7 @@ def test_too_many_wait_already() -> None:
         )
     assert client.send(WAITING + PING) == absent() + PING
     assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
-    waiter = others.pop()
-    assert waiter is not None
-    waiter.cancel()
+    others.pop().cancel()
     blocking = world.waits()
     assert client.send(WAITING + PING) == look() + PING  # it doesn't overtake either
     assert client.answer(LATER + PONG) == r.five(1, 10, 0, 2, 9) + PONG

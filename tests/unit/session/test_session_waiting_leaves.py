@@ -36,8 +36,7 @@ def test_a_waiting_client_that_half_closes_leaves() -> None:
     one.ends()
     assert one.session.closed
     assert one.down() == b""
-    (call,) = world.calls()
-    assert call.caller is two.session  # the next one tries at once
+    assert world.callers() == [two.session]  # the next one tries at once
     world.lane_answers(ADMITTED)
     assert two.down() == ADMITTED_REPLY
 
@@ -120,7 +119,7 @@ def test_a_client_that_is_gone_while_its_question_is_on_its_connection() -> None
     one.up()
     two = world.waits()
     one.vanishes()
-    assert [call.caller for call in world.calls()] == [two.session]
+    assert world.callers() == [two.session]
     assert one.answer(ADMITTED) == b""
     world.lane_answers(ADMITTED)
     assert two.down() == ADMITTED_REPLY
@@ -135,7 +134,7 @@ def test_the_private_connection_is_lost_while_it_waits() -> None:
     one.loses_upstream()
     assert one.down() == b""
     assert one.session.closed
-    assert [call.caller for call in world.calls()] == [two.session]
+    assert world.callers() == [two.session]
 
 
 @pytest.mark.parametrize("by_lane", [True, False])

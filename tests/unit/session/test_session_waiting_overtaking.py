@@ -164,7 +164,7 @@ def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) 
     sent = client.send(command)
     if world.calls():
         assert world.calls()[0].behind is None
-        assert world.calls()[0].waiter is None
+        assert world.calls()[0].caller is client.session
         world.lane_answers(FIVE)
         assert client.down() == FIVE
     else:
@@ -212,7 +212,7 @@ def test_returned_quota_wakes_waiting_hits(
     if wakes:
         world.lane_answers(ADMITTED)
         assert head.down() == ADMITTED_REPLY
-        assert [call.caller for call in world.calls()] == [other.session]
+        assert world.callers() == [other.session]
 
 
 def test_a_refund_by_lane_wakes_waiting_hits() -> None:
@@ -222,7 +222,7 @@ def test_a_refund_by_lane_wakes_waiting_hits() -> None:
     assert client.send(GIVES[3][0]) == b""
     world.lane_answers(FIVE)
     assert client.down() == FIVE
-    assert [call.caller for call in world.calls()] == [head.session]
+    assert world.callers() == [head.session]
     world.lane_answers(ADMITTED)
     assert head.down() == ADMITTED_REPLY
 

@@ -10,6 +10,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
+from rlproxy.session.parts import OwnCalls
 from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_NOTHING
 
@@ -121,6 +122,11 @@ class World:
     def calls(self) -> list[Call]:
         """What the lanes were given."""
         return [call for lane in self.lanes.values() for call in lane.calls]
+
+    def callers(self) -> list[Caller]:
+        """The sessions of these calls."""
+        callers = [call.caller for call in self.calls()]
+        return [each._parts if isinstance(each, OwnCalls) else each for each in callers]
 
     def on_lanes(self) -> list[bytes]:
         """The same, each as it would go over a private connection."""
