@@ -1022,6 +1022,40 @@ def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
     assert bench.assert_empty()
 
 
+def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
+    for _ in range(2):
+        one.answer(refused(400_000))
+        bench.clock.advance(0.4)
+    assert bench.waiting.blocks(KEY)
+    one.waiter.cancel()
+    assert not bench.waiting.blocks(KEY)  # Redis has not answered the other one yet
+    two.waiter.cancel()
+    assert bench.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("text", "replies", "ended"),
+    [
+        ("10 1 WAIT 5", [ADMITTED], [0, 0, 0]),  # it has not waited
+        ("10 1 WAIT 5", [refused(400_000), ADMITTED], [1, 0, 0]),
+        (SHAPED, [script_reply(0, 10, 0, -1, 100_000, 400_000)], [1, 0, 0]),
+        ("10 1 WAIT 1", [refused(400_000), refused(9_000_000)], [0, 1, 0]),
+        ("10 1 WAIT 5", [refused(400_000), b"-OOM\r\n"], [0, 0, 1]),
+    ],
+)
+def test_waits_are_counted_by_their_end(text: str, replies: list[bytes], ended: list[int]) -> None:
+    bench = Bench()
+    one = bench.wait(text)
+    for frame in replies:
+        bench.clock.advance(1)
+        one.answer(frame)
+    bench.clock.advance(1)
+    assert bench.assert_empty()
+    assert bench.waiting.ended == ended
+
+
 def test_shaped_refusal_is_recorded() -> None:
     bench = Bench()
     one = bench.wait(SHAPED + " PENALTY 9")
