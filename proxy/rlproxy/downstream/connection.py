@@ -39,7 +39,6 @@ class ClientConnection(asyncio.Protocol):
         "_closing",
         "_ended",
         "_eof_sent",
-        "_opening",
         "_private",
         "_queued",
         "_reading",
@@ -62,7 +61,6 @@ class ClientConnection(asyncio.Protocol):
         self.stats = clients.context.stats
         self._transport: asyncio.Transport | None = None
         self._private: PrivateConnection | None = None
-        self._opening = False  # whether `_private` is not connected yet
         self._reading = True
         self._resting = False  # whether the client is not read until its next turn
         self._queued = False  # whether turn() is queued
@@ -305,11 +303,10 @@ class ClientConnection(asyncio.Protocol):
 
     def cut_upstream(self) -> None:
         """See Client."""
-        if self._private is not None and not self._opening:
+        if self._private is not None:
             self._private.abort()
 
     def _open(self) -> None:
-        self._opening = True
         self._private = private = PrivateConnection(self)
         tasks = self.clients.tasks
         task = self.clients.loop.create_task(self._connect(private))
@@ -321,7 +318,6 @@ class ClientConnection(asyncio.Protocol):
         try:
             transport = await clients.target.connect(lambda: private)
         except OSError as error:
-            self._opening = False
             self._private = None
             session.now = clients.clock()
             why = reason(error)
@@ -329,7 +325,6 @@ class ClientConnection(asyncio.Protocol):
             session.upstream_failed(why)
             self.flush()
             return
-        self._opening = False
         if self._transport is None or self._closing or self._private is not private:
             transport.abort()
             self.flush()

@@ -143,9 +143,6 @@ class PrivateStream:
         slots = self.slots
         if self.deciding and slots.quiescent():
             self.deciding = False
-        if slots.read_only:
-            slots.read_only = False
-            self._context.server.read_only()
         moved = slots.identity_moved
         slots.identity_moved = False
         return moved

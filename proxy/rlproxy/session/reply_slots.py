@@ -51,7 +51,6 @@ class ReplySlots(OwedReplies):
         "missing",
         "out",
         "raw",
-        "read_only",
         "refused",
     )
 
@@ -68,7 +67,6 @@ class ReplySlots(OwedReplies):
         # Findings of the latest look, for the caller to read and to clear.
         self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
-        self.read_only = False  # a hit's error shows that the server is a replica
         self.refused: bytes = b""  # the first error in reply to a trusted command
 
     # -- what is owed -----------------------------------------------------------------------------
@@ -365,8 +363,6 @@ class ReplySlots(OwedReplies):
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
-        if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
-            self.read_only = True
         if slot.kind in s.MOVES:
             self.identity_moved = True
 

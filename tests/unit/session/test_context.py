@@ -36,7 +36,7 @@ class Failing:
     def __init__(self, mode: str) -> None:
         self.stats = Counters()
         self.timeouts = HitTimeouts(CircuitBreaker())
-        self.policy = FailurePolicy(self.timeouts, self.stats)
+        self.policy = FailurePolicy(ServerFacts("redis:1"), self.timeouts, self.stats)
         self.policy.reconfigure(mode, 250)
 
     def counts(self) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from rlproxy.session import slots as s
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
 from rlproxy.session.connection_state import ConnectionState
-from rlproxy.session.context import FailurePolicy
+from rlproxy.session.context import FailurePolicy, ServerFacts
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import Catch, Slot
 from rlproxy.session.timeouts import HitTimeouts
@@ -212,7 +212,7 @@ def test_where_no_more_is_counted_nothing_is_edited(monkeypatch: pytest.MonkeyPa
 
 def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
     out: list[bytes] = []
-    failure = FailurePolicy(HitTimeouts(CircuitBreaker()), Counters())
+    failure = FailurePolicy(ServerFacts("redis:1"), HitTimeouts(CircuitBreaker()), Counters())
     made = ReplySlots(ConnectionState(), out, failure)
     for slot in slots:
         made.expect(slot)
