@@ -25,7 +25,6 @@ _CANNOT_RUN: Final = (
     *(b"-LOADING ", b"-BUSY ", b"-MASTERDOWN ", b"-CLUSTERDOWN "),
     *(b"-READONLY ", b"-OOM ", b"-MISCONF ", b"-NOREPLICAS "),
 )
-_MINUS: Final = 45  # the first byte of an error
 
 
 def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
@@ -71,10 +70,10 @@ class FailurePolicy:
     mode: value of --on-upstream-failure.
     """
 
-    __slots__ = ("_server", "mode", "stats", "timeouts")
+    __slots__ = ("mode", "server", "stats", "timeouts")
 
     def __init__(self, server: ServerFacts, timeouts: HitTimeouts, stats: Counters) -> None:
-        self._server = server
+        self.server = server
         self.timeouts = timeouts
         self.stats = stats
         self.mode: str = _ERROR
@@ -97,11 +96,9 @@ class FailurePolicy:
 
         In the modes other than `error`, a hit that Redis can't run gets the reply of reply().
         """
-        if reply[0] == _MINUS and reply.startswith(_CANNOT_RUN):
-            if reply.startswith(b"-READONLY "):
-                self._server.read_only()
-            if self.mode != _ERROR and _limit(call) > 0:
-                return self.reply(call, reply, "redis")
+        unable = self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
+        if unable and _limit(call) > 0:
+            return self.reply(call, reply, "redis")
         return call.answered(self.stats, reply)
 
     def reply(self, call: Call, error: bytes, kind: str) -> bytes:

@@ -363,6 +363,8 @@ class ReplySlots(OwedReplies):
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
+        if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
+            self._failure.server.read_only()
         if slot.kind in s.MOVES:
             self.identity_moved = True
 
