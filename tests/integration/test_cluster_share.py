@@ -297,6 +297,10 @@ def test_wait_never_returns_too_high_a_number(one_engine: str) -> None:
                 warm(cluster, [client])
                 for node in cluster.nodes[:3]:
                     client.ask("RL.HIT", cluster.key_at(node, "h"), 1000, 60)
+            with proxy.raw() as single:
+                for _ in range(5):
+                    assert isinstance(single.ask("RL.HIT", one, 1000, 60), list)
+                assert single.ask("WAIT", 1, 2000) == 1
             cluster.stop(lag)
             try:
                 for _ in range(3):

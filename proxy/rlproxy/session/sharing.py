@@ -79,7 +79,7 @@ class Sharing(SessionPart):
         self._context.budget.work += len(calls) - 1
         if how == c.SHARED_WRITE:
             self._caller.fenced = True
-            self._private.cover.lane_wrote = True
+            self._private.cover.sent_shared()
         for at, call in enumerate(calls):
             self._lanes.append(call)
             lanes[at].submit(call)

@@ -5,7 +5,8 @@ lane is a write of another connection. So the private connection first rewrites 
 latest accepted hit. Where that fails, or where replies cannot be counted, the client gets an error.
 It never gets a number that is too high.
 
-In front of a cluster, lanes may have written on several nodes, and the client gets the error.
+In a cluster the rewrite covers one server, that of its key's slot. There the client gets an error
+if its writes by lane are in several slots, or are ordinary commands.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp import encoding as r
+from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call
 
 # A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
@@ -25,6 +27,7 @@ _REWRITE_SCRIPT: Final = (
 )
 REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
+_NO_SLOT: Final = -1
 
 
 def not_covered(name: bytes) -> bytes:
@@ -32,23 +35,25 @@ def not_covered(name: bytes) -> bytes:
     return r.error(
         f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
         "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
-        "with --share, send WAIT 0 0 before the first write, too; on a Redis Cluster no hit that "
-        "went so can be covered"
+        "with --share, send WAIT 0 0 before the first write, too; on a Redis Cluster only hits on "
+        "keys of one slot can be covered"
     )
 
 
 class WaitCover:
     """What one client has written by lane since the latest covered WAIT.
 
-    cluster: the server behind the proxy is a cluster.
+    one_node: see ServerFacts.
     lane_wrote: a WAIT on the private connection would not cover a write.
     last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
     """
 
-    __slots__ = ("_cluster", "lane_wrote", "last_hit")
+    __slots__ = ("_one_node", "_scattered", "_slot", "lane_wrote", "last_hit")
 
-    def __init__(self, cluster: bool = False) -> None:
-        self._cluster = cluster
+    def __init__(self, one_node: bool = False) -> None:
+        self._one_node = one_node
+        self._slot: int = _NO_SLOT  # of the hits by lane
+        self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
         self.last_hit: bytes = b""
 
@@ -56,10 +61,23 @@ class WaitCover:
         """Note a call that goes by lane."""
         if call.rule.takes or call.rule.frees:
             self.lane_wrote = True
+            if self._one_node:
+                slot = call.slot()
+                several = call.rule.frees and call.rule.script is None and call.rule.tail
+                if several or self._slot not in (_NO_SLOT, slot):
+                    self._scattered = True
+                self._slot = slot
+
+    def sent_shared(self) -> None:
+        """Note an ordinary command that writes and goes by lane."""
+        self.lane_wrote = True
+        self._scattered = self._scattered or self._one_node
 
     def can_rewrite(self) -> bool:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
-        return self.last_hit != b"" and not self._cluster
+        if not self.last_hit or self._scattered:
+            return False
+        return not self._one_node or slot_of_bulk(self.last_hit) == self._slot
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""
@@ -74,6 +92,7 @@ class WaitCover:
         """Read the reply to rewrite(); the client does not get it."""
         if reply == _REWRITTEN:
             self.lane_wrote = False
+            self._slot = _NO_SLOT
         return b""
 
     def judge(self, name: bytes) -> Callable[[bytes], bytes]:

@@ -92,13 +92,51 @@ def test_the_error_names_the_command(name: bytes) -> None:
     assert not_covered(name).endswith(b"\r\n")
 
 
-@pytest.mark.parametrize(("hit", "cluster"), [(True, False), (True, True), (False, False)])
-def test_a_hit_of_one_server_can_be_covered(hit: bool, cluster: bool) -> None:
-    cover = WaitCover(cluster)
+NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
+
+
+@pytest.mark.parametrize(
+    ("hits", "one_node", "covers"),
+    [
+        ([b"k"], True, True),
+        ([b"k", NEAR], True, True),
+        ([b"k", FAR], True, False),
+        ([b"k", FAR, b"k"], True, False),
+        ([b"k", FAR], False, True),
+        ([], True, False),
+        ([], False, False),
+    ],
+)
+def test_in_a_cluster_hits_of_one_slot_can_be_covered(
+    hits: list[bytes], one_node: bool, covers: bool
+) -> None:
+    cover = WaitCover(one_node)
+    for key in hits:
+        call = call_of(Caller(), key)
+        cover.sent(call)
+        cover.answered(call, FIVE)
+    assert cover.lane_wrote == bool(hits)
+    assert cover.can_rewrite() == covers
+
+
+def test_after_a_rewrite_another_slot_can_be_covered() -> None:
+    cover = WaitCover(True)
+    for key in (b"k", FAR):
+        call = call_of(Caller(), key)
+        cover.sent(call)
+        assert not cover.can_rewrite()  # Redis has not accepted it
+        cover.answered(call, FIVE)
+        assert cover.can_rewrite()
+        cover.rewritten(b":1\r\n")
+        assert not cover.lane_wrote
+
+
+@pytest.mark.parametrize("one_node", [False, True])
+def test_a_hit_covers_ordinary_writes_on_one_server_only(one_node: bool) -> None:
+    cover = WaitCover(one_node)
+    cover.sent_shared()
+    assert cover.lane_wrote and not cover.can_rewrite()
     call = call_of(Caller())
     cover.sent(call)
-    assert cover.lane_wrote
-    assert not cover.can_rewrite()  # Redis has not accepted it
-    if hit:
-        cover.answered(call, FIVE)
-    assert cover.can_rewrite() == (hit and not cluster)
+    cover.answered(call, FIVE)
+    assert cover.can_rewrite() == (not one_node)
