@@ -16,6 +16,9 @@ from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
 
 _CR: Final = 13
+_R: Final = 82
+_L: Final = 76
+_DOT: Final = 46
 
 
 class ClientRequests(RequestFramer):
@@ -32,6 +35,14 @@ class ClientRequests(RequestFramer):
         super().__init__()
         self.eof = False
         self.discarding = False
+
+    def looks_like_ours(self) -> bool:
+        """Return whether the next request looks like an RL command, as most clients write it."""
+        data = self.buf
+        name: i64 = self.pos + 8  # behind `*n\r\n$n\r\n`
+        if name + 2 >= len(data):
+            return False
+        return data[name] == _R and data[name + 1] == _L and data[name + 2] == _DOT
 
     def drops(self, code: int) -> bool:
         """Return whether the part `code`, just framed, belongs to a command that is dropped."""

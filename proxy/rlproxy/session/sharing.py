@@ -45,8 +45,8 @@ class Sharing(SessionPart):
         Returns whether they were sent.
         """
         requests = self._requests
-        if requests.eof or self._stopped:
-            return False
+        if requests.eof or self._stopped or requests.looks_like_ours():
+            return False  # (the router would frame a hit for the second time)
         requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
         most = MAX_TOGETHER if self._context.server.one_node else 1

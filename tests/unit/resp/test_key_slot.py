@@ -25,5 +25,11 @@ def test_slot_is_the_one_of_redis(key: bytes, slot: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 99, 100, 999, 1000])
 def test_the_slot_of_a_bulk_is_that_of_its_text(size: int) -> None:
-    for key in (b"k" * size, b"\r" * size, b"\n" * size):
+    every = bytes(range(256)).replace(b"{", b"") * 4
+    for key in (b"k" * size, b"\r" * size, b"\n" * size, every[:size], every[::-1][:size]):
         assert slot_of_bulk(bulk(key)) == key_slot(key)
+
+
+@pytest.mark.parametrize(("key", "slot"), SLOTS)
+def test_the_slot_of_a_bulk_with_a_tag_is_the_one_of_redis(key: bytes, slot: int) -> None:
+    assert slot_of_bulk(bulk(key)) == slot

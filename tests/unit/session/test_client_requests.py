@@ -181,3 +181,22 @@ def test_the_only_key(request_: bytes, key: bytes) -> None:
     parts.next(PING + request_ + PING)
     parts.requests.next()
     assert parts.requests.only_key() == key
+
+
+@pytest.mark.parametrize(
+    ("data", "looks"),
+    [
+        (HIT, True),
+        (bulks(b"RL.RESET", b"k"), True),
+        (bulks(b"GET", b"k"), False),
+        (bulks(b"rl.hit", b"k", b"1", b"2"), False),
+        (HIT[:11], True),
+        (HIT[:10], False),
+        (b"", False),
+    ],
+)
+def test_what_looks_like_an_rl_command(data: bytes, looks: bool) -> None:
+    requests = ClientRequests()
+    requests.feed(PING + data)
+    requests.next()
+    assert requests.looks_like_ours() == looks
