@@ -206,7 +206,7 @@ BREAKS = [
     "rlproxy.session.session.Session.lane_answered",
     "rlproxy.upstream.lane.SharedLane._connect",
     "rlproxy.upstream.lane.SharedLane._greeted",
-    "rlproxy.upstream.lane_pool.LanePool._lane",
+    "rlproxy.upstream.lane_pool.Pool._lane",
     "rlproxy.downstream.connection.ClientConnection._connect",
     "rlproxy.upstream.control.Control._load",
 ]

@@ -2,8 +2,7 @@
 
 | | one server | a cluster |
 |---|---|---|
-| hits | LanePool | ClusterLanes, one LanePool for each node |
-| ordinary commands (--share) | LanePool | ClusterShares, with the same pools |
+| hits; ordinary commands (--share) | LanePool | ClusterLanes, one LanePool for each node |
 | private connections | Target, MasterTarget | ClusterTarget |
 | state | Control | a Control for each node |
 """
@@ -31,12 +30,12 @@ from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
-from rlproxy.upstream.cluster.share import ClusterShares
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import SharedLane
+from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.server_parts import ServerParts
 
 OnServer = Callable[[Identification], None]
@@ -165,7 +164,7 @@ class OneServer:
 
     def close_idle(self) -> None:
         """Close what has been unused for a while; called regularly."""
-        self.pool.close_idle()
+        self.pool.close_idle(asyncio.get_running_loop().time() - IDLE_S)
 
     async def stop(self) -> None:
         """Close all lanes and the proxy's own connections."""
@@ -206,8 +205,7 @@ class ClusterUpstream:
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
-        self._shares = ClusterShares(self.cluster, self.nodes)
-        self.share_of = self._shares.share_of if config.shares else None
+        self.share_of = self._lanes.share_of if config.shares else None
         self._private = ClusterTarget(str(upstream), self.cluster, self._face, splits)
         self.target = self._private
         self.plain = HomeTarget(self.cluster, str(upstream))
@@ -288,9 +286,9 @@ class ClusterUpstream:
 
     def close_idle(self) -> None:
         """Close what has been unused for a while; called regularly."""
-        self._lanes.close_idle()
-        self._shares.close_idle()
-        self._private.close_idle(self._loop.time())
+        now = self._loop.time()
+        self._lanes.close_idle(now - IDLE_S)
+        self._private.close_idle(now)
         self.nodes.close_left()
 
     async def stop(self) -> None:

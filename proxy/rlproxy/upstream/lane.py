@@ -80,6 +80,26 @@ class LaneKey(NamedTuple):
         return _KINDS[self.kind]
 
 
+class PooledLane(Lane):
+    """A lane that a pool keeps by its key.
+
+    refused: Redis does not accept the identity any more.
+    """
+
+    def __init__(self, key: LaneKey) -> None:
+        super().__init__()
+        self.key = key
+        self.refused = False
+
+    def idle(self, since: float) -> bool:
+        """Return whether it is unused since loop time `since`, and owes no reply."""
+        raise NotImplementedError
+
+    def retire(self) -> None:
+        """Close for good. Sessions get another lane from the pool."""
+        self.retired = True
+
+
 @dataclass
 class LaneContext:
     """What the lanes to one server have in common.
@@ -100,21 +120,18 @@ class LaneContext:
     clock: Callable[[], float]
 
 
-class SharedLane(Lane):
+class SharedLane(PooledLane):
     """The lane of one identity: a connection that is opened on demand, and again when lost.
 
     number: see ScriptCalls; no two lanes have the same.
-    refused: Redis does not accept the identity any more.
     """
 
     def __init__(self, context: LaneContext, key: LaneKey, number: int) -> None:
-        super().__init__()
-        self.key = key
+        super().__init__(key)
         self.number = number
         self._kind: int = key.kind
         self._context = context
         self.used_at: float = context.loop.time()
-        self.refused = False
         self._open = False  # or being opened
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
@@ -484,7 +501,7 @@ class SharedLane(Lane):
         return self._kind != HITS or not self._inflight
 
     def idle(self, since: float) -> bool:
-        """Return whether it is unused since loop time `since`, and owes no reply."""
+        """See PooledLane.idle()."""
         return self.used_at < since and self.unanswered() == 0
 
     def retry(self) -> None:
@@ -492,8 +509,8 @@ class SharedLane(Lane):
         self._retry_at = 0.0
 
     def retire(self) -> None:
-        """Close for good. Sessions get another lane from the pool."""
-        self.retired = True
+        """See PooledLane.retire()."""
+        super().retire()
         self._abort()
 
 

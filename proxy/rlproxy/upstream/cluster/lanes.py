@@ -23,16 +23,18 @@ from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import slot_of_bulk
-from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import LaneOwner, NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
+from rlproxy.upstream.cluster.share import ClusterShare
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of
-from rlproxy.upstream.lane import settle, touch
-from rlproxy.upstream.lane_pool import IDLE_S, at_limit
+from rlproxy.upstream.lane import HITS, LaneKey, PooledLane, settle, touch
+from rlproxy.upstream.lane_pool import Pool
 
 TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
@@ -76,16 +78,16 @@ class Drain:
         self.since: float = since
 
 
-class ClusterLane(Lane, LaneOwner):
+class ClusterLane(PooledLane, LaneOwner):
     """The lane of one identity to a cluster, as sessions see it.
 
     Its `room` stays as it is: where a node's lane has none, only the calls for this node wait.
     """
 
-    def __init__(self, lanes: ClusterLanes, identity: Identity) -> None:
-        super().__init__()
-        self.identity = Identity(*identity.key())
-        self.room = lanes.max_lane_hits
+    def __init__(self, lanes: ClusterLanes, key: LaneKey) -> None:
+        super().__init__(key)
+        self.identity = Identity(key.user, key.password, key.db)
+        self.room = lanes.nodes.settings.max_lane_hits
         self._all = lanes
         self._cluster = lanes.cluster
         self._loop = lanes.loop
@@ -94,7 +96,6 @@ class ClusterLane(Lane, LaneOwner):
         self._by_address: dict[Address, NodeLane] = {}
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
-        self._refused = False
         self._opening_since: float = self._loop.time()
         self._ticking = False  # whether there is a queue or a drain
         self._tick_soon: Callable[[], None] = self._tick
@@ -149,7 +150,7 @@ class ClusterLane(Lane, LaneOwner):
         It is ready once those to all masters are that answer, and accept the identity. A master
         that accepts connections and does not answer is waited for at most as long as for a hit.
         """
-        if self._refused:
+        if self.refused:
             return
         ready = opening = refused = 0
         for index, lane in enumerate(self._by_shard):
@@ -166,7 +167,7 @@ class ClusterLane(Lane, LaneOwner):
             opening = 0
         self.ready = ready > 0 and opening == 0 and refused == 0
         if refused > 0:
-            self._all.forget(self)
+            self.give_up()
 
     # -- the topology -----------------------------------------------------------------------------
 
@@ -313,7 +314,7 @@ class ClusterLane(Lane, LaneOwner):
             latest = now
         elif lane is not None:
             if lane.refused:
-                self._all.forget(self)
+                self.give_up()
                 self.retired = True  # sessions with calls under way need not wait for it
             lane.wake()
         self._answer_late(lane, queue, latest, now, touched)
@@ -362,29 +363,26 @@ class ClusterLane(Lane, LaneOwner):
     # -- the end ----------------------------------------------------------------------------------
 
     def lanes(self) -> list[NodeLane]:
-        """Return its lanes to the nodes."""
+        """Return its lanes to the nodes. Forgets those to nodes that have left."""
+        found = self._by_address.items()
+        self._by_address = {at: lane for at, lane in found if not lane.retired}
         return list(self._by_address.values())
 
     def idle(self, since: float) -> bool:
-        """Return whether it is unused since loop time `since`, and owes no reply."""
+        """See PooledLane.idle()."""
         return not self._queues and all(lane.idle(since) for lane in self.lanes())
 
-    def forget_closed(self) -> None:
-        """Forget the lanes to nodes that have left."""
-        found = self._by_address.items()
-        self._by_address = {at: lane for at, lane in found if not lane.retired}
-
     def give_up(self) -> None:
-        """Take no more calls: a node does not accept the identity."""
-        self._refused = True
+        """Take no more calls: a node does not accept the identity. Others get another lane."""
+        self.refused = True
         self.ready = False
         for lane in self.lanes():
             if lane.unanswered() == 0:
                 lane.retire()
 
     def retire(self) -> None:
-        """Close for good. Sessions get another lane."""
-        self.retired = True
+        """See PooledLane.retire()."""
+        super().retire()
         self.ready = False
         for lane in self.lanes():
             lane.retire()
@@ -401,8 +399,8 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
     return str(lane.address), "no connection in time"
 
 
-class ClusterLanes:
-    """The cluster lanes of one process, by identity.
+class ClusterLanes(Pool[PooledLane]):
+    """The lanes of one process to a cluster, each with lanes to the masters.
 
     splits: RL.RESET of keys in several slots is split; else Redis refuses it.
     """
@@ -414,48 +412,37 @@ class ClusterLanes:
         loop: asyncio.AbstractEventLoop,
         splits: bool = True,
     ) -> None:
+        super().__init__()
         self.cluster = cluster
         self.nodes = nodes
         self.loop = loop
         self.splits = splits
-        self.max_lane_hits = nodes.settings.max_lane_hits
-        self._lanes: dict[tuple[bytes | None, bytes | None, int], ClusterLane] = {}
         cluster.on_change.append(self._changed)
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
         return self.nodes.settings.timeout_s or MOST_S
 
-    def lane_of(self, identity: Identity) -> Lane | None:
-        """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
-        key = identity.key()
-        lane = self._lanes.get(key)
-        if lane is None or lane.retired:
-            self._lanes.pop(key, None)
-            if at_limit([other[0] for other in self._lanes], key[0]):
-                return None
-            lane = self._lanes[key] = ClusterLane(self, identity)
-        return lane
+    def _made(self, key: LaneKey) -> PooledLane:
+        if key.kind == HITS:
+            return ClusterLane(self, key)
+        return ClusterShare(self.cluster, self.nodes, key)
 
     def _changed(self) -> None:
         self.nodes.follow()
-        for lane in list(self._lanes.values()):
-            lane.changed()
+        for lane in self.lanes():
+            if isinstance(lane, ClusterLane):
+                lane.changed()
 
-    # -- the end ----------------------------------------------------------------------------------
+    def close_idle(self, since: float) -> None:
+        """See Pool.close_idle(). To be called about once a second.
 
-    def forget(self, lane: ClusterLane) -> None:
-        """Remove a lane that will not be ready again. Further sessions try another one."""
-        key = lane.identity.key()
-        if self._lanes.get(key) is lane:
-            del self._lanes[key]
-        lane.give_up()
-
-    def close_idle(self) -> None:
-        """Close the lanes without calls for IDLE_S."""
-        since = self.loop.time() - IDLE_S
-        for key, lane in list(self._lanes.items()):
-            lane.forget_closed()
-            if lane.idle(since):
-                del self._lanes[key]
-                lane.retire()
+        It closes also the lanes for ordinary commands to a silent node that is no master any more,
+        which may never reply. And it bounds how often an identity that a node refuses is tried
+        again.
+        """
+        for node in self.nodes.all():
+            silent_s = self.loop.time() - node.circuit.last_reply_at
+            is_master = node.address in self.cluster.map.index
+            node.pool.close_shares(since, used=not is_master and silent_s >= GONE_S)
+        super().close_idle(since)

@@ -8,38 +8,30 @@ The lanes are those of each node's LanePool. No command waits here.
 
 from __future__ import annotations
 
-from typing import Final
-
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
-from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
-from rlproxy.upstream.lane import LaneKey, SharedLane
-from rlproxy.upstream.lane_pool import at_limit
-
-PROTOCOLS: Final = (2, 3)
+from rlproxy.upstream.lane import LaneKey, PooledLane, SharedLane
 
 
-class ClusterShare(Lane):
+class ClusterShare(PooledLane):
     """The lanes of one identity to the masters of a cluster, for reads or for writes.
 
     It is always ready: chosen() decides about each command.
     """
 
     def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:
-        super().__init__()
+        super().__init__(key)
         self.ready = True
         self._cluster = cluster
         self._nodes = nodes
         self._identity = Identity(key.user, key.password, key.db)
-        self._protocol: int = key.protocol
-        self._kind: int = key.kind
         self._map: SlotMap = cluster.map
         self._lanes: list[SharedLane | None] = [None] * len(self._map.shards)  # by index in the map
         self._splitter = CommandSplitter()
@@ -81,12 +73,12 @@ class ClusterShare(Lane):
         lane = self._lanes[index]
         if lane is None or lane.retired:
             node = self._nodes.of(self._map.shards[index].address)
-            lane = node.pool.share_of(self._identity, self._protocol, self._kind)
+            lane = node.pool.share_of(self._identity, self.key.protocol, self.key.kind)
             self._lanes[index] = lane
         return lane
 
-    def forget_closed(self) -> bool:
-        """Forget the lanes that will not be ready again. Returns whether none is left."""
+    def idle(self, since: float) -> bool:
+        """See PooledLane.idle(). Forgets the lanes that will not be ready again."""
         for index, lane in enumerate(self._lanes):
             if lane is not None and (lane.retired or lane.refused):
                 self._lanes[index] = None
@@ -98,39 +90,3 @@ class ClusterShare(Lane):
 
     def wake(self) -> None:
         """See Lane.wake(): there is nothing to do."""
-
-
-class ClusterShares:
-    """The shared connections for ordinary commands of one process, by identity."""
-
-    def __init__(self, cluster: Cluster, nodes: Nodes) -> None:
-        self._cluster = cluster
-        self._nodes = nodes
-        self._shares: dict[LaneKey, ClusterShare] = {}
-
-    def share_of(self, identity: Identity, protocol: int, kind: int) -> Lane | None:
-        """Return the lanes of `identity`, made if needed; see LanePool.share_of()."""
-        if protocol not in PROTOCOLS:
-            return None
-        key = LaneKey(*identity.key(), kind, protocol)
-        share = self._shares.get(key)
-        if share is None:
-            if at_limit([other.user for other in self._shares], key.user):
-                return None
-            share = self._shares[key] = ClusterShare(self._cluster, self._nodes, key)
-        return share
-
-    def close_idle(self) -> None:
-        """Close the lanes without calls for IDLE_S. To be called about once a second.
-
-        It closes also those to a silent node that is no master any more, which may never reply. And
-        it bounds how often an identity that a node refuses is tried again.
-        """
-        for node in self._nodes.all():
-            silent_s = node.pool.context.loop.time() - node.circuit.last_reply_at
-            is_master = node.address in self._cluster.map.index
-            node.pool.close_shares(used=not is_master and silent_s >= GONE_S)
-        for key, share in list(self._shares.items()):
-            if share.forget_closed():
-                share.retired = True
-                del self._shares[key]

@@ -26,7 +26,7 @@ from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import LaneContext
-from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.lane_pool import IDLE_S, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
 from tests.unit.upstream.test_lane import (
@@ -158,6 +158,7 @@ class Bench:
         nodes = SimpleNamespace(
             settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
             of=lambda address: self.by_address[address],
+            all=list,
             follow=lambda: None,
         )
         self.lanes = ClusterLanes(cast("Cluster", self.cluster), cast("Nodes", nodes), loop)
@@ -454,7 +455,7 @@ def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
 
 def test_a_lane_that_closed_as_idle_is_replaced(bench: Bench) -> None:
     bench.loop.now += 61.0
-    bench.lanes.close_idle()
+    bench.lanes.close_idle(bench.loop.now - IDLE_S)
     bench.loop.turns()
     assert bench.lane.retired
     lane = bench.lanes.lane_of(Identity(None, None, 0))

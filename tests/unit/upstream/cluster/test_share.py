@@ -13,9 +13,9 @@ from rlproxy.session.call import Call, Caller, Lane, shared
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import GONE_S
+from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.cluster.share import ClusterShares
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.lane import LaneKey
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
@@ -83,18 +83,21 @@ class Bench:
         self.cluster = FakeCluster()
         self.cluster.routes = Routes(COMMANDS)  # type: ignore[attr-defined]
         self.a, self.b = (SharingNode(self.cluster, each, self.loop) for each in (A, B))
-        self.shares = ClusterShares(cast("Cluster", self.cluster), cast("Nodes", self))
+        self.lanes = ClusterLanes(cast("Cluster", self.cluster), cast("Nodes", self), self.loop)
         self.client = Client()
         self.opened = 0  # connections whose handshake is over
 
     def of(self, address: object) -> SharingNode:
         return self.a if address == A else self.b
 
+    def follow(self) -> None:
+        """Do nothing: both nodes exist."""
+
     def all(self) -> list[SharingNode]:
         return [self.a, self.b]
 
     def share(self, kind: int = c.SHARED_READ, protocol: int = 2) -> Lane:
-        lane = self.shares.share_of(ME, protocol, kind)
+        lane = self.lanes.share_of(ME, protocol, kind)
         assert lane is not None
         return lane
 
@@ -113,6 +116,10 @@ class Bench:
             self.loop.wires[self.opened].protocol.data_received(reply)
             self.opened += 1
         self.loop.turns()
+
+    def sweep(self) -> None:
+        """Close what has been unused for IDLE_S."""
+        self.lanes.close_idle(self.loop.now - IDLE_S)
 
     def submit(self, words: bytes = GET) -> Call:
         """Send a read by the lane of the first node."""
@@ -188,14 +195,14 @@ def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
 def test_each_identity_protocol_and_kind_has_its_lanes(bench: Bench) -> None:
     other = Identity(b"me", b"other", 0)
     found = {
-        bench.shares.share_of(who, protocol, kind)
+        bench.lanes.share_of(who, protocol, kind)
         for who in (ME, other)
         for protocol in (2, 3)
         for kind in (c.SHARED_READ, c.SHARED_WRITE)
     }
     assert len(found) == 8 and None not in found
     assert bench.share() is bench.share()
-    assert bench.shares.share_of(ME, 4, c.SHARED_READ) is None
+    assert bench.lanes.share_of(ME, 4, c.SHARED_READ) is None
     assert bench.node_of(b"GET", b"k") is bench.a
     (lane,) = bench.a.pool.lanes()
     assert lane.key == LaneKey(b"me", b"pw", 0, c.SHARED_READ, 2)
@@ -203,7 +210,7 @@ def test_each_identity_protocol_and_kind_has_its_lanes(bench: Bench) -> None:
 
 def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
     lanes = [
-        bench.shares.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
+        bench.lanes.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
     ]
     assert sum(lane is not None for lane in lanes) == MAX_LANES_PER_USER
 
@@ -244,14 +251,14 @@ def test_a_command_that_did_not_run_goes_back(
 def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     bench.submit()
     bench.loop.now += IDLE_S + 1
-    bench.shares.close_idle()
+    bench.sweep()
     assert len(bench.a.pool.lanes()) == 1  # it owes a reply
     bench.answer(b"$1\r\nv\r\n")
     before = bench.share()
-    bench.shares.close_idle()
+    bench.sweep()
     assert len(bench.a.pool.lanes()) == 1
     bench.loop.now += IDLE_S + 1
-    bench.shares.close_idle()
+    bench.sweep()
     assert bench.a.pool.lanes() == [] and before.retired
     assert bench.share() is not before
     assert bench.node_of(b"GET", b"k") is bench.a
@@ -269,7 +276,7 @@ def test_a_silent_node_that_was_replaced_is_left(
     if not is_master:
         bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     bench.loop.now += silent_s
-    bench.shares.close_idle()
+    bench.sweep()
     bench.loop.turns()
     assert bench.client.lost == ([call] if cut else [])
     assert (bench.a.pool.lanes() == []) == cut
@@ -282,6 +289,6 @@ def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> N
     for _ in range(3):
         assert share.chosen(GET, b"k") is None
     assert bench.a.pool.lanes() == []
-    bench.shares.close_idle()
+    bench.sweep()
     assert share.retired
     assert bench.node_of(b"GET", b"k") is bench.a
