@@ -302,16 +302,21 @@ def test_readyz_reports_a_server_at_its_client_limit(
         assert problem(made, "")
 
 
-def test_a_replica_is_degraded_until_it_is_a_master(own_server: RedisServer) -> None:
+@pytest.mark.parametrize(
+    ("mode", "status", "text"), [("error", 503, ""), ("deny", 200, "degraded: ")]
+)
+def test_a_replica_is_a_problem_until_it_is_a_master(
+    own_server: RedisServer, mode: str, status: int, text: str
+) -> None:
     with (
-        started(*HERE, "--upstream", url(own_server)) as made,
+        started(*HERE, "--upstream", url(own_server), "--on-upstream-failure", mode) as made,
         own_server.raw() as server,
         Raw(made.port()) as client,
     ):
         answers(made, "/readyz", 200, r"ok\n")
         assert server.ask("REPLICAOF", "127.0.0.1", 1) == "OK"
-        wait_until(lambda: str(client.ask("RL.HIT", "k", 5, 60)).startswith("READONLY"), "it is")
-        answers(made, "/readyz", 200, r"degraded: .* it is a replica, which refuses hits")
+        client.ask("RL.HIT", "k", 5, 60)
+        answers(made, "/readyz", status, rf"{text}.* it is a replica, which refuses hits")
         assert problem(made, "replica")
         assert server.ask("REPLICAOF", "NO", "ONE") == "OK"
         answers(made, "/readyz", 200, r"ok\n")

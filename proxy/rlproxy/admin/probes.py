@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.observability.metrics import CLUSTER, FULL, UNREACHABLE
+from rlproxy.observability.metrics import CLUSTER, FULL, REPLICA, UNREACHABLE
 from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts, fresh
 
 UPSTREAM: Final = "upstream"
 EXCLUDABLE: Final = (UPSTREAM,)  # parts that /readyz?exclude=PART may leave out
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the proxy is never ready
+NO_HITS: Final = (FULL, REPLICA)  # kinds with which hits get the answer of --on-upstream-failure
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
@@ -79,11 +80,9 @@ def _problem(upstream: UpstreamFacts) -> str:
 
 
 def _is_unusable(facts: Facts) -> bool:
-    """Whether no new client is served well. A Redis without room is as one that is away: hits get
-    the answer of --on-upstream-failure.
-    """
+    """Whether no new client is served well."""
     kind = facts.upstream.kind
-    return kind in UNUSABLE or (kind == FULL and facts.on_upstream_failure == ERROR)
+    return kind in UNUSABLE or (kind in NO_HITS and facts.on_upstream_failure == ERROR)
 
 
 def _silence(one: Seen) -> str:

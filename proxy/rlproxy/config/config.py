@@ -289,6 +289,9 @@ def contradictions(config: Config) -> list[str]:
     servers = (upstream.address, *upstream.cluster)
     if any(_same(server, each) for server in servers for each in listen):
         found.append(f"--upstream: {upstream} is where the proxy itself listens (--listen)")
+    fixed = [(each.host, each.port, each.path) for each in listen if each.port or each.path]
+    if len(set(fixed)) < len(fixed):
+        found.append("--listen: one address is given twice")
     if not any(address.tls for address in listen):
         files = ("tls_cert", "tls_key", "tls_client_ca")
         found += _unused(config, files, "no address of --listen has TLS (tls:HOST:PORT)")

@@ -42,10 +42,17 @@ def test_defaults() -> None:
         ([*ACTIONS, "--proxy-protocol"], "--admin-actions: the admin process can't connect to"),
         ([*ACTIONS, *TLS, "--tls-client-ca", "x"], "--admin-actions: the admin process can't"),
         (["--proxy-protocol", "--listen", "unix:/s"], "--proxy-protocol: no address of --listen"),
+        (["--listen", "h:1", "--listen", "h:1"], "--listen: one address is given twice"),
+        (["--listen", "unix:/s", "--listen", "unix:/s"], "--listen: one address is given twice"),
     ],
 )
 def test_settings_that_contradict(argv: list[str], why: str) -> None:
     assert mistakes(*argv)[0].startswith(why)
+
+
+def test_free_ports_and_both_families_are_several_addresses() -> None:
+    for listen in (["127.0.0.1:0", "127.0.0.1:0"], ["0.0.0.0:7000", "[::]:7000"]):
+        load(*(word for each in listen for word in ("--listen", each)))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_options_of_a_cluster() -> None:
         (),
         ("--proxy-protocol", "--listen", ":1", "--listen", "unix:/s"),
         (*TLS, "--tls-client-ca", "x", "--tls-client-auth", "optional"),
-        (*TLS, "--tls-client-ca", "x", "--listen", ":1"),
+        (*TLS, "--tls-client-ca", "x", "--listen", ":2"),
     ],
 )
 def test_actions_need_one_address_without_header_and_certificate(argv: tuple[str, ...]) -> None:
