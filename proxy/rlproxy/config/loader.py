@@ -66,6 +66,9 @@ _OF_A_SERVICE: Final = re.compile(
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
+        # A password that contains a blank spans several words.
+        starred = without_password(message) if "@" in message else message
+        shown = " ".join(without_password(word) for word in starred.split(" "))
         _, _, unknown = message.partition("unrecognized arguments: ")
         first = unknown.split(" ")[0].partition("=")[0]
         hint = ""
@@ -73,7 +76,7 @@ class _Parser(argparse.ArgumentParser):
             hint = _similar(first, _FLAGS, "--")
         elif "://" in first:
             hint = "; the URL of Redis is given with --upstream"
-        raise ConfigError([without_password(message) + hint])
+        raise ConfigError([shown + hint])
 
 
 def parser() -> argparse.ArgumentParser:

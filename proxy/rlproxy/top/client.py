@@ -35,9 +35,9 @@ class Client:
         options: dict[str, Any] = {"protocol": 2, "password": password}
         options |= {"socket_timeout": TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
         self._redis = redis.Redis.from_url(url, **options)  # the URL overrides `options`
-        at: Any = self._redis.connection_pool.make_connection()
-        where = Address(path=at.path) if hasattr(at, "path") else Address(at.host, at.port)
-        self.where = str(where)
+        to: Any = self._redis.connection_pool.make_connection()
+        path = getattr(to, "path", "")
+        self.where = str(Address(path=path) if path else Address(to.host, to.port))
 
     def sample(self, keys: int) -> Sample:
         """Take a sample, with up to `keys` keys of each kind. Raises ConnectionError."""

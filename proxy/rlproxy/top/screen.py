@@ -85,9 +85,8 @@ class View:
     def _head(self, width: int) -> Text:
         stats, numbers, rates = self.sample.stats, self.sample.numbers, self.rates
         up = timedelta(seconds=int(min(numbers["uptime_in_seconds"], 1e9)))
-        text = Text.assemble(
-            (f"rlproxy {stats.get('version')}", "bold"), f" at {self.client.where}"
-        )
+        name = f"rlproxy {stats.get('version')}", "bold"
+        text = Text.assemble(name, f" at {self.client.where}")
         text.append(f", workers {numbers['workers']:g}, up {up}\n")
         if self.trouble:
             age_s = monotonic() - self.sample.at
@@ -157,7 +156,8 @@ def once(client: Client, interval_s: float) -> None:
 def live(client: Client, interval_s: float) -> None:
     """Show the view until the user ends it. Raises ConnectionError if there is no first sample."""
     view, keys = View(client), sys.stdin.fileno()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # the shell would show the view's screen
     kept, due = termios.tcgetattr(keys), monotonic() + interval_s
     try:
