@@ -15,10 +15,7 @@ from tests.conformance.compare import (
     name_of,
     refused,
 )
-from tests.conftest import ON_EVERY_ENGINE
 from tests.harness import Proxy, RedisServer, command
-
-pytestmark = ON_EVERY_ENGINE
 
 PING = command("PING")
 

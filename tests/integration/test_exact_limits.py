@@ -37,7 +37,7 @@ from tests import harness
 from tests.harness import RedisServer
 from tests.integration.load_clients import KINDS, LoadClient, foreign_loaders, python_loaders
 
-SECONDS = 3
+SECONDS = 6
 MANY = 5000  # refusals suffice
 CONNECTIONS = 64
 LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ ([^\]]+)\] (.*)")

@@ -86,11 +86,10 @@ def test_option(
     if flag != "--upstream":
         assert load(**{variable(flag): ""}) == load()
     others = {each.name for each in dataclasses.fields(Config)} - {field}
-    default = dict(zip(also[::2], also[1::2], strict=True))
+    made, default = load(flag, text, *also), load()
     for option in OPTIONS:
-        if option.field in others and option.flag not in default:
-            made = load(flag, text, *also)
-            assert getattr(made, option.field) == getattr(load(), option.field)
+        if option.field in others and option.flag not in also:
+            assert getattr(made, option.field) == getattr(default, option.field)
 
 
 @pytest.mark.parametrize("flag", [row[0] for row in GIVEN])

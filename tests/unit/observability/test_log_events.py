@@ -81,7 +81,7 @@ def lines_of(path: Path) -> Iterator[Line]:
         if not isinstance(node, ast.Call):
             continue
         name, args = ast.unparse(node.func).rpartition(".")[2], node.args
-        if name == "_made":  # lines of the log's own handler
+        if ast.unparse(node.func) == "_made":  # lines of the log's own handler
             level, args = ast.unparse(args[0]).partition(".")[2].lower(), args[1:]
         elif ast.unparse(node.func).partition(".")[0] == "log" and name in LEVELS:
             level = name
