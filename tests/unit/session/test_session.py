@@ -308,6 +308,7 @@ def test_malformed_replies_are_passed_on() -> None:
 # -- the bound on slots ----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_too_many_replies_to_follow() -> None:
     bench = opened()
     pair = bulks(b"SELECT", b"0") + PING
@@ -318,6 +319,7 @@ def test_too_many_replies_to_follow() -> None:
     assert bench.answer(FIVE) == FIVE
 
 
+@pytest.mark.heavy
 def test_no_local_error_is_lost_among_too_many() -> None:
     bench = opened()
     before, many = reply_slots.MAX_SLOTS - 12, 20

@@ -156,6 +156,7 @@ class Crowded:
         ]
 
 
+@pytest.mark.heavy
 def test_backlogged_clients_share_the_hits_of_one() -> None:
     for count, each in ((1, MAX_CLIENT_HITS), (2, 32), (5, 12), (MAX_CLIENT_HITS, LEAST_HITS)):
         crowded = Crowded(count + 1)
