@@ -49,12 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.flaky(reason="...")')
 
 
-# For what the servers differ in.
-ON_EVERY_ENGINE = pytest.mark.parametrize("engine", sorted(harness.engines()), indirect=True)
-OLDEST_AND_NEWEST = sorted({min(harness.engines(), default=""), harness.one_engine() or ""} - {""})
-
-
-@pytest.fixture(scope="module", params=OLDEST_AND_NEWEST)
+@pytest.fixture(scope="module", params=harness.OLDEST_AND_NEWEST)
 def engine(request: pytest.FixtureRequest) -> str:
     """The oldest server and the newest in turn; each installed one with ON_EVERY_ENGINE."""
     return str(request.param)

@@ -80,10 +80,16 @@ def one_engine() -> str | None:
     return "valkey-9.1" if "valkey-9.1" in found else found[-1] if found else None
 
 
+def _on(names: set[str | None]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("engine", sorted(filter(None, names)), indirect=True)
+
+
+# Servers of the tests without a mark.
+OLDEST_AND_NEWEST = sorted(filter(None, {min(engines(), default=None), one_engine()}))
 # For tests of the proxy alone, where each server does the same.
-ON_ONE_ENGINE = pytest.mark.parametrize(
-    "engine", [name for name in [one_engine()] if name], indirect=True
-)
+ON_ONE_ENGINE = _on({one_engine()})
+# For what the servers differ in.
+ON_EVERY_ENGINE = _on({*engines()})
 
 
 @dataclass

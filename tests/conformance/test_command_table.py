@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rlproxy.resp import commands
 
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import RedisServer
+from tests.harness import ON_EVERY_ENGINE, RedisServer
 
 # In READS although the server flags them otherwise or not at all: none of them changes data.
 NOT_FLAGGED = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 
 from tests.conformance.compare import Bench, Swap, case
-from tests.conftest import ON_EVERY_ENGINE
 from tests.fuzz import differential
 from tests.fuzz.differential import Differential, Stream, stream
-from tests.harness import command
+from tests.harness import ON_EVERY_ENGINE, command
 
 STREAMS = 40
 

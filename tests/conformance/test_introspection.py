@@ -10,8 +10,7 @@ import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.resp.replies import ReplyFramer
 
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
+from tests.harness import DEADLINE_S, ON_EVERY_ENGINE, Proxy, Raw, RedisServer, command
 from tests.unit.session.entries import split
 
 OURS = {b"$%d\r\n%b\r\n" % (len(entry.name), entry.name) for entry in ENTRIES}

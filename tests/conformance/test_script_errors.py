@@ -10,8 +10,7 @@ import pytest
 
 from tests import harness
 from tests.conformance.compare import SCRIPT_NAMES, rewritten
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import ON_EVERY_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 
 pytestmark = ON_EVERY_ENGINE
 

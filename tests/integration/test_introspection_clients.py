@@ -27,8 +27,7 @@ from redis.cluster import RedisCluster
 from rlproxy.ratelimit.command_entries import ENTRIES
 
 from tests import harness
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import DEADLINE_S, Proxy, RedisServer, wait_until
+from tests.harness import DEADLINE_S, ON_EVERY_ENGINE, Proxy, RedisServer, wait_until
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
 NAMES = [entry.name.decode() for entry in ENTRIES]

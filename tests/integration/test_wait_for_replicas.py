@@ -18,8 +18,7 @@ from tests.conformance.routing_support import (
     lane_calls,
     names,
 )
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.harness import DEADLINE_S, ON_EVERY_ENGINE, Proxy, Raw, RedisServer, command, wait_until
 from tests.info import blocked_clients
 from tests.processes import paused
 

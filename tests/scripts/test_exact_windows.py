@@ -14,8 +14,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import ON_ONE_ENGINE, RedisServer
+from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 

@@ -22,8 +22,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import ON_ONE_ENGINE
+from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at, script_of
 from tests.scripts.string_models import (
     MODELS,

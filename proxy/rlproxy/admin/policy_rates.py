@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
 from rlproxy.ratelimit.outcomes import OUTCOMES, REFUSED, REFUSED_LOCALLY, SHADOW_REFUSED
@@ -14,9 +14,19 @@ MARKS: Final = 3  # marks that are kept; rates count from the oldest
 _NONE: Final = PolicyHits(False, [0] * len(OUTCOMES))
 
 
-# A policy's name, whether it is in shadow, and its hits per second: of all outcomes; refused, also
-# by the denial cache; refused in shadow, and answered as admitted.
-PolicyRate = tuple[str, bool, float, float, float]
+class PolicyRate(NamedTuple):
+    """The hits of one policy per second.
+
+    hits: of all outcomes.
+    refused: by Redis and by the denial cache.
+    shadow_refused: refused by the policy in shadow, and answered as admitted.
+    """
+
+    name: str
+    shadow: bool
+    hits: float
+    refused: float
+    shadow_refused: float
 
 
 class PolicyRates:
@@ -45,13 +55,13 @@ class PolicyRates:
         at, hits = self._last
         began, before = self._marks[0] if self._marks else self._last
         span_s = max(at - began, 1.0)
-        rates: list[PolicyRate] = []
+        rates = []
         for name, found in hits.items():
             if any(found.counts):
                 pairs = zip(_columns(found), _columns(before.get(name, _NONE)), strict=True)
-                all_s, refused_s, shadow_s = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append((name, found.shadow, all_s, refused_s, shadow_s))
-        rates.sort(key=lambda rate: (-rate[2], -sum(hits[rate[0]].counts), rate[0]))
+                per_second = (max(0, now - then) / span_s for now, then in pairs)
+                rates.append(PolicyRate(name, found.shadow, *per_second))
+        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
         return rates[:number]
 
 

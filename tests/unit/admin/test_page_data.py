@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
+from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
@@ -39,7 +40,7 @@ SAMPLES: Samples = {
 def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
-    policies = [("login", False, 2.504, 1.0, 0.0), ("new", True, 1.0, 0.0, 0.5)]
+    policies = [PolicyRate("login", False, 2.504, 1.0, 0.0), PolicyRate("new", True, 1.0, 0.0, 0.5)]
     found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies, ["a\n"])
     return json.loads(json.dumps(found, allow_nan=False))
 

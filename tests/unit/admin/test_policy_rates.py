@@ -43,7 +43,7 @@ def test_policies_without_hits_now_follow_by_their_sums() -> None:
     old = {"few": {"admitted": 1}, "many": {"admitted": 9}, "also": {"admitted": 1}}
     rates.add(100.0, policies(**old))
     rates.add(102.0, policies(**old, now={"admitted": 1}))
-    assert [name for name, *_ in rates.busiest(9)] == ["now", "many", "also", "few"]
+    assert [rate.name for rate in rates.busiest(9)] == ["now", "many", "also", "few"]
 
 
 def test_rates_cover_some_seconds() -> None:
@@ -51,17 +51,17 @@ def test_rates_cover_some_seconds() -> None:
     for second in range(200):
         rates.add(float(second), policies(login={"admitted": max(0, second - 100)}))
         if second > 100 + MARKS * MARK_S:
-            assert rates.busiest(1)[0][2] == 1.0
+            assert rates.busiest(1)[0].hits == 1.0
     rates.add(200.0, policies(login={"admitted": 99}))
-    assert 0 < 1 - rates.busiest(1)[0][2] < 0.2
+    assert 0 < 1 - rates.busiest(1)[0].hits < 0.2
 
 
 def test_rates_begin_again_when_a_clock_was_set_or_a_counter_fell() -> None:
     rates = PolicyRates()
     rates.add(100.0, policies(login={"admitted": 50}))
     rates.add(102.0, policies(login={"admitted": 10}))
-    assert rates.busiest(1)[0][2] == 0.0
+    assert rates.busiest(1)[0].hits == 0.0
     rates.add(50.0, policies(login={"admitted": 60}))
-    assert rates.busiest(1)[0][2] == 0.0
+    assert rates.busiest(1)[0].hits == 0.0
     rates.add(52.0, policies(login={"admitted": 62}))
-    assert rates.busiest(1)[0][2] == 1.0
+    assert rates.busiest(1)[0].hits == 1.0

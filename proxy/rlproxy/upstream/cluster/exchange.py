@@ -188,7 +188,7 @@ class Exchange(LinkOwner):
         """See LinkOwner."""
         if frame[0] != 45:
             self.logged_in = True
-        if frame[0] == 45 and not request.dropped:
+        elif not request.dropped:
             refused = request.refused or self.redirects.take
             frame = refused(link.address, request, frame)
             if not frame:

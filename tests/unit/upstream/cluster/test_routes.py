@@ -13,8 +13,7 @@ from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
-from tests.conftest import ON_EVERY_ENGINE
-from tests.harness import RedisServer, command
+from tests.harness import ON_EVERY_ENGINE, RedisServer, command
 
 
 def keyed(name: str, first: int = 1, last: int = 1, step: int = 1) -> object:
