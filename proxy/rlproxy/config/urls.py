@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
@@ -17,6 +18,9 @@ _SCHEMES: Final = (
     *("redis", "rediss", "unix"),
     *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
 )
+# The parts of a URL behind its scheme: credentials, hosts, path, query, fragment. urllib.parse
+# accepts no IPv6 address behind another host.
+_PARTS: Final = re.compile(r"://(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(#?)")
 # The parameters of URLs, by kind.
 _PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
@@ -148,24 +152,23 @@ def parse_upstream(url: str) -> Upstream:
         return Upstream(None)
     if url.lower() == "embedded:cluster":
         return Upstream(None, masters=EMBEDDED_MASTERS)
-    if scheme not in _SCHEMES or "://" not in url:
+    parts = _PARTS.match(url, len(scheme))
+    if scheme not in _SCHEMES or parts is None:
         raise ValueError(
             "expected redis://HOST[:PORT], rediss://..., unix:///PATH, "
             "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., or "
             "embedded: with nothing behind it, or embedded:cluster"
         )
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # its message contains the password
-        raise ValueError("the host is not valid") from None
-    if "@" in parts.path or "@" in parts.query or parts.fragment:
+    login, hosts, path, parameters, fragment = parts.groups("")
+    if "@" in path + parameters or fragment:
         raise ValueError("in a password, '/', '?', '#' and '@' are written %2F, %3F, %23 and %40")
-    user = unquote(parts.username) if parts.username else None
-    password = unquote(parts.password) if parts.password is not None else None
-    if user is not None and password is None:
+    name, colon, secret = login.partition(":")
+    if name and not colon:
         raise ValueError("a user without a password")
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    hosts, path = parts.netloc.rpartition("@")[2], unquote(parts.path)
+    user = unquote(name) or None
+    password = unquote(secret) if colon else None
+    query = dict(parse_qsl(parameters, keep_blank_values=True))
+    path = unquote(path)
     kind = scheme.rpartition("+")[2]
     if kind == "sentinel":
         place = _behind_sentinels(hosts, path, query)
@@ -236,9 +239,14 @@ def _hosts(text: str, default_port: int) -> list[Address]:
 
 def _host(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
-        return text[1:-1]
+        try:
+            return str(IPv6Address(text[1:-1]))
+        except ValueError:
+            raise ValueError("the host is not valid") from None
     if ":" in text:
         raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
+    if re.search(r"[^!-~]", text):
+        raise ValueError("the host is not valid")
     return text
 
 

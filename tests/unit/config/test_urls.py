@@ -126,7 +126,21 @@ def test_listen(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "h", "h:", ":", "h:x", "h:65536", "h:-1", "h:+1", "h: 1", "::1:6380", "unix:", "h:\u0661"],
+    [
+        "",
+        "h",
+        "h:",
+        ":",
+        "h:x",
+        "h:65536",
+        "h:-1",
+        "h:+1",
+        "h: 1",
+        "[h]:1",
+        "::1:6380",
+        "unix:",
+        "h:\u0661",
+    ],
 )
 def test_wrong_listen(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
@@ -185,6 +199,10 @@ WRONG_URLS = [
     "redis://h#x",
     "redis://bob@h",
     "redis://[::1",
+    "redis://[h]",
+    "redis://h h",
+    "redis:x://h",
+    "redis://a,[::1]b",
     "unix://",
     "unix://h/tmp/s",
     "unix:///s?db=x",
