@@ -765,6 +765,8 @@ class ReplyChecker:
             return "which is another limit or remaining"
         if reply[3] < 1:
             return "which is no time to wait"
+        if before[1] == after[1] and before[4] == 0 and reply[4] != 0:
+            return "with a reset of a limit that is as if never used"
         late_us = 1000 + self._slowest_us
         # the reset belongs to the limit it names: times of another limit differ
         if before[1] != after[1]:
@@ -788,6 +790,7 @@ def cases(algorithm: str) -> list[Words]:
         words += [(2, 1100, "MS", "BURST", 3), (3, "1.5", "BURST", 1, "PENALTY", "0.6")]
     if b"GAP" in limiter.options:
         words += [(5, 2000, "GAP", 700, "MS"), (3, "1.5", "GAP", "0.6", "PENALTY", "0.8")]
+        words += [(9, 3, "GAP", "1.5", "AND", 2, "0.05")]  # its reset_after soon is 0
         words += [(3, "1.6", "AND", 1, "0.6"), (1, 600, "AND", 2, 1500, "MS", "AND", 9, 9000)]
     made: list[Words] = [
         ("RL.HIT", f"{algorithm}:{index}", *rule, "ALGO", algorithm)

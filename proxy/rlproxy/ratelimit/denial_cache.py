@@ -115,7 +115,7 @@ class Denial:
         unit_us = self.rule.unit_us
         age_us = max(0, int((now - self._replied_at) * _MICROSECONDS))
         retry = max(1, -((age_us - self._retry_us) // unit_us))
-        reset = max(1, -((age_us - self._reset_us) // unit_us))
+        reset = max(0, -((age_us - self._reset_us) // unit_us))
         reply = encoding.five(1, self._limit, self._remaining, retry, reset)
         self._reply = encoding.admitted(reply) if shadow(self.rule.row) else reply
         until_us = min(

@@ -53,8 +53,8 @@ def model(found: list[int], sent_at: float, replied_at: float, unit_us: int, now
     if Fraction(now) >= Fraction(sent_at) + lives:
         return b""
     age_us = max(0, int((Fraction(now) - Fraction(replied_at)) * SECOND))
-    times = [max(1, -(-(time_us - age_us) // unit_us)) for time_us in found[3:5]]
-    return r.five(1, found[1], found[2], times[0], times[1])
+    retry, reset = [-(-(time_us - age_us) // unit_us) for time_us in found[3:5]]
+    return r.five(1, found[1], found[2], max(1, retry), max(0, reset))
 
 
 @settings(max_examples=300, deadline=None)
@@ -151,10 +151,17 @@ def test_unchanged_reply_is_the_same_object() -> None:
     assert denial.answer(0.5) == denial.answer(0.75) != first
 
 
-def test_times_in_replies_are_at_least_one() -> None:
+def test_retry_after_is_at_least_one() -> None:
     """The script may run long after the call was sent, and its reply may be late."""
     denial = opened([1, 5, 0, 10, 10, 900_000], 0.0, 0.25)
-    assert integers(denial.answer(0.5)) == [1, 5, 0, 1, 1]
+    assert integers(denial.answer(0.5)) == [1, 5, 0, 1, 0]
+
+
+def test_reset_after_stays_zero_where_a_gap_alone_refuses() -> None:
+    """The reply is about the limit with the least remaining, which may be as if never used."""
+    denial = opened([1, 2, 2, 50 * SECOND, 0, 50 * SECOND], 0.0, 0.0)
+    assert integers(denial.answer(0.0)) == [1, 2, 2, 50, 0]
+    assert denial.answer(0.5) is denial.answer(0.0)
 
 
 def test_times_age_from_the_reply_and_the_lifetime_from_the_sending() -> None:
