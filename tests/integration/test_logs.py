@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlproxy.session.circuit_breaker import MOST_LOGGED
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
 from tests.integration.started import Started, children, started
@@ -131,6 +132,22 @@ def test_workers_name_themselves(own_server: RedisServer) -> None:
         assert died["worker"] in (1, 2)
         assert died["reason"] == "was killed by SIGKILL"
         wait_for_event(made, event="worker_serves", worker=died["worker"])
+
+
+def test_clients_that_kill_connections_cause_few_lines(own_server: RedisServer) -> None:
+    lost = "the proxy's own connection was lost"
+    with started(*words(own_server), env=JSON) as made, Raw(port(made)) as raw:
+        killed: list[object] = []
+
+        def kills_many() -> bool:
+            """The only other connection is that of the proxy itself."""
+            killed.append(raw.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+            return killed.count(1) > 6 * MOST_LOGGED
+
+        wait_until(kills_many, "the proxy's own connection is killed again and again")
+        logged = [each for each in objects(made) if each["event"].startswith("redis_")]
+        assert 1 <= len([each for each in logged if lost in each["message"]]) <= MOST_LOGGED
+        assert len(logged) <= 2 * MOST_LOGGED  # each line with its end
 
 
 def test_sighup_changes_the_level(own_server: RedisServer, tmp_path: Path) -> None:

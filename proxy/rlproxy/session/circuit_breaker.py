@@ -18,7 +18,7 @@ from typing import Final
 from rlproxy.session.call import nothing
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-MOST_LOGGED: Final = 5  # outages logged per LOGGED_S
+MOST_LOGGED: Final = 5  # outages logged per LOGGED_S, those of the control connection included
 LOGGED_S: Final = 60.0  # seconds
 
 
@@ -112,12 +112,16 @@ class CircuitBreaker:
         self.why = why
         self.counts.opened += 1
         self._without = self.counts.without()
+        self.logged = self.may_log(now)
+        self.on_open()
+
+    def may_log(self, now: float) -> bool:
+        """Return whether to log an outage, and count it if so: MOST_LOGGED per LOGGED_S."""
         if now - self._logged_since >= LOGGED_S:
             self._logged_since = now
             self._logged = 0
-        self.logged = self._logged < MOST_LOGGED
         self._logged += 1
-        self.on_open()
+        return self._logged <= MOST_LOGGED
 
     def _close(self, now: float) -> None:
         self.open = False

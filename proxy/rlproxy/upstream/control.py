@@ -205,7 +205,8 @@ class Control:
         if self.kind == UNREACHABLE and self.reached and (closed or late):
             # A load balancer without a server, a port that speaks TLS, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
-        if (self.reached or lacks(error)) and not (self._circuit.open or self.warned):
+        unlogged = (self.reached or lacks(error)) and not (self._circuit.open or self.warned)
+        if unlogged and self._circuit.may_log(self._loop.time()):
             self.warned = True
             log.warning(
                 "redis_unreachable",
@@ -230,7 +231,7 @@ class Control:
         elif not self.problem and (self.warned or self._logged):
             text = "Redis at {address}: the proxy's own connection works again"
             log.warning("redis_back", text, address=where)
-        elif self._unexplained:
+        elif self._unexplained and self._circuit.may_log(self._loop.time()):
             text = "Redis at {address}: the proxy's own connection was lost; a new one works"
             log.warning("redis_back", text, address=where)
         self._logged = self.problem

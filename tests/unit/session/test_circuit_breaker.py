@@ -80,8 +80,10 @@ def test_a_few_outages_a_minute_are_logged() -> None:
         logged.append(circuit.logged)
         circuit.replied(100.5 + number)
     assert logged == [True] * MOST_LOGGED + [False] * 3
+    assert not circuit.may_log(100.0 + MOST_LOGGED)
     circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
     assert circuit.logged
+    assert [circuit.may_log(101.0 + LOGGED_S) for _ in range(MOST_LOGGED)].count(True) == 4
 
 
 def test_pauses_double_up_to_a_bound_and_are_shortened_at_random() -> None:
