@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.resp.key_slot import key_slot
 
 from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
@@ -248,3 +249,22 @@ def test_invalidations_of_all_nodes(
         # Without one of the nodes, invalidations would be lost.
         module_cluster.owner_of_key(keys[0]).ask("CLIENT", "KILL", "TYPE", "normal")
         assert client_3.closes()
+
+
+def test_broadcast_invalidations_of_a_master_that_joins(
+    module_cluster: Cluster, cluster_proxy: BareClusterProxy
+) -> None:
+    slot = key_slot(b"moved")
+    owner = module_cluster.owner(slot)
+    with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
+        client.ask("HELLO", 3)
+        assert client.ask("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "moved") == "OK"
+        added = module_cluster.add_node()
+        try:
+            module_cluster.move_slot(slot, added)
+            wait_until(lambda: added.info("clients")["tracking_clients"] == "1", "it tracks")
+            assert other.ask("SET", "moved", 1) == "OK"
+            assert client.reply() == [b"invalidate", [b"moved"]]
+        finally:
+            module_cluster.move_slot(slot, owner)
+            module_cluster.remove_node(added)

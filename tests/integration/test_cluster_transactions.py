@@ -74,6 +74,13 @@ def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
     assert replies[36:] == ["OK", b"7"]
 
 
+@pytest.mark.parametrize("line", ["SELECT 0", "CLIENT SETNAME a", "CLIENT TRACKING on"])
+def test_no_command_in_a_transaction_changes_one_link_alone(client: Raw, line: str) -> None:
+    replies = all_replies(client, "MULTI", line, "EXEC", f"GET {KEY}")
+    assert "inside MULTI" in str(replies[1])
+    assert replies[2] == ABORTED
+
+
 def test_watch(client: Raw, cluster_proxy: BareClusterProxy) -> None:
     with cluster_proxy.raw() as other:
         assert client.ask("WATCH", KEY, SAME) == "OK"

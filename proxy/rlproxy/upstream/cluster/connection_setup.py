@@ -139,10 +139,17 @@ class ConnectionSetup:
                     if not exchange.links.is_home(link):
                         link.send(own(written))
                 if b"BCAST" in self.tracking:
-                    exchange.links.masters()  # each one sends the invalidations for its keys
+                    self._use_masters()
+                    exchange.follow(self._use_masters)
             return frame
 
         return self._alone(written, answered)
+
+    def _use_masters(self) -> None:
+        """Open a link to each master: with BCAST, it sends the invalidations for its keys."""
+        if b"BCAST" in self.tracking and not self._exchange.ended:
+            self._exchange.take_map()
+            self._exchange.links.masters()
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

@@ -34,7 +34,10 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
 # Commands that are never part of a transaction: they aren't for one node, or change the connection.
-_NOT_INSIDE: Final = (r.AUTH, r.HELLO, r.CLIENT_REPLY, r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE)
+_NOT_INSIDE: Final = (
+    *(r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY),
+    *(r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE),
+)
 # Commands that no node gets, at once or ever: Redis refuses them before a login.
 _ANSWERED_HERE: Final = (r.CLUSTER, r.OK, r.REFUSED, r.MULTI, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)

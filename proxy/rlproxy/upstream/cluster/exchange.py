@@ -65,6 +65,7 @@ class Exchange(LinkOwner):
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
+        self._follows: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
@@ -119,6 +120,13 @@ class Exchange(LinkOwner):
         if shown_id not in self.clients:
             self.clients[shown_id] = self
             self.at_end.append(partial(self.clients.pop, shown_id, None))
+
+    def follow(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change of the map, until the client ends."""
+        if changed not in self._follows:
+            self._follows.append(changed)
+            self.cluster.on_change.append(changed)
+            self.at_end.append(partial(self.cluster.on_change.remove, changed))
 
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""

@@ -155,9 +155,7 @@ class Subscriptions:
             return
         for link in self._others():
             self._send_copy(link, name, events)
-        if self._unfollow not in exchange.at_end:
-            exchange.cluster.on_change.append(self._changed)
-            exchange.at_end.append(self._unfollow)
+        exchange.follow(self._changed)
 
     def _others(self) -> list[Link]:
         """The links to all masters but home."""
@@ -186,9 +184,6 @@ class Subscriptions:
                 if events:
                     self._send_copy(link, name, events)
         exchange.flush()
-
-    def _unfollow(self) -> None:
-        self._exchange.cluster.on_change.remove(self._changed)
 
     def _subscribed(self) -> Link:
         """The link on which the client subscribes."""
