@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
+from tests import harness
 from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster, Node
 from tests.harness import Raw, ReplyError, command, wait_until
+from tests.info import calls
 
 ADDED_S = 10.0  # to the outage of the cluster itself; generous, the proxy adds milliseconds
 
@@ -168,6 +170,20 @@ def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: BareClusterProxy
         assert client.ask("ACL", "DELUSER", "everywhere") == 1
         for node in cluster.nodes:
             assert node.ask("ACL", "USERS") == [b"default"]
+
+
+def test_a_seed_that_belongs_to_another_cluster(cluster: Cluster, one_engine: str) -> None:
+    """Whose epoch is newer. So is that of a cluster that was given a former node's address."""
+    with Cluster(one_engine, masters=1) as used:
+        (node,), stranger = used.nodes, cluster.nodes[0]
+        assert stranger.newest_epoch() > node.newest_epoch()
+        with harness.proxy(f"{used.url},{stranger.address}") as proxy, proxy.raw() as client:
+            assert client.ask("SET", "key", 1) == "OK"
+            seen = calls(stranger, "cluster|slots")
+            # Queries come one after the other, so the proxy has acted on the first one.
+            wait_until(lambda: calls(stranger, "cluster|slots") >= seen + 2, "it is queried")
+            assert client.ask("SET", "key", 2) == "OK"
+            assert node.ask("GET", "key") == b"2"
 
 
 def test_no_node_is_up(one_engine: str) -> None:

@@ -176,7 +176,9 @@ class Cluster:
 
     async def _query(self, address: Address) -> View:
         target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
-        return await discovery.view(address, target, self._upstream, self.version)
+        found = await discovery.view(address, target, self._upstream, self.version)
+        found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
+        return found
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying, each time another one first."""

@@ -34,6 +34,7 @@ class View:
     map: the owners of the slots.
     healthy: whether the node counts the cluster as available.
     suspects: whether it misses a master, whose replica may take over soon.
+    foreign: whether it has no node in common with the present map: it is of another cluster.
     epoch: the cluster's current epoch as the node has it.
     version: of the node's server.
     problem, kind: the failure; see metrics.PROBLEMS. Empty if there is none.
@@ -47,10 +48,12 @@ class View:
     problem: str = ""
     kind: str = ""
     suspects: bool = False
+    foreign: bool = False
 
-    def rank(self) -> tuple[bool, bool, int, int]:
+    def rank(self) -> tuple[bool, bool, bool, int, int]:
         """Return the order of preference between views, the best one last."""
-        return (bool(self.map.shards), self.healthy, self.map.owned(), self.epoch)
+        known = not self.foreign
+        return (bool(self.map.shards), known, self.healthy, self.map.owned(), self.epoch)
 
 
 async def view(address: Address, target: Target, upstream: Upstream, known_version: str) -> View:
@@ -164,7 +167,7 @@ async def best_view(
                 found = task.result()
                 if best is None or found.rank() > best.rank():
                     best = found
-                if not (found.healthy and found.map.shards):
+                if found.foreign or not (found.healthy and found.map.shards):
                     continue
                 if found.epoch >= epoch and found.map.owned() >= slots:
                     return found

@@ -68,6 +68,14 @@ class SlotMap:
         """Return the number of slots that have an owner."""
         return SLOTS - self.owners.count(-1)
 
+    def meets(self, other: SlotMap) -> bool:
+        """Return whether a node is in both maps, by its id or its address."""
+        ids = {shard.id for shard in self.shards}
+        known = set(self.addresses())
+        return any(shard.id in ids for shard in other.shards) or not known.isdisjoint(
+            other.addresses()
+        )
+
     def with_owner(self, slot: int, address: Address) -> SlotMap:
         """Return the map after `slot` has moved to the node at `address`.
 

@@ -46,3 +46,11 @@ def test_all_slots_of_a_master_leave() -> None:
 def test_a_master_without_slots_leaves() -> None:
     after = slot_map({Shard("b", B): [(0, 16383)], Shard("a", A): []})
     assert after.lost(slot_map({Shard("b", B): [(0, 16383)]})) == {A: set()}
+
+
+def test_maps_of_one_cluster_have_a_node_in_common() -> None:
+    a, b, c = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
+    present = slot_map({Shard("a", a, (b,)): [(0, 16383)]})
+    assert present.meets(slot_map({Shard("a", c): [(0, 16383)]}))  # it has another address
+    assert present.meets(slot_map({Shard("b", b): [(0, 16383)]}))  # the replica was promoted
+    assert not present.meets(slot_map({Shard("c", c): [(0, 16383)]}))
