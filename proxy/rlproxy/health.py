@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.config.urls import DEFAULT_LISTEN, parse_listen, without_password
+from rlproxy.config.urls import DEFAULT_LISTEN, parse_running, without_password
 
 TIMEOUT_S: Final = 2.0
 
@@ -22,12 +22,12 @@ _HEADER: Final = b"PROXY UNKNOWN\r\n"
 def alive(address: str, header: bool = False) -> str:
     """Check that a server at `address` replies to PING, with any RESP reply.
 
-    address: as for --listen. The server's certificate is not verified.
+    address: as for --listen, or a URL. The server's certificate is not verified.
     header: whether a PROXY protocol header precedes the PING.
     Returns "" if it does, or if it requires a client certificate; otherwise the problem.
     """
     try:
-        where = parse_listen(address)
+        where = parse_running(address)
     except ValueError as error:
         return f"{without_password(address)}: {error}"
     family = socket.AF_UNIX if where.path else socket.AF_UNSPEC
@@ -37,7 +37,7 @@ def alive(address: str, header: bool = False) -> str:
             sock.settimeout(TIMEOUT_S)
             sock.connect(where.path)
         else:
-            sock = socket.create_connection((where.dialled().host, where.port), TIMEOUT_S)
+            sock = socket.create_connection((where.host, where.port), TIMEOUT_S)
         with sock:
             if header and not where.path:
                 sock.sendall(_HEADER)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     DEFAULT_LISTEN. With RLPROXY_PROXY_PROTOCOL=yes a PROXY header precedes the PING.
     """
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH]", file=sys.stderr)
+        print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH|URL]", file=sys.stderr)
         return 2
     listen = os.environ.get("RLPROXY_LISTEN", "").split()
     listen.sort(key=lambda address: address.startswith("tls:"))

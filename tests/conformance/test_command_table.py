@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.resp import commands
+from rlproxy.session.command_policy import SUBCOMMANDS
 
 from tests.harness import ON_EVERY_ENGINE, RedisServer
 
@@ -74,6 +75,16 @@ def test_every_command_is_in_exactly_one_list(redis_server: RedisServer) -> None
         if len(where) != 1:
             wrong[name] = where
     assert wrong == {}
+
+
+@ON_EVERY_ENGINE
+def test_every_subcommand_is_known(redis_server: RedisServer) -> None:
+    """A rule of --deny-command with another one gets a warning."""
+    unknown = {
+        name: below.keys() - SUBCOMMANDS.get(name, set())
+        for name, (_, below) in served(redis_server).items()
+    }
+    assert {name: found for name, found in unknown.items() if found} == {}
 
 
 def test_no_name_is_in_two_lists() -> None:

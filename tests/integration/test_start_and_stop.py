@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from rlproxy.config import loader
+from rlproxy.top.client import Client
 from rlproxy.version import VERSION
 
 from tests import harness
@@ -754,7 +755,9 @@ def test_dead_embedded_server_ends_the_proxy() -> None:
         assert "rlproxy: the embedded server has ended, and its data with it\n" in made.log()
 
 
-def test_health_command_reports_state(own_server: RedisServer) -> None:
+def test_health_and_top_reach_a_proxy_by_the_same_forms(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
     def health(*args: str, listen: str = "") -> int:
         return subprocess.run(
             [sys.executable, "-m", "rlproxy", "health", *args],
@@ -764,9 +767,15 @@ def test_health_command_reports_state(own_server: RedisServer) -> None:
             timeout=20,
         ).returncode
 
-    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+    path = tmp_path / "rlproxy.sock"
+    listen = (*ANY_PORT, "--listen", f"unix:{path}")
+    with started(*listen, "--upstream", url(own_server)) as made:
         port = made.port()
         assert health(f"127.0.0.1:{port}") == 0
+        for form in (f"redis://127.0.0.1:{port}/0", f"unix:{path}", f"unix://{path}"):
+            assert health(form) == 0
+            assert "hits" in Client(form).sample(1).stats
+        assert "hits" in Client(f"127.0.0.1:{port}").sample(1).stats
         assert health(listen=f"0.0.0.0:{port}") == 0
     assert health(f"127.0.0.1:{port}") == 1
     assert health("--help") == 2

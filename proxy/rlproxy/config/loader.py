@@ -29,8 +29,8 @@ example:
   redis-cli -p 6380 RL.HIT user:42 5 60      at most 5 hits in any 60 seconds
 
 Subcommands:
-  rlproxy top [--url URL]        shows a running proxy in the terminal: see rlproxy top --help
-  rlproxy health [HOST:PORT]     exits with 0 if a proxy answers there
+  rlproxy top [--url ADDRESS]    shows a running proxy in the terminal: see rlproxy top --help
+  rlproxy health [ADDRESS]       exits with 0 if a proxy answers there
   rlproxy docs FILE ...          writes the generated tables into the pages of docs/
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that

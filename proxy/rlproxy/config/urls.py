@@ -120,6 +120,19 @@ def parse_listen(text: str) -> Address:
     return Address(_host(host) or "127.0.0.1", _port(port, 0), tls=text.startswith("tls:"))
 
 
+def parse_running(text: str) -> Address:
+    """Parse the address of a running proxy: as for --listen, or the URL of a client.
+
+    Credentials, database and parameters of the URL are left out. Raises ValueError.
+    """
+    if "://" not in text:
+        return parse_listen(text).dialled()
+    place = parse_upstream(re.sub(r"^(rediss?://[^/]*)/\d*$", r"\1", text.partition("?")[0]))
+    if place.address is None:
+        raise ValueError("expected redis://HOST[:PORT], rediss://... or unix:///PATH")
+    return replace(place.address.dialled(), tls=place.tls)
+
+
 def parse_admin(text: str) -> Address | None:
     """Parse an address as parse_listen() does, but without tls:. Empty: None. Raises ValueError."""
     if not text:

@@ -22,7 +22,7 @@ from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
-from rlproxy.resp.commands import COMMANDS
+from rlproxy.session.command_policy import unknown
 from rlproxy.upstream.embedded import EmbeddedError, binary
 
 try:
@@ -86,9 +86,7 @@ def _approve(settings: Config) -> int:
 
 def _warnings(settings: Config) -> list[str]:
     denied = (
-        f"--deny-command {rule}: rlproxy knows no command of this name"
-        for rule in settings.deny_command
-        if rule.partition("|")[0].encode() not in COMMANDS and "." not in rule  # as of a module
+        f"--deny-command {rule}: {why}" for rule in settings.deny_command if (why := unknown(rule))
     )
     return [*tls_contexts.warnings(settings), *admin_process.warnings(settings), *denied]
 

@@ -19,6 +19,34 @@ LOCAL_COMMANDS: Final = (
 )
 LOCAL_CONFIGS: Final = (b"dir", b"dbfilename")
 
+# The subcommands of commands that have some, as servers list them. DEBUG lists none of its own.
+_CONTAINERS: Final = """
+    ACL CAT DELUSER DRYRUN GENPASS GETUSER HELP LIST LOAD LOG SAVE SETUSER USERS WHOAMI
+    CLIENT CACHING CAPA GETNAME GETREDIR HELP ID IMPORT-SOURCE INFO KILL LIST MAINT_NOTIFICATIONS \
+        NO-EVICT NO-TOUCH PAUSE REPLY SETINFO SETNAME TRACKING TRACKINGINFO UNBLOCK UNPAUSE
+    CLUSTER ADDSLOTS ADDSLOTSRANGE BUMPEPOCH CANCELSLOTMIGRATIONS COUNT-FAILURE-REPORTS \
+        COUNTKEYSINSLOT DELSLOTS DELSLOTSRANGE FAILOVER FLUSHSLOT FLUSHSLOTS FORGET GETKEYSINSLOT \
+        GETSLOTMIGRATIONS HELP INFO KEYSLOT LINKS MEET MIGRATESLOTS MIGRATION MYID MYSHARDID NODES \
+        REPLICAS REPLICATE RESET SAVECONFIG SET-CONFIG-EPOCH SETSLOT SHARDS SLAVES SLOT-STATS \
+        SLOTS SYNCSLOTS
+    COMMAND COUNT DOCS GETKEYS GETKEYSANDFLAGS HELP INFO LIST
+    COMMANDLOG GET HELP LEN RESET
+    CONFIG GET HELP RESETSTAT REWRITE SET
+    FUNCTION DELETE DUMP FLUSH HELP KILL LIST LOAD RESTORE STATS
+    LATENCY DOCTOR GRAPH HELP HISTOGRAM HISTORY LATEST RESET
+    MEMORY DOCTOR HELP MALLOC-STATS PURGE STATS USAGE
+    MODULE HELP LIST LOAD LOADEX UNLOAD
+    OBJECT ENCODING FREQ HELP IDLETIME REFCOUNT
+    PUBSUB CHANNELS HELP NUMPAT NUMSUB SHARDCHANNELS SHARDNUMSUB
+    SCRIPT DEBUG EXISTS FLUSH HELP KILL LOAD SHOW
+    SLOWLOG GET HELP LEN RESET
+    XGROUP CREATE CREATECONSUMER DELCONSUMER DESTROY HELP SETID
+    XINFO CONSUMERS GROUPS HELP STREAM
+"""
+SUBCOMMANDS: Final = {
+    line.split()[0]: frozenset(line.split()[1:]) for line in _CONTAINERS.strip().splitlines()
+}
+
 _ONLY_LOCAL: Final = "rlproxy lets only local clients {} (--local-commands)"
 _INSTEAD: Final = b"RL.DENIED"  # a name that no server implements
 
@@ -50,6 +78,16 @@ def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
         row.whole = row.whole or not ban.whole
         made[name] = made[name.lower()] = row
     return made
+
+
+def unknown(rule: str) -> str:
+    """Return why a rule of --deny-command may deny nothing; empty if its command is known."""
+    name, _, subcommand = rule.upper().partition("|")
+    if name.encode() not in COMMANDS and "." not in name:  # a dot: of a module
+        return "rlproxy knows no command of this name"
+    if subcommand and subcommand not in SUBCOMMANDS.get(name, {subcommand}):
+        return f"rlproxy knows no subcommand of {name} with this name"
+    return ""
 
 
 def instead_of(command: Command) -> bytes:

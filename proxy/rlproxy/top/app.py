@@ -16,7 +16,9 @@ _ABOUT: Final = (
     "in REDISCLI_AUTH. Keys: h, r and k sort by hits, refusals and key, / filters, q quits. Rates "
     "with ~ may be off by more than a tenth."
 )
-_URL: Final = "redis://[[USER]:PASSWORD@]HOST:PORT, rediss:// or unix:///PATH"
+_URL: Final = (
+    "redis://[[USER]:PASSWORD@]HOST:PORT, rediss://, unix:///PATH, [tls:]HOST:PORT or unix:PATH"
+)
 PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
 PARSER.add_argument("--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (%(default)s)")
 PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between two samples")

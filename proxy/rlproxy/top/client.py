@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, parse_listen
 from rlproxy.resp.escape import shown
 
 TIMEOUT_S: Final = 3.0  # seconds for connecting, and for a reply
@@ -29,12 +29,20 @@ class Sample(NamedTuple):
 
 
 class Client:
-    """A connection to the proxy at `url`. Raises TypeError or ValueError if that is wrong."""
+    """A connection to the proxy at `url`, which may be an address as for --listen.
+
+    Raises TypeError or ValueError if it is wrong.
+    """
 
     def __init__(self, url: str, password: str | None = None) -> None:
         options: dict[str, Any] = {"protocol": 2, "password": password}
         options |= {"socket_timeout": TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
-        self._redis = redis.Redis.from_url(url, **options)  # the URL overrides `options`
+        if "://" in url:
+            self._redis = redis.Redis.from_url(url, **options)  # the URL overrides `options`
+        else:
+            at = parse_listen(url).dialled()
+            options |= {"unix_socket_path": at.path or None, "ssl": at.tls}
+            self._redis = redis.Redis(at.host, at.port, **options)
         to: Any = self._redis.connection_pool.make_connection()
         path = getattr(to, "path", "")
         self.where = str(Address(path=path) if path else Address(to.host, to.port))

@@ -10,6 +10,33 @@ from tests.unit.config.loading import load, mistakes
 
 REDIS = Upstream(Address("h", 6379))
 
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (":6380", "127.0.0.1:6380"),
+        ("tls:h:1", "tls:h:1"),
+        ("0.0.0.0:6380", "127.0.0.1:6380"),
+        ("unix:a.sock", "unix:a.sock"),
+        ("unix:/run/a.sock", "unix:/run/a.sock"),
+        ("unix:///run/a.sock", "unix:/run/a.sock"),
+        ("unix://u:p@/run/a.sock?db=1", "unix:/run/a.sock"),
+        ("redis://h", "h:6379"),
+        ("redis://u:p@[::1]:7000/3", "[::1]:7000"),
+        ("rediss://:p@h:7000/?ssl_cert_reqs=none", "tls:h:7000"),
+    ],
+)
+def test_address_of_a_running_proxy(text: str, where: str) -> None:
+    assert str(urls.parse_running(text)) == where
+
+
+@pytest.mark.parametrize("text", ["", "h", "http://h", "redis://:secret@h:x", "redis+cluster://h"])
+def test_wrong_address_of_a_running_proxy(text: str) -> None:
+    with pytest.raises(ValueError) as error:
+        urls.parse_running(text)
+    assert "secret" not in str(error.value)
+
+
 SENTINEL = (
     (
         "redis+sentinel://a,b:1,[::1]/m",

@@ -19,7 +19,8 @@ STATS = (
 
 
 WRONG_URL = (
-    "argument --url: expected redis://[[USER]:PASSWORD@]HOST:PORT, rediss:// or unix:///PATH"
+    "argument --url: expected redis://[[USER]:PASSWORD@]HOST:PORT, rediss://, unix:///PATH, "
+    "[tls:]HOST:PORT or unix:PATH"
 )
 
 
@@ -27,7 +28,8 @@ WRONG_URL = (
     ("args", "wrong"),
     [
         (["--url", "http://x"], WRONG_URL),
-        (["--url", "localhost:6380"], WRONG_URL),
+        (["--url", "localhost"], WRONG_URL),
+        (["--url", "secret@localhost:x"], WRONG_URL),
         (["--url", "redis://:secret@x:y"], WRONG_URL),
         (["--url", "redis://x/?nothing=1"], WRONG_URL),
         (["--interval", "0"], "argument --interval: expected seconds from 0.1 to 3600"),
@@ -73,6 +75,11 @@ def test_without_the_extra() -> None:
         ("rediss://:secret@proxy.example:7000/3", "proxy.example:7000"),
         ("redis://[::1]:7000", "[::1]:7000"),
         ("unix:///run/rlproxy.sock", "unix:/run/rlproxy.sock"),
+        ("unix:/run/rlproxy.sock", "unix:/run/rlproxy.sock"),
+        ("unix:rlproxy.sock", "unix:rlproxy.sock"),
+        ("localhost:6380", "localhost:6380"),
+        ("tls:[::1]:7000", "[::1]:7000"),
+        ("0.0.0.0:6380", "127.0.0.1:6380"),
     ],
 )
 def test_where_it_is(url: str, where: str) -> None:
