@@ -5,9 +5,10 @@ of the latest reload.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
+from rlproxy.observability.hot_keys import NO_TOP, Top
 from rlproxy.observability.key_prefixes import PrefixHits
 from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
@@ -93,14 +94,16 @@ class Published:
 
     at: float
     samples: Samples
-    top: dict[str, Any] = field(default_factory=dict)
+    top: Top = NO_TOP
     facts: Facts = NO_FACTS
     prefixes: PrefixHits = ({}, {})
     policies: PolicyState = NO_POLICIES
 
     def seen_at(self, now: float) -> Published:
         """Return what is valid at the time `now`: all, or the counters of a silent worker."""
-        return self if fresh(now - self.at) else replace(self, samples=kept(self.samples), top={})
+        if fresh(now - self.at):
+            return self
+        return replace(self, samples=kept(self.samples), top=NO_TOP)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Proxy:
             "rlproxy_clients": {(): 3.0},
             "rlproxy_workers": {(): 1.0},
         }
-        snapshot = Published(self.now, samples, {}, replace(FACTS, **facts))
+        snapshot = Published(self.now, samples, facts=replace(FACTS, **facts))
         assert self.memory.publish(worker, snapshot)
 
     def application(self, local: bool = True) -> Guard:

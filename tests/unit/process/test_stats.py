@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Distribution, Samples
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, Published, UpstreamFacts
@@ -38,7 +39,7 @@ def published(factor: int) -> Published:
             (): Distribution((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5)
         },
     }
-    return Published(100.0, samples, {"seconds": 30.04}, FACTS)
+    return Published(100.0, samples, NO_TOP._replace(seconds=30.04), FACTS)
 
 
 def test_the_text_is_the_sum_of_all_workers() -> None:

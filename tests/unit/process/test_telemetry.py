@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
@@ -13,7 +13,7 @@ from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
-from rlproxy.observability.hot_keys import HotKeys, Row, merge
+from rlproxy.observability.hot_keys import NO_TOP, HotKeys, Row, Top, merge
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Facts, Published
 from rlproxy.observability.shared_memory import SharedMemory
@@ -100,7 +100,7 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
     other = HotKeys(lambda: now[0])
     merges = []
 
-    def merging(tops: list[dict[str, Any]], number: int, refused: bool) -> list[Row]:
+    def merging(tops: list[Top], number: int, refused: bool) -> list[Row]:
         merges.append(refused)
         return merge(tops, number, refused)
 
@@ -130,9 +130,9 @@ def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
     memory = SharedMemory(2)
     telemetry = made(memory)
     samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    memory.publish(1, Published(time.time() - 3, samples, {"seconds": 1}, Facts(pid=1)))
+    memory.publish(1, Published(time.time() - 3, samples, NO_TOP._replace(seconds=1), Facts(pid=1)))
     other = telemetry.all()[1]
-    assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, {})
+    assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, NO_TOP)
 
 
 def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     count([b"$5\r\nuser:1\r\n"], [], 1, {})
     wiring.telemetry.publish(1.0)
     telemetry = wiring.telemetry
-    assert telemetry.own().top["hits"]
+    assert telemetry.own().top.hits.counts
     assert bool(telemetry._prefixes.counts()[0]) == bool(prefixes)
 
 
