@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
-from rlproxy.observability.metrics import BY_NAME, Distribution, Samples, total
+from rlproxy.observability.metrics import BY_NAME, Samples, classes_of, total
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 KEPT_S: Final = 120.0  # seconds of history
@@ -22,30 +22,25 @@ GAP_S: Final = 5.0  # seconds; moments further apart have no rate between them
 ROUND_TRIP: Final = "rlproxy_lane_round_trip_seconds"
 LAG: Final = "rlproxy_event_loop_lag_seconds"
 _HISTOGRAMS: Final = (ROUND_TRIP, LAG)
-_NONE: Final = Distribution((), 0.0)
 
 
 @dataclass(frozen=True)
 class Moment:
     """The counters at the time `at`, in seconds: hits in the order of OUTCOMES, other commands,
-    and the histograms of _HISTOGRAMS.
+    and the classes of each of _HISTOGRAMS.
     """
 
     at: float
     hits: tuple[float, ...]
     commands: float
-    times: tuple[Distribution, ...]
+    times: list[list[float]]
 
 
 def moment(at: float, samples: Samples) -> Moment:
     """Extract the counters from the samples of all workers; `at` is their time in seconds."""
     hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
-    times = []
-    for name in _HISTOGRAMS:
-        found = samples.get(name, {}).get((), _NONE)
-        assert isinstance(found, Distribution)
-        times.append(found)
-    return Moment(at, hits, total(samples, "rlproxy_commands_total"), tuple(times))
+    times = [classes_of(samples, name) for name in _HISTOGRAMS]
+    return Moment(at, hits, total(samples, "rlproxy_commands_total"), times)
 
 
 class Recent:
@@ -91,10 +86,9 @@ class Recent:
         span = self._span(SMOOTH_S)
         if span is None:
             return [None for _ in wanted]
-        old, new = (which.times[_HISTOGRAMS.index(name)].classes for which in span)
-        if len(old) != len(new):
-            old = (0,) * len(new)
-        classes = [max(0, after - before) for before, after in zip(old, new, strict=True)]
+        old, new = (which.times[_HISTOGRAMS.index(name)] for which in span)
+        pairs = zip_longest(old, new, fillvalue=0)  # the old ones may be missing
+        classes = [max(0, after - before) for before, after in pairs]
         return [quantile(BY_NAME[name].bounds, classes, each) for each in wanted]
 
     def _span(self, length_s: float) -> tuple[Moment, Moment] | None:
@@ -110,7 +104,7 @@ class Recent:
         return self._moments[0], new
 
 
-def quantile(bounds: Sequence[float], classes: Sequence[int], wanted: float) -> float | None:
+def quantile(bounds: Sequence[float], classes: Sequence[float], wanted: float) -> float | None:
     """Return the value that a share `wanted` of the values does not exceed.
 
     bounds: the upper bounds of the classes, ascending.

@@ -11,7 +11,7 @@ from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
-from rlproxy.observability.metrics import PREFIX_HITS, Distribution, Samples, total
+from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
 from rlproxy.observability.published import NO_FACTS, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
@@ -100,8 +100,7 @@ def view(
 
 
 def _plain(samples: Samples, name: str, *labels: str) -> float | None:
-    value = samples.get(name, {}).get(labels)
-    return None if isinstance(value, Distribution) else value
+    return samples.get(name, {}).get(labels)
 
 
 def _seconds(found: float | None) -> float | str | None:
@@ -150,7 +149,6 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     """
     found: dict[str, list[int]] = {}
     for (prefix, kind), value in samples.get(PREFIX_HITS, {}).items():
-        assert not isinstance(value, Distribution)
         found.setdefault(prefix, [0, 0])[kind == REFUSED] = int(value)
     most = sorted(found.items(), key=lambda row: (-row[1][0], row[0]))[:PREFIXES]
     return [[shown(prefix), *counts] for prefix, counts in most]

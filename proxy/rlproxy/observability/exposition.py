@@ -14,11 +14,9 @@ from rlproxy.observability.metrics import (
     COUNTER,
     HISTOGRAM,
     TABLE,
-    Distribution,
     Labels,
     Row,
     Samples,
-    Value,
 )
 
 
@@ -41,19 +39,15 @@ class _Collected(Collector):
                 yield _family(row, values)
 
 
-def _family(row: Row, values: dict[Labels, Value]) -> Metric:
+def _family(row: Row, values: dict[Labels, float]) -> Metric:
     labels = list(row.labels)
     if row.kind == HISTOGRAM:
-        histogram = HistogramMetricFamily(row.name, row.help, labels=labels)
-        for found, value in values.items():
-            assert isinstance(value, Distribution)
-            counts = accumulate(value.classes)
-            buckets = list(zip([*map(str, row.bounds), "+Inf"], counts, strict=True))
-            histogram.add_metric(found, buckets, value.sum)
-        return histogram
+        *classes, (_, sum_of) = values.items()
+        counts = accumulate(number for _, number in classes)
+        buckets = [(bound, count) for ((bound,), _), count in zip(classes, counts, strict=True)]
+        return HistogramMetricFamily(row.name, row.help, buckets, sum_of)
     family = CounterMetricFamily if row.kind == COUNTER else GaugeMetricFamily
     out = family(row.name, row.help, labels=labels)
     for found, value in values.items():
-        assert not isinstance(value, Distribution)
         out.add_metric(found, value)
     return out

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from rlproxy.observability.counters import MAX_BULK, SHOWN, Keys
-from rlproxy.observability.metrics import Labels, Value
+from rlproxy.observability.metrics import Labels
 from rlproxy.resp.escape import shown
 
 NONE: Final = b"(none)"  # in place of a prefix: keys without a colon
@@ -72,7 +72,7 @@ class Prefixes:
         return found
 
 
-def samples(several: Iterable[PrefixHits]) -> dict[Labels, Value]:
+def samples(several: Iterable[PrefixHits]) -> dict[Labels, float]:
     """Return the samples of rlproxy_prefix_hits_total of all processes.
 
     Their labels are (prefix, outcome).
@@ -83,7 +83,7 @@ def samples(several: Iterable[PrefixHits]) -> dict[Labels, Value]:
             label = shown(prefix)
             for outcome, count in ((HITS, number), (REFUSED, refused.get(prefix, 0))):
                 found[label, outcome] = found.get((label, outcome), 0) + count
-    return dict(found)
+    return found
 
 
 def _end(key: bytes) -> int:

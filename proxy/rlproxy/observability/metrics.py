@@ -1,12 +1,12 @@
 """The table of metrics, and the rules that combine the samples of several workers.
 
-The samples of a process are a dict of metric name to a dict of label values to value (Samples). The
-value of a histogram is a Distribution.
+The samples of a process are a dict of metric name to a dict of label values to value (Samples). A
+histogram has a value for each class, labelled with its upper bound, and one labelled SUM_OF.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ HISTOGRAM: Final = "histogram"
 SUM: Final = "sum"
 MOST: Final = "most"
 LEAST: Final = "least"
+_ACROSS: Final[dict[str, Callable[[Iterable[float]], float]]] = {SUM: sum, MOST: max, LEAST: min}
+SUM_OF: Final = ("sum",)  # label of the sum of a histogram's observations
 
 PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
 POLICY_HITS: Final = "rlproxy_policy_hits_total"
@@ -26,22 +28,7 @@ POLICY_SHADOW: Final = "rlproxy_policy_shadow"
 SETTINGS_REJECTED: Final = "rlproxy_settings_rejected"
 
 Labels = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """The value of a histogram.
-
-    classes: number of observations in each class; there is one class more than bounds.
-    sum: sum of the observations.
-    """
-
-    classes: tuple[int, ...]
-    sum: float
-
-
-Value = float | Distribution
-Samples = dict[str, dict[Labels, Value]]
+Samples = dict[str, dict[Labels, float]]
 
 
 @dataclass(frozen=True)
@@ -51,8 +38,8 @@ class Row:
     name, help: as in Prometheus' text format.
     kind: COUNTER, GAUGE or HISTOGRAM.
     labels: names of its labels.
-    across: rule that combines the values of several workers: SUM, MOST or LEAST. Histograms are
-        summed. Counters with another rule do not continue in a worker's successor; see kept().
+    across: rule that combines the values of several workers: SUM, MOST or LEAST. Counters
+        with another rule do not continue in a worker's successor; see kept().
     bounds: upper bounds of a histogram's classes.
     """
 
@@ -252,18 +239,24 @@ def merged(several: Iterable[Samples]) -> Samples:
             row = BY_NAME[name]
             found = out.setdefault(name, {})
             for labels, value in values.items():
-                found[labels] = _both(row, found[labels], value) if labels in found else value
+                both = (found[labels], value) if labels in found else (value,)
+                found[labels] = _ACROSS[row.across](both)
     return out
 
 
-def _both(row: Row, one: Value, other: Value) -> Value:
-    if isinstance(one, Distribution) and isinstance(other, Distribution):
-        classes = tuple(a + b for a, b in zip(one.classes, other.classes, strict=True))
-        return Distribution(classes, one.sum + other.sum)
-    assert isinstance(one, (int, float)) and isinstance(other, (int, float))
-    if row.across == MOST:
-        return max(one, other)
-    return min(one, other) if row.across == LEAST else one + other
+def histogram(name: str, classes: Iterable[int], sum_of: float) -> dict[Labels, float]:
+    """Return the values of a histogram: the number of observations in each class, and their sum."""
+    bounds = [*map(str, BY_NAME[name].bounds), "+Inf"]
+    found: dict[Labels, float] = {
+        (bound,): number for bound, number in zip(bounds, classes, strict=True)
+    }
+    found[SUM_OF] = sum_of
+    return found
+
+
+def classes_of(samples: Samples, name: str) -> list[float]:
+    """Return the number of observations in each class of a histogram; empty without samples."""
+    return list(samples.get(name, {}).values())[:-1]
 
 
 def total(samples: Samples, name: str, *labels: str) -> float:
@@ -271,7 +264,7 @@ def total(samples: Samples, name: str, *labels: str) -> float:
     return sum(
         value
         for found, value in samples.get(name, {}).items()
-        if not isinstance(value, Distribution) and found[len(found) - len(labels) :] == labels
+        if found[len(found) - len(labels) :] == labels
     )
 
 

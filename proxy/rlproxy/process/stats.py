@@ -11,9 +11,8 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import Row, covered
 from rlproxy.observability.metrics import (
     ERRORS,
-    Distribution,
     Samples,
-    Value,
+    classes_of,
     merged,
     total,
 )
@@ -112,7 +111,7 @@ def _upstream(samples: Samples, facts: UpstreamFacts) -> dict[str, object]:
         "lanes": number("rlproxy_upstream_connections", "lane"),
         "shared_connections": number("rlproxy_upstream_connections", "share"),
         "private_connections": number("rlproxy_upstream_connections", "private"),
-        "round_trips_us": _classes(samples["rlproxy_lane_round_trip_seconds"][()]),
+        "round_trips_us": _classes(classes_of(samples, "rlproxy_lane_round_trip_seconds")),
         "timeouts": number("rlproxy_upstream_timeouts_total"),
         "connects_failed": number("rlproxy_upstream_connects_failed_total"),
         "noscript_repairs": number("rlproxy_noscript_repairs_total"),
@@ -123,11 +122,10 @@ def _total(samples: Samples, name: str, *labels: str) -> int:
     return int(total(samples, name, *labels))
 
 
-def _classes(value: Value) -> str:
+def _classes(classes: Iterable[float]) -> str:
     """Format a histogram: the upper bound of each class, in microseconds, with its count."""
-    assert isinstance(value, Distribution)
     bounds = [*(f"{bound * 1_000_000:.0f}" for bound in TIMES_S), "inf"]
-    return ",".join(f"{bound}={n}" for bound, n in zip(bounds, value.classes, strict=True))
+    return ",".join(f"{bound}={n:.0f}" for bound, n in zip(bounds, classes, strict=True))
 
 
 def stats_request(several: Sequence[Published], now: float) -> bytes:

@@ -26,10 +26,9 @@ from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
     PROBLEMS,
-    Distribution,
     Labels,
     Samples,
-    Value,
+    histogram,
     kept,
     merged,
 )
@@ -246,8 +245,8 @@ class Telemetry:
     def _samples(self) -> Samples:
         stats, clients, state = self._stats, self._clients, self._upstream.state()
         waiting, circuit = self._context.waiting, self._context.circuit
-        hits: dict[Labels, Value] = {}
-        near: dict[Labels, Value] = {}
+        hits: dict[Labels, float] = {}
+        near: dict[Labels, float] = {}
         for name, (counts, close) in self._policies.by_algorithm().items():
             algorithm = name.decode().lower()
             near[(algorithm,)] = close
@@ -267,9 +266,11 @@ class Telemetry:
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
             "rlproxy_denials": _one(len(denials) if denials is not None else 0),
-            "rlproxy_lane_round_trip_seconds": {(): _times(stats.round_trips)},
-            "rlproxy_lane_batch_calls": {(): Distribution(tuple(stats.batches[1:]), stats.batched)},
-            "rlproxy_event_loop_lag_seconds": {(): _times(stats.lag)},
+            **_histogram("rlproxy_lane_round_trip_seconds", stats.round_trips),
+            "rlproxy_lane_batch_calls": histogram(
+                "rlproxy_lane_batch_calls", stats.batches[1:], stats.batched
+            ),
+            **_histogram("rlproxy_event_loop_lag_seconds", stats.lag),
             "rlproxy_commands_total": _one(stats.commands),
             "rlproxy_bytes_total": {
                 ("client", "in"): stats.client_in,
@@ -322,16 +323,16 @@ def _shown(user: bytes) -> str:
     return user[:MAX_USER].decode("utf-8", "replace")
 
 
-def _one(value: float) -> dict[Labels, Value]:
+def _one(value: float) -> dict[Labels, float]:
     return {(): float(value)}
 
 
-def _labelled(names: Sequence[str], values: Sequence[int]) -> dict[Labels, Value]:
+def _labelled(names: Sequence[str], values: Sequence[int]) -> dict[Labels, float]:
     return {(name,): value for name, value in zip(names, values, strict=True)}
 
 
-def _times(times: Times) -> Distribution:
-    return Distribution(tuple(times.classes), times.sum_s)
+def _histogram(name: str, times: Times) -> Samples:
+    return {name: histogram(name, times.classes, times.sum_s)}
 
 
 def _resident() -> int:

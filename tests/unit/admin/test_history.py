@@ -7,7 +7,7 @@ from math import inf
 import pytest
 from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, Recent, moment, quantile
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.metrics import Samples, histogram
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 NONE = (0.0,) * (len(OUTCOMES) - 2)
@@ -22,7 +22,7 @@ def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int 
             ("gcra", "refused"): refused,
         },
         "rlproxy_commands_total": {(): commands},
-        ROUND_TRIP: {(): Distribution(classes, 0.0)},
+        ROUND_TRIP: histogram(ROUND_TRIP, classes, 0.0),
     }
 
 
@@ -78,11 +78,11 @@ def test_times_cover_the_last_ten_seconds() -> None:
     recent = Recent()
     recent.add(moment(0.0, {}))
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]
-    slow: Samples = {ROUND_TRIP: {(): Distribution((*[0] * len(TIMES_S), 1000), 0.0)}}
+    slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 1000), 0.0)}
     recent.add(moment(1.0, slow))
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [inf]
     late: Samples = {
-        ROUND_TRIP: {(): Distribution((0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000), 0.0)}
+        ROUND_TRIP: histogram(ROUND_TRIP, (0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000), 0.0)
     }
     recent.add(moment(12.0, late))
     assert recent.quantiles(ROUND_TRIP, (0.5, 1.0)) == [0.000375, 0.0005]

@@ -13,7 +13,7 @@ from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
-from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.metrics import Samples, histogram
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
@@ -127,7 +127,7 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}))
-    took: Samples = {ROUND_TRIP: {(): Distribution((9, *[0] * len(TIMES_S)), 0.001)}}
+    took: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (9, *[0] * len(TIMES_S)), 0.001)}
     recent.add(moment(2000.0, took))
     here = Seen(0, 0.1, FACTS)
     away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
@@ -152,6 +152,6 @@ def test_data_before_the_first_snapshot() -> None:
 def test_time_beyond_the_histogram_is_no_number() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}))
-    slow: Samples = {ROUND_TRIP: {(): Distribution((*[0] * len(TIMES_S), 9), 30.0)}}
+    slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 9), 30.0)}
     recent.add(moment(2000.0, slow))
     assert made([Seen(0, 0.1, FACTS)], slow, recent)["times"]["round_trip"] == [OVER, OVER]

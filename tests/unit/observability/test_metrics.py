@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.observability import metrics as m
 from rlproxy.observability.exposition import exposition
-from rlproxy.observability.metrics import Distribution, Samples
+from rlproxy.observability.metrics import Samples, histogram
 
 
 @pytest.mark.parametrize("row", m.TABLE, ids=lambda row: row.name)
@@ -30,14 +30,14 @@ ONE: Samples = {
     "rlproxy_upstream_up": {(): 1.0},
     "rlproxy_draining": {(): 0.0},
     "rlproxy_clients": {(): 5.0},
-    "rlproxy_event_loop_lag_seconds": {(): Distribution((1,) * 14, 0.5)},
+    "rlproxy_event_loop_lag_seconds": histogram("rlproxy_event_loop_lag_seconds", (1,) * 14, 0.5),
 }
 OTHER: Samples = {
     "rlproxy_hits_total": {("log", "admitted"): 4, ("gcra", "admitted"): 7},
     "rlproxy_upstream_up": {(): 0.0},
     "rlproxy_draining": {(): 1.0},
     "rlproxy_clients": {(): 6.0},
-    "rlproxy_event_loop_lag_seconds": {(): Distribution((2,) * 14, 0.25)},
+    "rlproxy_event_loop_lag_seconds": histogram("rlproxy_event_loop_lag_seconds", (2,) * 14, 0.25),
 }
 
 
@@ -51,7 +51,9 @@ def test_samples_are_merged() -> None:
         "rlproxy_upstream_up": {(): 0.0},
         "rlproxy_draining": {(): 1.0},
         "rlproxy_clients": {(): 11.0},
-        "rlproxy_event_loop_lag_seconds": {(): Distribution((3,) * 14, 0.75)},
+        "rlproxy_event_loop_lag_seconds": histogram(
+            "rlproxy_event_loop_lag_seconds", (3,) * 14, 0.75
+        ),
     }
     assert ONE["rlproxy_clients"] == {(): 5.0}  # the inputs are unchanged
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
-from rlproxy.observability.metrics import ERRORS, Distribution, Samples
+from rlproxy.observability.metrics import ERRORS, Samples, histogram
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, Published, UpstreamFacts
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
@@ -35,9 +35,9 @@ def published(factor: int) -> Published:
         "rlproxy_bytes_total": {("client", "in"): 3.0 * factor, ("upstream", "in"): 90.0},
         "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
-        "rlproxy_lane_round_trip_seconds": {
-            (): Distribution((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5)
-        },
+        "rlproxy_lane_round_trip_seconds": histogram(
+            "rlproxy_lane_round_trip_seconds", (factor, *[0] * (len(TIMES_S) - 1), 1), 0.5
+        ),
     }
     return Published(100.0, samples, NO_TOP._replace(seconds=30.04), FACTS)
 

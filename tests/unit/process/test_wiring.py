@@ -211,4 +211,4 @@ async def test_samples_count_hits_of_policies_by_algorithm_only() -> None:
         wiring.context.stats.hits[policy.row] += 3
     samples = wiring.telemetry.own().samples
     assert "rlproxy_policy_hits_total" not in samples
-    assert sum(samples["rlproxy_hits_total"].values()) == 6  # type: ignore[arg-type]
+    assert sum(samples["rlproxy_hits_total"].values()) == 6
