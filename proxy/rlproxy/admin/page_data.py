@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Sequence
 from math import isinf
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
 from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import Row
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
@@ -16,6 +18,7 @@ from rlproxy.observability.published import NO_FACTS, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
+from rlproxy.version import VERSION
 
 MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
 MAX_LANES: Final = 12  # rows of lanes
@@ -63,9 +66,9 @@ def view(
     trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
         "at": at,
-        "version": shown(facts.version),
-        "compiled": facts.compiled,
-        "python": shown(facts.python),
+        "version": VERSION,
+        "compiled": compiled(),
+        "python": platform.python_version(),
         "started": min((one.facts.started for one in fresh), default=0),
         "listen": [shown(each) for each in facts.listen],
         "draining": any(one.facts.draining for one in fresh),

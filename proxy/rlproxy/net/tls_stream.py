@@ -287,10 +287,6 @@ class TlsStream(asyncio.Protocol):
         """See asyncio.WriteTransport."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """See asyncio.WriteTransport."""
-        return (0, 0) if self._transport is None else self._transport.get_write_buffer_limits()
-
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """See asyncio.WriteTransport."""
         if self._transport is not None:

@@ -54,7 +54,6 @@ class LaneFacts(NamedTuple):
 class Facts:
     """What the live page, the probes and RL.STATS show of a worker beside its samples.
 
-    workers: number of workers of the proxy.
     started: time.time() at the start of the proxy.
     listen: addresses where clients connect.
     scripts: the scripts are on all servers.
@@ -62,11 +61,7 @@ class Facts:
     addresses: addresses of clients with the number of their connections, those with most.
     """
 
-    workers: int = 1
     pid: int = 0
-    version: str = ""
-    compiled: bool = False
-    python: str = ""
     started: float = 0.0
     listen: Sequence[str] = ()
     draining: bool = False

@@ -19,12 +19,9 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 from rlproxy.net.peers import Peer
-from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.restart_policy import RestartPolicy, ending
-
-QUIET_S: Final = 60.0  # seconds between two log lines about failures; those in between are counted
 
 # Modules of the same names in the folder where the proxy is started must not be imported. So the
 # folder of this package is an argument, and is on the path for the first import only. That import
@@ -67,7 +64,6 @@ class AdminProcess:
         self._access = access_of(config, listening)
         self._process: subprocess.Popen[bytes] | None = None
         self._restarts = RestartPolicy(time.monotonic)
-        self._failures = LogThrottle(time.monotonic, log.warning, QUIET_S)
         self.due = float("inf")  # time.monotonic() of the next start; infinite: none is due
 
     @property
@@ -111,17 +107,11 @@ class AdminProcess:
                 self._ended(ending(code))
         if self.due <= time.monotonic():
             self.start()
-        self._failures.sweep()
 
     def _ended(self, how: str) -> None:
         self._process = None
         self.due = time.monotonic() + self._restarts.ended()
-        self._failures.happened(
-            "admin_died",
-            "the admin process {reason}, {count:,} times; it is started again",
-            one="the admin process {reason}; it is started again",
-            reason=how,
-        )
+        log.warning("admin_died", "the admin process {reason}; it is started again", reason=how)
 
     def forget(self) -> None:
         """Give up the process and the socket in a forked child: they belong to the parent."""

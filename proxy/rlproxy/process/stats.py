@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import Row, covered
 from rlproxy.observability.metrics import (
@@ -29,6 +30,7 @@ from rlproxy.ratelimit.outcomes import (
 )
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
+from rlproxy.version import VERSION
 
 # Returns rows of n elements: a key, two integers, and of refusals the rule.
 _TOP: Final = (
@@ -50,10 +52,10 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {
         "Server": {
-            "version": facts.version,
-            "compiled": int(facts.compiled),
+            "version": VERSION,
+            "compiled": int(compiled()),
             "uptime_in_seconds": max(0, int(now - facts.started)),
-            "workers": facts.workers,
+            "workers": number("rlproxy_workers_wanted"),
             "process_id": facts.pid,
             "mode": facts.mode,
             "on_upstream_failure": facts.on_upstream_failure,

@@ -209,11 +209,7 @@ class Telemetry:
         state = self._upstream.state()
         addresses = clients.addresses.items()
         return Facts(
-            workers=self._memory.workers,
             pid=os.getpid(),
-            version=VERSION,
-            compiled=compiled(),
-            python=platform.python_version(),
             started=self._started,
             listen=self._listen,
             draining=clients.draining,

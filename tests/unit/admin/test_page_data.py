@@ -16,12 +16,10 @@ from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples, histogram
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
+from rlproxy.version import VERSION
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
 FACTS = Facts(
-    version="1.2.3",
-    compiled=True,
-    python="3.13.1",
     started=1000.0,
     pid=7,
     listen=["127.0.0.1:6380"],
@@ -138,7 +136,7 @@ def test_round_trips_are_omitted_during_an_outage() -> None:
 
 def test_silent_worker_has_no_current_data() -> None:
     found = made([Seen(0, 60.0, FACTS)])
-    assert found["version"] == "1.2.3"
+    assert found["version"] == VERSION
     assert (found["lanes"], found["addresses"], found["upstream"]) == ([], [], {})
     assert found["not_ready"] == ["worker 1 last reported 60.0 s ago"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Samples, histogram
@@ -11,12 +12,10 @@ from rlproxy.process.stats import policies_request, stats_request, stats_text, t
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
+from rlproxy.version import VERSION
 
 FACTS = Facts(
-    version="1.2.3",
-    compiled=True,
     started=100.0,
-    workers=2,
     pid=7,
     mode="share",
     on_upstream_failure="deny",
@@ -34,6 +33,7 @@ def published(factor: int) -> Published:
         },
         "rlproxy_bytes_total": {("client", "in"): 3.0 * factor, ("upstream", "in"): 90.0},
         "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
+        "rlproxy_workers_wanted": {(): 2.0},
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
         "rlproxy_lane_round_trip_seconds": histogram(
             "rlproxy_lane_round_trip_seconds", (factor, *[0] * (len(TIMES_S) - 1), 1), 0.5
@@ -51,8 +51,9 @@ def test_the_text_is_the_sum_of_all_workers() -> None:
     algorithms, outcomes = len(ALGORITHMS), len(OUTCOMES)
     tens = 10 * sum(range(algorithms)) * outcomes
     expected = {
-        "version": "1.2.3",
-        "compiled": "1",
+        "version": VERSION,
+        "compiled": str(int(compiled())),
+        "workers": "2",
         "uptime_in_seconds": "60",
         "mode": "share",
         "hits": str(3 * (tens + sum(range(outcomes)) * algorithms)),
