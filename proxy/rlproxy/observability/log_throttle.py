@@ -27,19 +27,17 @@ class _Kind:
 
 
 class LogThrottle:
-    """The throttle of repeated events: for each kind, one line per `every_s`.
+    """The throttle of repeated events: for each kind, one line per EVERY_S.
 
     clock: returns seconds.
     write: logs a line, with the fields `count` and, if known, `client` before the event's own.
-    every_s: shortest time between two lines of one kind, seconds.
 
     Events with the same name, text and fields are of one kind.
     """
 
-    def __init__(self, clock: Callable[[], float], write: Write, every_s: float = EVERY_S) -> None:
+    def __init__(self, clock: Callable[[], float], write: Write) -> None:
         self._clock = clock
         self._write = write
-        self._every_s = every_s
         self._kinds: dict[tuple[object, ...], _Kind] = {}
 
     def happened(
@@ -70,7 +68,7 @@ class LogThrottle:
         """Log the counts that are due. The caller calls it regularly, also without new events."""
         now = self._clock()
         for key, kind in list(self._kinds.items()):
-            if now - kind.logged_at < self._every_s:
+            if now - kind.logged_at < EVERY_S:
                 continue
             if not kind.count:
                 del self._kinds[key]  # the next event of this kind is logged at once

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import select
 import sys
 import threading
@@ -33,8 +32,6 @@ PYTHON_WARNING: Final = "python_warning"
 _LINES_LOST: Final = "log_lines_lost"
 _LINE_BROKEN: Final = "log_line_broken"
 
-_COLOURS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[1;31m"}
-_NO_COLOUR: Final = "\x1b[0m"
 _WHOLE: Final = ("timestamp", "level", "event")  # never cut
 _LOGGER: Final = logging.getLogger("rlproxy")
 
@@ -81,9 +78,8 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     stream = sys.stderr if stream is None else stream
     terminal = stream is not None and stream.isatty()
     human = terminal if form == AUTO else form != JSON
-    coloured = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler = _Handler(stream)
-    handler.setFormatter(_Line(worker, human, coloured))
+    handler.setFormatter(_Line(worker, human))
     root = logging.getLogger()
     for old in list(root.handlers):
         if isinstance(old, _Handler):
@@ -176,12 +172,11 @@ def _event_of(record: logging.LogRecord) -> str:
 class _Line(logging.Formatter):
     """The format of a line: the common fields come first."""
 
-    def __init__(self, worker: int, human: bool, coloured: bool) -> None:
+    def __init__(self, worker: int, human: bool) -> None:
         super().__init__()
         self._worker = {"worker": worker} if worker else {}
         self._who = f"worker {worker}: " if worker else ""
         self._human = human
-        self._coloured = coloured
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its end; values are cut until it has at most MAX_LINE bytes."""
@@ -211,13 +206,9 @@ class _Line(logging.Formatter):
     def _sentence(self, found: dict[str, Any], at: datetime) -> str:
         lines = [printable(line) for line in found.get(PLAIN, ())]
         if not lines:
-            level = found["level"]
-            head = level.upper()
-            if self._coloured and level in _COLOURS:
-                head = f"{_COLOURS[level]}{head}{_NO_COLOUR}"
-            here = at.astimezone()
-            when = f"{here:%Y-%m-%d %H:%M:%S}.{here.microsecond // 1000:03}"
-            lines.append(f"{when} {head} {printable(self._who + found['message'])}")
+            here = at.astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
+            level = found["level"].upper()
+            lines.append(f"{here} {level} {printable(self._who + found['message'])}")
         # The traceback is indented so that no part of it looks like a separate log line.
         trace = found.get("exception", "").splitlines()
         return "\n".join([*lines, *(f"  {printable(line)}" for line in trace)])

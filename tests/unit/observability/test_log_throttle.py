@@ -14,7 +14,7 @@ class Bench:
         self.now = 100.0
         self.said: list[str] = []
         self.fields: list[dict[str, object]] = []
-        self.repeats = LogThrottle(lambda: self.now, self.say, 10.0)
+        self.repeats = LogThrottle(lambda: self.now, self.say)
 
     def say(self, event: str, text: str, **fields: object) -> None:
         self.said.append(text.format(**fields))

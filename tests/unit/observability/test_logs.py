@@ -338,17 +338,11 @@ def test_what_people_get_instead() -> None:
     assert PLAIN not in one(machines)
 
 
-def test_auto_is_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
+def test_auto_is_text_on_a_terminal() -> None:
     stream = Terminal()
     configure("info", "auto", 0, stream)
     log.warning("x")
-    assert " \x1b[33mWARNING\x1b[0m x\n" in stream.getvalue()
-    monkeypatch.setenv("NO_COLOR", "1")
-    configure("info", "auto", 0, stream)
-    log.error("y")
-    assert stream.getvalue().endswith(" ERROR y\n")
+    assert stream.getvalue().endswith(" WARNING x\n")
     configure("info", "json", 0, stream)
     log.error("z")
     assert json.loads(stream.getvalue().splitlines()[-1])["message"] == "z"
