@@ -263,6 +263,16 @@ def test_error_bounds_hold_for_several_workers(
         )
 
 
+def test_a_key_that_one_worker_leaves_out_has_an_error() -> None:
+    benches = [Bench(), Bench()]
+    for bench in benches:
+        bench.now += 1
+    benches[0].add([b"1", b"2", b"3", b"4", b"5"] * 2 + [b"x"], [])
+    benches[1].add([b"x"] * 3, [])
+    rows = merge([bench.top.published() for bench in benches], 1, False)
+    assert rows == [(b"x", 3, 2, b"")]  # of 4 hits
+
+
 @settings(deadline=None)
 @given(st.lists(KEYS, min_size=40, max_size=200), st.integers(0, 9), st.integers(1, 9))
 def test_error_bounds_hold_for_repeatedly_pruned_slots(
