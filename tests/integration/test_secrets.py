@@ -178,7 +178,7 @@ def test_wrong_url_prints_no_password(url: str, tmp_path: Path) -> None:
 def test_error_and_help_output_hide_passwords() -> None:
     code, output, log = ended("--upstream", WRONG[0])
     assert (code, output) == (2, "")
-    assert log.startswith("rlproxy: --upstream redis://***: ")
+    assert log.startswith("rlproxy: --upstream redis://:***")
     shown = subprocess.run(
         [sys.executable, "-m", "rlproxy", "--help"],
         env={**os.environ, "RLPROXY_UPSTREAM": f"redis://:{SECRET}@h"},

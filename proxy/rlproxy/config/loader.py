@@ -31,6 +31,7 @@ example:
 Subcommands:
   rlproxy top [--url ADDRESS]    shows a running proxy in the terminal: see rlproxy top --help
   rlproxy health [ADDRESS]       exits with 0 if a proxy answers there
+  rlproxy docs FILE ...          writes the generated tables into the pages of docs/
 
 Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
 --config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
