@@ -5,6 +5,7 @@ parser, and no byte is lost.
 from __future__ import annotations
 
 from rlproxy.resp import requests as f
+from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.resp.requests import RequestFramer
@@ -13,7 +14,7 @@ from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
 from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
 
-# A whole frame as callers see it: name, number of words, bytes, arguments if requested.
+# A whole frame as callers see it: name of its row, number of words, bytes, arguments if requested.
 Found = tuple[bytes, int, bytes, tuple[bytes, ...] | None]
 
 
@@ -71,7 +72,7 @@ def _compare(data: bytes, whole: _Requests) -> None:
     for (name, _, raw, args), (argc, _) in zip(whole.found, expected, strict=True):
         words = reference.request(raw, 0, 10**19).words
         assert argc == len(words)
-        assert name == (words[0] if len(words[0]) <= f.MAX_NAME or raw[:1] != b"*" else b"")
+        assert name == COMMANDS.get(words[0].upper(), UNKNOWN_COMMAND).name
         if args is not None:
             assert args == words[1:], (args, words)
 
@@ -108,7 +109,7 @@ class _Requests:
                 assert self._open is None
                 asked = framer.command.whole and not framer.oversize
                 args = tuple(framer.arguments()) if asked else None
-                self._open = (framer.name, framer.argc, raw, args)
+                self._open = (framer.command.name, framer.argc, raw, args)
             else:
                 assert self._open is not None
                 name, argc, begun, args = self._open

@@ -42,17 +42,19 @@ class RequestBuffer:
         self.more: int = MORE_NOTHING  # missing part of a malformed line; see mistake()
         self._need: int = 0  # bytes from `pos` on that the next item needs, or LINE_END
         self._enough: bool = False  # the next item can be framed with the bytes in `_parts`
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] | None = None  # received behind `buf`
         self._parts_len: int = 0
 
     def feed(self, data: bytes) -> None:
         """Append `data` to the unread bytes; copy nothing until an item can be framed."""
         unread = len(self.buf) - self.pos
-        if unread == 0 and not self._parts:
+        if unread == 0 and self._parts is None:
             self.buf = data
             self.pos = 0
             self._enough = True
             return
+        if self._parts is None:
+            self._parts = []
         self._parts.append(data)
         self._parts_len += len(data)
         unread += self._parts_len
@@ -66,17 +68,16 @@ class RequestBuffer:
         return len(self.buf) - self.pos + self._parts_len
 
     def _join(self) -> None:
-        if self.pos < len(self.buf):
-            self._parts.insert(0, self.buf[self.pos :])
-        self.buf = b"".join(self._parts)
+        parts = self._parts or []
+        self.buf = b"".join([self.buf[self.pos :], *parts])
         self.pos = 0
-        self._parts = []
+        self._parts = None
         self._parts_len = 0
         self._enough = False
 
     def gather(self) -> None:
         """Join the bytes fed so far: offsets stay valid until the next feed()."""
-        if self._parts and self._enough:
+        if self._parts is not None and self._enough:
             self._join()
 
     def release(self) -> None:
@@ -88,7 +89,7 @@ class RequestBuffer:
     def rest(self) -> bytes:
         """Remove and return all bytes from the last `start` on."""
         self.pos = self.start
-        if self._parts:
+        if self._parts is not None:
             self._join()
         out = self.buf[self.pos :] if self.pos else self.buf
         self.buf = b""

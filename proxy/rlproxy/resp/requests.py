@@ -54,7 +54,6 @@ class RequestFramer(RequestBuffer):
 
     start, end: offsets of its bytes in `buf`.
     command: row of the table of commands; UNKNOWN_COMMAND if there is none.
-    name: name as the client wrote it.
     argc: number of words, name included.
     words: unquoted words of an inline command, name included; None for a multibulk one.
     """
@@ -72,7 +71,6 @@ class RequestFramer(RequestBuffer):
         "end",
         "first",
         "lenient",
-        "name",
         "oversize",
         "strict",
         "words",
@@ -84,7 +82,6 @@ class RequestFramer(RequestBuffer):
         self.first: int = 0  # offset of the first argument's header, counted from `start`
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
-        self.name: bytes = b""
         self._args_end: int = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
         self.lenient: bool = False  # the command is not in the form that every parser accepts
@@ -139,7 +136,7 @@ class RequestFramer(RequestBuffer):
         """
         if self._args_left > 0 or self._skip > 0:
             return self._next_of_open()
-        if self._parts:
+        if self._parts is not None:
             if not self._enough:
                 return NEED_MORE
             self._join()
@@ -181,7 +178,6 @@ class RequestFramer(RequestBuffer):
         name = data[pos : end - 2]
         command = self.commands.get(name) or _unusual(self.commands, name, self.strict)
         self.command = command
-        self.name = name
         self.first = end - self.start
         if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
             self.lenient = True
@@ -353,7 +349,6 @@ class RequestFramer(RequestBuffer):
         pos: offset of the next `left` words; may lie beyond the buffer.
         """
         self.command = command
-        self.name = b""
         code = self._arguments(left, pos, False)
         self._args_end = self.start
         self.oversize = command is not UNKNOWN_COMMAND
@@ -374,7 +369,7 @@ class RequestFramer(RequestBuffer):
 
     def _next_of_open(self) -> int:
         """Frame more of an open command."""
-        if self._parts:
+        if self._parts is not None:
             self._join()
         size = len(self.buf)
         self.start = pos = self.pos
@@ -418,9 +413,7 @@ class RequestFramer(RequestBuffer):
         self.pos = self.end = at + 1
         if not words:
             return EMPTY
-        name = words[0]
-        self.name = name
-        self.command = self.commands.get(name.upper(), UNKNOWN_COMMAND)
+        self.command = self.commands.get(words[0].upper(), UNKNOWN_COMMAND)
         self.argc = len(words)
         self.words = words
         self.lenient = True

@@ -46,7 +46,6 @@ class ReplySlots(OwedReplies):
         "_replies",
         "_start",
         "_state",
-        "_stats",
         "identity_moved",
         "missing",
         "out",
@@ -58,7 +57,6 @@ class ReplySlots(OwedReplies):
         super().__init__()
         self._state = state
         self._failure = failure
-        self._stats = failure.stats
         self.out = out
         self._replies = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
@@ -220,7 +218,7 @@ class ReplySlots(OwedReplies):
         self._put(b"")
         self._replies.frame()
         self._start = self._replies.pos
-        self._stats.noscript += 1
+        self._failure.stats.noscript += 1
         slot.kind = s.S_MISSING
         self.missing = slot.call
 
@@ -356,7 +354,7 @@ class ReplySlots(OwedReplies):
         slot = self.head
         while slot is not None:
             if slot.call is not None:
-                self._stats.unanswered(slot.call.counted(), UNSEEN)
+                self._failure.stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
     def _look(self, slot: Slot, line: bytes) -> None:

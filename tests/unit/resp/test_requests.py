@@ -27,11 +27,16 @@ CODES = {
 TRAILING = bulks(b"ECHO", b"behind")
 
 
+def row_name(written: bytes) -> bytes:
+    """The name of the row of a command; empty if the table has none."""
+    return c.COMMANDS.get(written.upper(), c.UNKNOWN_COMMAND).name
+
+
 @dataclass(frozen=True)
 class Found:
     """One command as the framer reported it."""
 
-    name: bytes
+    name: bytes  # that of its row
     argc: int
     raw: bytes
     args: tuple[bytes, ...] | None  # of a command whose row asks for them
@@ -69,7 +74,7 @@ class Walk:
             if code in (f.COMMAND, f.OPEN):
                 whole = framer.command.whole
                 args = tuple(framer.arguments()) if whole else None
-                found = Found(framer.name, framer.argc, b"", args, framer.oversize)
+                found = Found(framer.command.name, framer.argc, b"", args, framer.oversize)
                 self._raw = raw
                 self._open = found
             else:
@@ -112,7 +117,7 @@ def three_ways(data: bytes) -> list[tuple[str, Walk]]:
 
 BIG = b"x" * 70000
 
-# bytes -> (name as written, argc, arguments if the command's row asks for them)
+# bytes -> (name, argc, arguments if the command's row asks for them)
 COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
     (b"*1\r\n$4\r\nPING\r\n", b"PING", 1, None),
     (b"*1\r\n$4\r\nping\r\n", b"ping", 1, None),
@@ -167,7 +172,7 @@ COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
 def test_command(data: bytes, name: bytes, argc: int, args: tuple[bytes, ...] | None) -> None:
     for way, found in three_ways(data):
         assert not found.malformed, way
-        assert found.commands[0] == Found(name, argc, data, args), way
+        assert found.commands[0] == Found(row_name(name), argc, data, args), way
         assert len(found.commands) == (2 if way == "trailing" else 1), way
         assert found.left() == b"", way
 
@@ -179,7 +184,7 @@ def test_every_cut_in_two(
     cuts = range(1, len(data)) if len(data) < 200 else [1, 4, 20, 30, 16400, len(data) - 1]
     for cut in cuts:
         found = walk([data[:cut], data[cut:] + TRAILING])
-        assert found.commands[0] == Found(name, argc, data, args), cut
+        assert found.commands[0] == Found(row_name(name), argc, data, args), cut
         assert found.commands[1].name == b"ECHO", cut
 
 
@@ -306,7 +311,7 @@ def test_open_command_streams() -> None:
     data = bulks(b"SET", b"k", b"v" * 100)
     framer.feed(data[:40])
     assert framer.next() == f.OPEN
-    assert (framer.name, framer.argc, framer.start, framer.end) == (b"SET", 3, 0, 40)
+    assert (framer.command.name, framer.argc, framer.start, framer.end) == (b"SET", 3, 0, 40)
     assert framer.in_command()
     assert framer.next() == f.NEED_MORE
     framer.release()
@@ -319,7 +324,7 @@ def test_open_command_streams() -> None:
     assert framer.buf[framer.start : framer.end] == data[60:]
     assert not framer.in_command()
     assert framer.next() == f.COMMAND
-    assert framer.name == b"ECHO"
+    assert framer.command.name == b"ECHO"
 
 
 def test_open_command_keeps_back_a_header_it_cannot_read() -> None:
@@ -356,7 +361,6 @@ def test_more_arguments_than_any_table_needs() -> None:
     framer.feed(b"*1048577\r\n$6\r\nRL.HIT\r\n$1\r\na\r\n")
     assert framer.next() == f.OPEN
     assert framer.command.kind == c.UNKNOWN
-    assert framer.name == b""
 
 
 # -- requests: commands that must be whole, and are too long ---------------------------------------
@@ -410,7 +414,7 @@ def test_oversize(data: bytes) -> None:
         found = walk([*pieces, TRAILING])
         assert [each.oversize for each in found.commands] == [True, False], size
         assert found.commands[0].raw == data
-        assert found.commands[0].name == data.split(b"\r\n", 3)[2]
+        assert found.commands[0].name == row_name(data.split(b"\r\n", 3)[2])
 
 
 def test_oversize_command_is_never_held_whole() -> None:
@@ -448,9 +452,9 @@ def test_rewind_gives_out_again() -> None:
     for _ in range(3):
         framer.rewind(at)
         framer.next()
-        names.append(framer.name)
+        names.append(framer.command.name)
         framer.next()
-        names.append(framer.name)
+        names.append(framer.command.name)
     assert names == [b"ECHO", b"PING"] * 3
 
 
