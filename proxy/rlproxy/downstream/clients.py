@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,12 +24,7 @@ ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,
 
 
 class Client(Protocol):
-    """One client's connection, as the owners of `Clients` use it.
-
-    peer: the client's address; None before it is connected.
-    """
-
-    peer: Peer | None
+    """One client's connection, as the owners of `Clients` use it."""
 
     def restrict(self) -> None:
         """Apply the present command policy to the client."""
@@ -96,7 +92,7 @@ class Clients:
         self.max_unread = config.max_unread
         self.addresses: dict[str, int] = {}  # number of clients by IP address
         self.fan_out = FanOutReader(loop)
-        self.clients: set[Client] = set()
+        self.clients: dict[Client, str] = {}  # the IP address of each; empty for a unix socket
         self.round: list[Client] = []  # clients that the next sweeps check
         self.scheduler = Scheduler(context.budget, loop.call_soon)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -122,21 +118,18 @@ class Clients:
             )
             self.context.stats.error("turned_away")
             return refusal
-        self.clients.add(client)
-        if peer.host:
-            self.addresses[peer.host] = count + 1
+        self.clients[client] = host = sys.intern(peer.host)  # one text for all its clients
+        if host:
+            self.addresses[host] = count + 1
         return None
 
     def leave(self, client: Client) -> None:
         """Remove `client`, which is gone."""
-        if client in self.clients:
-            self.clients.discard(client)
-            host = client.peer.host if client.peer is not None else ""
-            count = self.addresses.get(host, 0) - 1
-            if count > 0:
-                self.addresses[host] = count
-            else:
-                self.addresses.pop(host, None)
+        host = self.clients.pop(client, "")
+        if host:
+            self.addresses[host] -= 1
+            if self.addresses[host] == 0:
+                del self.addresses[host]
         self.turned_away.discard(client)
         self.on_leave()
 

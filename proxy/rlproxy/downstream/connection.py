@@ -39,6 +39,7 @@ class ClientConnection(asyncio.Protocol):
         "_closing",
         "_ended",
         "_eof_sent",
+        "_peer",
         "_private",
         "_queued",
         "_reading",
@@ -49,14 +50,13 @@ class ClientConnection(asyncio.Protocol):
         "_transport",
         "_written",
         "clients",
-        "peer",
         "session",
         "stats",
     )
 
     def __init__(self, clients: Clients, peer: Peer | None = None) -> None:
         self.clients = clients
-        self.peer = peer
+        self._peer = peer
         self.session = Session(clients.context)
         self.stats = clients.context.stats
         self._transport: asyncio.Transport | None = None
@@ -79,10 +79,8 @@ class ClientConnection(asyncio.Protocol):
         # uvloop's transports have the interface of asyncio.Transport, but are no subclass.
         client = cast("asyncio.Transport", transport)
         self._transport = client
-        if self.peer is None:
-            self.peer = peer_of(client.get_extra_info("peername"))
         clients = self.clients
-        refusal = clients.enter(self, self.peer)
+        refusal = clients.enter(self, self._address())
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
@@ -113,7 +111,13 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """See Client."""
-        self.session.requests.use(self.clients.admission.table_of(self.peer or NOBODY))
+        self.session.requests.use(self.clients.admission.table_of(self._address()))
+
+    def _address(self) -> Peer:
+        transport = self._transport
+        if self._peer is not None or transport is None:
+            return self._peer or NOBODY
+        return peer_of(transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -252,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
                 self.clients.throttle.happened(
                     "clients_stalled",
                     "cut {count:,} client(s) that read nothing for {write_timeout_s:g} s",
-                    client=str(self.peer),
+                    client=str(self._address()),
                     write_timeout_s=admission.write_timeout_s,
                 )
                 self.stats.error("cut")

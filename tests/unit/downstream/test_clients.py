@@ -24,8 +24,7 @@ HERE, THERE = Peer("127.0.0.1", 1), Peer("127.0.0.2", 2)
 class Member:
     """A client that records what is done to it."""
 
-    def __init__(self, peer: Peer | None) -> None:
-        self.peer = peer
+    def __init__(self) -> None:
         self.swept: list[float] = []
         self.restricted = 0
 
@@ -57,7 +56,7 @@ class Worker:
 
     def enter(self, peer: Peer, count: int = 1) -> list[Member]:
         """Let `count` clients enter; all are admitted."""
-        members = [Member(peer) for _ in range(count)]
+        members = [Member() for _ in range(count)]
         for member in members:
             assert self.clients.enter(cast("ClientConnection", member), peer) is None
         return members
@@ -77,7 +76,7 @@ def test_clients_are_counted_by_address() -> None:
     assert worker.clients.addresses == {HERE.host: 1}
     worker.leave(second)
     assert worker.clients.addresses == {}
-    assert worker.clients.clients == set()
+    assert worker.clients.clients == {}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_a_refused_client_is_logged_and_counted_as_an_error_only(
 ) -> None:
     worker = Worker(**changes)
     worker.enter(HERE)
-    refused = Member(HERE)
+    refused = Member()
     assert worker.clients.enter(cast("ClientConnection", refused), HERE) is refusal
     assert len(worker.lines) == 1
     assert str(HERE) in worker.lines[0]
@@ -150,7 +149,7 @@ def test_a_client_that_enters_during_a_round_is_checked_in_the_next() -> None:
 def test_a_sweep_logs_the_counts_that_are_due() -> None:
     worker = Worker(max_clients=0)
     for _ in range(3):
-        worker.clients.enter(cast("ClientConnection", Member(HERE)), HERE)
+        worker.clients.enter(cast("ClientConnection", Member()), HERE)
     assert len(worker.lines) == 1
     worker.clock.now += EVERY_S
     worker.clients.sweep()

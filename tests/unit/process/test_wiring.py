@@ -131,7 +131,7 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     upstream = one_server(wiring)
     assert upstream.failover is not None
     client = Client()
-    wiring.clients.clients.add(cast("Any", client))
+    wiring.clients.clients[cast("Any", client)] = ""
     upstream.target.where = "new:1"
     upstream._moved()
     assert wiring.context.server.where == "new:1"
