@@ -56,14 +56,14 @@ class PrivateConnection(asyncio.Protocol):
     )
 
     def __init__(self, client: Owner) -> None:
+        self.full = False
+        self.reading = True
+        self.resting = False
+        self._apart = False  # whether reading waits for the fan-out reader
         self._client = client
         self._transport: asyncio.Transport | None = None
-        self.reading = True
-        self._apart = False  # whether reading waits for the fan-out reader
         self._fan_out_until: float = 0.0  # loop time until which the fan-out reader schedules it
         self._descriptor: int = -1
-        self.full = False
-        self.resting = False
 
     def reached_at(self) -> Address | None:
         """Return the address by which its client reached the proxy; None for a unix socket."""

@@ -43,9 +43,9 @@ class ReplyFramer:
         self.last: int = -1  # offset in `buf` of the latest top-level frame; -1: before `buf`
         self.mid: bool = False
         self.broken: bool = False
+        self._push: bool = False  # the top-level frame is a push
         self._items: int = 0  # values that the top-level frame still lacks, behind a cut one
         self._missing: int = 0  # bytes that a cut bulk lacks, or _LINE
-        self._push: bool = False  # the top-level frame is a push
         self._end: int = 0  # result of _header()
 
     def feed(self, data: bytes) -> None:

@@ -41,9 +41,9 @@ class RequestBuffer:
         self.bad: int = 0  # offset of the malformed header; -1: a malformed inline command
         self.more: int = MORE_NOTHING  # missing part of a malformed line; see mistake()
         self._need: int = 0  # bytes from `pos` on that the next item needs, or LINE_END
-        self._enough: bool = False  # the next item can be framed with the bytes in `_parts`
         self._parts: list[bytes] | None = None  # received behind `buf`
         self._parts_len: int = 0
+        self._enough: bool = False  # the next item can be framed with the bytes in `_parts`
 
     def feed(self, data: bytes) -> None:
         """Append `data` to the unread bytes; copy nothing until an item can be framed."""

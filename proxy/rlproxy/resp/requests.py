@@ -78,16 +78,16 @@ class RequestFramer(RequestBuffer):
 
     def __init__(self) -> None:
         super().__init__()
+        self.lenient: bool = False  # the command is not in the form that every parser accepts
+        self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
+        self.strict: bool = False  # some commands are banned: none may pass unrecognized
         self.end: int = 0
         self.first: int = 0  # offset of the first argument's header, counted from `start`
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
         self._args_end: int = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
-        self.lenient: bool = False  # the command is not in the form that every parser accepts
-        self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
         self.commands: dict[bytes, Command] = COMMANDS
-        self.strict: bool = False  # some commands are banned: none may pass unrecognized
         self._args_left: int = 0  # arguments of an open command still to come
         self._skip: int = 0  # bytes of the open command's current argument still to come
         # The place in an incomplete command at which to resume: its offset from `start` (0: none),

@@ -54,14 +54,14 @@ class Call:
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
         self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
-        self.returned = False  # its lane has given it back: it goes to the private connection
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
-        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
+        self.returned = False  # its lane has given it back: it goes to the private connection
         self.late = False  # its client has a reply already
-        self._slot: int = -1  # of its key; -1 until needed
         self.missed = False  # its first reply was NOSCRIPT
+        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
+        self._slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
         self.redirects: int = 0  # how often a node of a cluster could not run it
 

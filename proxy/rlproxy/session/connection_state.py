@@ -126,15 +126,15 @@ class ConnectionState:
 
     def __init__(self, one_node: bool = False) -> None:
         self._one_node = one_node
-        self.level: int = PLAIN
-        self.identity = ANONYMOUS
         self.known = True
-        self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
-        self.protocol = 2  # of its replies; 0: not certain
         self.multi = False  # it may be inside MULTI
         self.quitting = False  # QUIT was answered +OK
+        self.level: int = PLAIN
+        self.identity = ANONYMOUS
+        self.protocol = 2  # of its replies; 0: not certain
+        self.moving: int = 0  # number of owed replies whose kind is one of MOVES
         self._number: int = 0  # of the last request that lowered the level or set `multi`,
         self._lowered_at: int = 0  # of the last that lowered the level, and
         self._multi_at: int = 0  # of the last that set `multi`

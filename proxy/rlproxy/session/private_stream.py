@@ -88,8 +88,8 @@ class PrivateStream:
         self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
-        self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.started = False  # this connection has received bytes
+        self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.received_at: float = 0.0  # time of its latest bytes, in seconds
         self._kept_at: float = 0.0  # time of the latest empty request
 

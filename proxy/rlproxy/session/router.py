@@ -84,12 +84,12 @@ class Router(LaneHits):
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
         self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
-        self._work: int = 0  # units of the present _to_private()
-        self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._forwards = False  # see _special()
         self._judged = False  # of malformed input, only the mistake is forwarded
         self.piped = False
         self.backlogged = False  # more hits are in hand than may be unanswered
+        self._work: int = 0  # units of the present _to_private()
+        self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
         self._held: Call | None = None
 
     def let_go(self, nobody: Caller) -> None:

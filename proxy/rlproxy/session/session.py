@@ -71,14 +71,14 @@ class Session(SessionParts):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self.wait: int = WAIT_NOTHING  # what unread requests wait for
         self.slow = False  # the client leaves its replies unread
         self.wants_eof = False
         self.closed = False
-        self._router = Router(self)
-        self._held: HeldHit | None = None
         self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
+        self.wait: int = WAIT_NOTHING  # what unread requests wait for
+        self._router = Router(self)
+        self._held: HeldHit | None = None
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
 
     # -- the client's side ------------------------------------------------------------------------

@@ -52,9 +52,9 @@ class WaitCover:
 
     def __init__(self, one_node: bool = False) -> None:
         self._one_node = one_node
-        self._slot: int = _NO_SLOT  # of the hits by lane
         self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
+        self._slot: int = _NO_SLOT  # of the hits by lane
         self.last_hit: bytes = b""
 
     def sent(self, call: Call) -> None:
