@@ -83,7 +83,6 @@ HOT = {
         "routes",
         "share",
         "slot_map",
-        "split_reset",
         "subscriptions",
         "transaction",
     ],

@@ -85,7 +85,7 @@ def test_blocks_go_to_the_node_of_their_key(proxy: Proxy) -> None:
 
 def test_reset_is_not_split_without_cross_slot(cluster: Cluster) -> None:
     with harness.proxy(cluster.url, "--cross-slot", "error") as proxy, proxy.raw() as raw:
-        for _ in range(2):  # first on the private connection, then by lane
+        for _ in range(2):  # before lanes are used and after
             assert str(raw.ask("RL.RESET", "key1", "key2")).startswith("CROSSSLOT")
             assert raw.ask("RL.RESET", "{a}1", "{a}2") == 0
             warm(raw)

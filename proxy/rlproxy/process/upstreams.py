@@ -201,11 +201,11 @@ class ClusterUpstream:
             self._look,
         )
         self.nodes = Nodes(self.cluster, settings)
-        splits = config.cross_slot == "split"
-        self._lanes = ClusterLanes(self.cluster, self.nodes, loop, splits)
+        self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
         self.share_of = self._lanes.share_of if config.shares else None
+        splits = config.cross_slot == "split"
         self._private = ClusterTarget(str(upstream), self.cluster, self._face, splits)
         self.target = self._private
         self.plain = HomeTarget(self.cluster, str(upstream))

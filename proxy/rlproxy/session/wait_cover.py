@@ -63,8 +63,7 @@ class WaitCover:
             self.lane_wrote = True
             if self._one_node:
                 slot = call.slot()
-                several = call.rule.frees and call.rule.script is None and call.rule.tail
-                if several or self._slot not in (_NO_SLOT, slot):
+                if self._slot not in (_NO_SLOT, slot):
                     self._scattered = True
                 self._slot = slot
 

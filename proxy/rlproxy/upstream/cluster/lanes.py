@@ -22,7 +22,6 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -32,7 +31,6 @@ from rlproxy.upstream.cluster.node_lane import LaneOwner, NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.share import ClusterShare
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
-from rlproxy.upstream.cluster.split_reset import SplitReset, keys_of
 from rlproxy.upstream.lane import HITS, LaneKey, PooledLane, settle, touch
 from rlproxy.upstream.lane_pool import Pool
 
@@ -116,29 +114,12 @@ class ClusterLane(PooledLane, LaneOwner):
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
         slot = call.slot()
-        if call.rule.frees and self._split(slot, call):
-            return b""
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
         if lane is None or not lane.usable() or (self._ticking and self._waits(slot)):
             self._queue(call).calls.append(call)
             return b""
         return lane.submit(call)
-
-    def _split(self, slot: int, call: Call) -> bool:
-        """Send an RL.RESET of keys in several slots as one call for each key.
-
-        slot: of its first key.
-        Returns False for other calls.
-        """
-        if call.rule.script is not None or not call.rule.tail or not self._all.splits:
-            return False
-        keys = keys_of(call)
-        if all(slot_of_bulk(key) == slot for key in keys):
-            return False
-        for part in SplitReset(call).parts(keys):
-            self.submit(part)
-        return True
 
     def _waits(self, slot: int) -> bool:
         """Return whether new calls on `slot` wait for others."""
@@ -400,23 +381,15 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
 
 
 class ClusterLanes(Pool[PooledLane]):
-    """The lanes of one process to a cluster, each with lanes to the masters.
-
-    splits: RL.RESET of keys in several slots is split; else Redis refuses it.
-    """
+    """The lanes of one process to a cluster, each with lanes to the masters."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        nodes: Nodes,
-        loop: asyncio.AbstractEventLoop,
-        splits: bool = True,
+        self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__()
         self.cluster = cluster
         self.nodes = nodes
         self.loop = loop
-        self.splits = splits
         cluster.on_change.append(self._changed)
 
     def limit_s(self) -> float:

@@ -419,22 +419,6 @@ def test_remembered_refusals_wait_for_a_second_after_a_write(bench: Bench) -> No
     assert opened()
 
 
-def test_reset_of_keys_of_two_nodes(bench: Bench) -> None:
-    call = Call(bench.sender, HIT, r.bulk(b"k"))
-    rule = type(HIT)()
-    rule.head = b"*4\r\n$3\r\nDEL\r\n"
-    rule.tail = r.bulk(FAR) + r.bulk(NEAR)
-    rule.frees = True
-    call.rule = rule
-    assert bench.lane.submit(call) == b""
-    one = b"*2\r\n$3\r\nDEL\r\n"
-    assert bench.a.sent() == one + r.bulk(b"k") + one + r.bulk(NEAR)
-    assert bench.b.sent() == one + r.bulk(FAR)
-    bench.b.answer(b":1\r\n")
-    bench.a.answer(b":1\r\n:0\r\n")
-    assert bench.replies() == [b":2\r\n"]
-
-
 def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     identity = Identity(b"ann", b"pw", 0)
     lane = bench.lanes.lane_of(identity)
