@@ -22,10 +22,9 @@ from rlproxy.upstream.cluster.command_splitter import (
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import PING, own
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
-MAX_UNKNOWN: Final = 16384  # bytes of one command of a client that may have to log in first
+MAX_UNKNOWN: Final = 16384  # bytes of an incomplete command of a client that is not logged in
 
 
 class ClusterConnection:
@@ -42,7 +41,6 @@ class ClusterConnection:
         self._full = False  # the protocol is paused
         self._soon = False  # _woken() is due
         self._waits = NEED_MORE  # COMMAND, MALFORMED: what comes next waits for replies
-        self._queried_login = False  # home owes the reply to the PING of _query_login()
         self._ended_by_client = False
         self._closed = False
         exchange.wake = self._woken
@@ -109,11 +107,11 @@ class ClusterConnection:
         splitter = self._splitter
         waited, self._waits = self._waits, NEED_MORE
         while not (self._exchange.ended or self._exchange.leaving):
-            code = COMMAND if waited == COMMAND else splitter.next()
+            code = waited if waited != NEED_MORE else splitter.next()
             waited = NEED_MORE
             if code == NEED_MORE:
-                if not (self._exchange.logged_in or self._queried_login):
-                    self._query_login()
+                if splitter.unread() > MAX_UNKNOWN and self._dispatcher.setup.login_error():
+                    self._pipe()
                 break
             if code == COMMAND:
                 if not self._dispatcher.send(splitter.words, splitter.written):
@@ -123,23 +121,6 @@ class ClusterConnection:
                 self._malformed()
                 break
         splitter.release()
-
-    def _query_login(self) -> None:
-        """Send a PING for a client with a large command: NOAUTH if it is not logged in."""
-        if self._splitter.unread() > MAX_UNKNOWN:
-            self._queried_login = True
-            request = own(PING)
-            request.answered = self._pinged
-            self._exchange.links.home().send(request)
-
-    def _pinged(self, frame: bytes) -> bytes:
-        """Let the home node refuse the large command of a client that is not logged in."""
-        self._queried_login = False
-        if frame.startswith(b"-NOAUTH"):
-            self._pipe()
-        else:
-            self._exchange.logged_in = True
-        return frame
 
     def _malformed(self) -> None:
         """Let the home node see the mistake: it writes the error and closes."""
@@ -156,7 +137,7 @@ class ClusterConnection:
 
     def _apply_full(self) -> None:
         exchange = self._exchange
-        waits = self._waits != NEED_MORE or (self._queried_login and not exchange.logged_in)
+        waits = self._waits != NEED_MORE or not exchange.logged_in
         full = exchange.full() or (waits and self._splitter.unread() > MAX_UNSENT)
         if full != self._full and not self._closed:
             self._full = full

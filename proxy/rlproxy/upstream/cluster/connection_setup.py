@@ -14,7 +14,7 @@ from rlproxy.upstream.cluster import client_ids
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import OK, Request, own, unguided
+from rlproxy.upstream.cluster.request import OK, PING, Request, own, unguided
 from rlproxy.upstream.cluster.routes import Route
 
 _NO_REDIRECT: Final = error(
@@ -25,12 +25,38 @@ _NO_REDIRECT: Final = error(
 class ConnectionSetup:
     """The set-up of one client's connection."""
 
-    __slots__ = ("_exchange", "_face", "_set_up")
+    __slots__ = ("_exchange", "_face", "_query", "_set_up")
 
     def __init__(self, exchange: Exchange, shown: Face) -> None:
         self._exchange = exchange
         self._face = shown
         self._set_up = exchange.links.setup
+        self._query: Request | None = None  # the PING of login_error()
+
+    def login_error(self) -> bytes | None:
+        """Return the error of a client that has to log in first; empty if it has logged in.
+
+        None: that is unknown until home has answered a PING, and the next commands wait.
+        """
+        exchange = self._exchange
+        if exchange.logged_in:
+            return b""
+        if exchange.alone is not None and not exchange.alone.done:
+            return None
+        query, self._query = self._query, None
+        if query is not None:
+            return query.reply
+        self._query = exchange.alone = request = Request(PING)
+        request.answered = self._pinged
+        exchange.send(exchange.links.home(), request)
+        request.silent = True
+        return None
+
+    def _pinged(self, frame: bytes) -> bytes:
+        if not frame.startswith(b"-NOAUTH"):
+            self._exchange.logged_in = True
+            self._query = None
+        return frame
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command that sets something up. Returns False if it must wait."""
@@ -119,6 +145,7 @@ class ConnectionSetup:
                 self._exchange.prefix = b""
                 self._exchange.protocol = 2
                 self._exchange.logged_in = False
+                self._query = None
                 self._exchange.silent = self._exchange.skips = False
                 if self._exchange.alone is not None:
                     self._exchange.alone.silent = False  # RESET itself, behind CLIENT REPLY OFF

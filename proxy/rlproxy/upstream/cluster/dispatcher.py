@@ -25,7 +25,7 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, PING, Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
@@ -84,9 +84,13 @@ class Dispatcher:
         route = self._routes.of(words[0], args)
         how = route.how
         now = self.transaction.now
-        if how in _ANSWERED_HERE and not exchange.logged_in:
-            self._check_login(words, written)
-            return True
+        if how in _ANSWERED_HERE:
+            refusal = self.setup.login_error()
+            if refusal is None:
+                return False
+            if refusal:
+                exchange.answer(refusal)
+                return True
         if now is not None and how not in _NOT_QUEUED:
             return self._queue(now, route, args, written)
         if self.subscriptions.only and how not in (r.RESET, r.QUIT):
@@ -144,24 +148,6 @@ class Dispatcher:
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
         return True
-
-    def _check_login(self, words: list[bytes], written: bytes) -> None:
-        """Send a command that the proxy answers once home has answered a PING without NOAUTH.
-
-        The client gets the NOAUTH as the reply to its command.
-        """
-        exchange = self._exchange
-        request = exchange.alone = Request(PING)
-
-        def answered(frame: bytes) -> bytes:
-            if not frame.startswith(b"-NOAUTH"):
-                exchange.logged_in = request.silent = True
-                exchange.alone = None
-                self.send(words, written)
-            return frame
-
-        request.answered = answered
-        exchange.send(self._links.home(), request)
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"

@@ -383,9 +383,7 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
 class ClusterLanes(Pool[PooledLane]):
     """The lanes of one process to a cluster, each with lanes to the masters."""
 
-    def __init__(
-        self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.cluster = cluster
         self.nodes = nodes
