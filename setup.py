@@ -61,7 +61,6 @@ HOT = {
         "lane",
         "lane_denials",
         "lane_pool",
-        "script_calls",
         "script_loading",
     ],
     "upstream/cluster": [

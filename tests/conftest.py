@@ -81,7 +81,6 @@ def redis_server(module_server: RedisServer) -> RedisServer:
     """The module's server, empty and without passwords."""
     with module_server.raw() as raw:
         raw.ask("FLUSHALL")
-        raw.ask("SCRIPT", "FLUSH")
     return module_server
 
 

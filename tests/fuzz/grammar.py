@@ -8,7 +8,7 @@ from rlproxy.ratelimit import algorithms, scripts
 from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.outcomes import shadow
-from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.escape import quoted
@@ -188,7 +188,7 @@ def _call(rule: Rule, key: bytes) -> None:
     order.
     """
     assert rule.script is not None
-    forms = [rule.words(way, ro) for ro in (False, True) for way in range(4)]
+    forms = [rule.words(way) for way in (LOADED, SOURCE, SHADOW)]
     for form in forms:
         sent = form + r.bulk(key) + rule.tail
         one = reference.request(sent, 0)

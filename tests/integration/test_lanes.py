@@ -17,6 +17,7 @@ from tests import harness
 from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import (
     by_lane,
+    by_lane_as_eval,
     client_list,
     lanes,
     private,
@@ -132,11 +133,12 @@ def test_busy_client_outlives_a_timeout_unknown_to_the_proxy(
         for raw in clients:
             raw.ask(*login)
         hits, refused, held = clients
+        join = by_lane_as_eval if how == "no password" else by_lane
         for raw in clients:
-            by_lane(server, raw, admin)
+            join(server, raw, admin)
         numbers = [raw.ask("CLIENT", "ID") for raw in clients]
         for raw in clients:
-            by_lane(server, raw, admin)
+            join(server, raw, admin)
         assert held.ask("RL.HIT", "full", 1, 600) == [0, 1, 0, -1, 600]
         held.send(command("RL.HIT", "full", 1, 600, "WAIT", 900))
         assert admin.ask("CONFIG", "SET", "timeout", 1) == "OK"

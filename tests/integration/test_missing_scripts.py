@@ -11,14 +11,14 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from rlproxy.ratelimit import scripts
 
 from tests import harness, info
 from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import by_lane, lanes
+from tests.integration.started import by_lane, by_lane_as_eval, lanes
 
 MAX = 1_000_000
 SECONDS = 1.0  # of a load, or until its disturbance has happened often enough
@@ -130,40 +130,6 @@ def test_two_algorithms_on_one_key_keep_their_order(
             fixed_then_log(raw, f"k{turn}")
 
 
-@contextlib.contextmanager
-def not_loading(server: RedisServer) -> Iterator[Proxy]:
-    """A proxy whose own user may not load scripts."""
-    with server.raw() as admin:
-        rights = ["~*", "&*", "+@all", "-script"]
-        assert admin.ask("ACL", "SETUSER", "control", "reset", "on", ">pw", *rights) == "OK"
-        url = f"redis://control:pw@127.0.0.1:{server.port}"
-        with harness.proxy(url) as proxy:
-            yield proxy
-        admin.ask("ACL", "DELUSER", "control")
-
-
-def test_order_is_kept_where_no_script_can_be_loaded(redis_server: RedisServer) -> None:
-    """A lane of another user loads the script of one of them only."""
-    with (
-        redis_server.raw() as admin,
-        not_loading(redis_server) as proxy,
-        proxy.raw() as raw,
-        proxy.raw() as other,
-    ):
-        assert admin.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all") == "OK"
-        assert other.ask("AUTH", "bob", "pw") == "OK"
-        for each in (raw, other):
-            by_lane(redis_server, each, admin)
-        loaded = info.calls(admin, "script|load")
-        for turn in range(20):
-            fixed_then_log(raw, f"a{turn}")
-            assert admin.ask("SCRIPT", "FLUSH") == "OK"
-            assert isinstance(other.ask("RL.HIT", "another", MAX, 60), list)
-            fixed_then_log(raw, f"b{turn}")
-        assert info.calls(admin, "script|load") == loaded
-        assert admin.ask("ACL", "DELUSER", "bob") == 1
-
-
 # -- scripts that are evicted ---------------------------------------------------------------------
 
 
@@ -201,23 +167,32 @@ def test_loaded_scripts_are_not_evicted_by_hits_sent_as_eval(
         raw.send(command("MULTI") + command("RL.HIT", "place", 5, 60) + command("EXEC"))  # by EVAL
         assert [raw.reply() for _ in range(3)] == ["OK", "QUEUED", [[0, 5, 4, -1, 60]]]
         missing, loaded = info.errors(admin, "NOSCRIPT"), info.calls(admin, "script|load")
+        assert raw.ask("RL.HIT", "k", 100, 3600) == [0, 100, 99, -1, 3600]
+        loaded += len(scripts.load())
+        wait_until(lambda: info.calls(admin, "script|load") == loaded, "they are loaded again")
+        by_lane(evicting, raw, admin)
+        assert raw.ask("RL.RESET", "k") == 1
         hits_among_evals(raw, admin, "k")
         assert info.value(admin, "stats", "evicted_scripts") > 1000
         assert info.errors(admin, "NOSCRIPT") - missing == 1
-        assert info.calls(admin, "script|load") - loaded == len(scripts.load())
+        assert info.calls(admin, "script|load") == loaded
         with proxy.raw() as other:
             by_lane(evicting, other, admin)
             hits_among_evals(other, admin, "again")
         assert info.errors(admin, "NOSCRIPT") - missing == 1
 
 
-def test_evicted_scripts_are_sent_again_where_none_can_be_loaded(evicting: RedisServer) -> None:
-    with not_loading(evicting) as proxy, proxy.raw() as raw, evicting.raw() as admin:
-        by_lane(evicting, raw, admin)
-        missing = info.errors(admin, "NOSCRIPT")
-        hits_among_evals(raw, admin, "k")
-        assert 0 < info.errors(admin, "NOSCRIPT") - missing <= 20  # one for each eviction
-        assert info.calls(admin, "script|load") == 0
+def test_where_no_script_can_be_loaded_each_hit_carries_it(evicting: RedisServer) -> None:
+    rights = ["~*", "&*", "+@all", "-script"]
+    with evicting.raw() as admin:
+        assert admin.ask("ACL", "SETUSER", "control", "reset", "on", ">pw", *rights) == "OK"
+        url = f"redis://control:pw@127.0.0.1:{evicting.port}"
+        with harness.proxy(url) as proxy, proxy.raw() as raw:
+            by_lane_as_eval(evicting, raw, admin)
+            hits_among_evals(raw, admin, "k")
+            assert info.errors(admin, "NOSCRIPT") == info.calls(admin, "script|load") == 0
+            assert admin.ask("ACL", "SETUSER", "control", "+script") == "OK"
+            by_lane(evicting, raw, admin)  # by EVALSHA, once the next try has loaded them
 
 
 # -- scripts that are flushed repeatedly -----------------------------------------------------------
@@ -286,15 +261,10 @@ class Client(threading.Thread):
 
 
 @ON_ONE_ENGINE
-@pytest.mark.parametrize("may_load", [True, False])
-def test_repeatedly_flushed_scripts_change_no_reply(
-    redis_server: RedisServer, may_load: bool
-) -> None:
+def test_repeatedly_flushed_scripts_change_no_reply(redis_server: RedisServer) -> None:
     """test_counted_once kills connections as well, and does not look at the order."""
-    made: Callable[[RedisServer], contextlib.AbstractContextManager[Proxy]]
-    made = harness.proxy if may_load else not_loading
     over = threading.Event()
-    with redis_server.raw() as admin, made(redis_server) as proxy:
+    with redis_server.raw() as admin, harness.proxy(redis_server) as proxy:
         assert admin.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all") == "OK"
         clients = [Client(redis_server, admin, proxy, number, over) for number in range(16)]
         for client in clients:

@@ -104,7 +104,4 @@ def _reasons(facts: Facts, leave_out: Collection[str]) -> list[str]:
             found.append(f"Redis at {upstream.where} does not answer{why}")
     elif _is_unusable(facts):
         found.append(_problem(upstream))
-    elif not facts.scripts and not upstream.problem:
-        # If the control connection may not load scripts (a problem), clients' hits carry them.
-        found.append("the scripts are not loaded yet")
     return found

@@ -56,7 +56,6 @@ class Facts:
 
     started: time.time() at the start of the proxy.
     listen: addresses where clients connect.
-    scripts: the scripts are on all servers.
     mode: "share" or "private": the usual way of ordinary commands.
     addresses: addresses of clients with the number of their connections, those with most.
     """
@@ -65,7 +64,6 @@ class Facts:
     started: float = 0.0
     listen: Sequence[str] = ()
     draining: bool = False
-    scripts: bool = True
     mode: str = ""
     on_upstream_failure: str = ""
     upstream: UpstreamFacts = UpstreamFacts()

@@ -213,7 +213,6 @@ class Telemetry:
             started=self._started,
             listen=self._listen,
             draining=clients.draining,
-            scripts=state.loaded,
             mode="share" if context.share_of is not None else "private",
             on_upstream_failure=context.failure.mode,
             upstream=UpstreamFacts(

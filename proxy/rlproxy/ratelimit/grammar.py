@@ -159,17 +159,16 @@ class Rule:
         self._attempt: Rule | None = None
         self._final: Rule | None = None
 
-    def words(self, way: int, lane: int = 1) -> bytes:
+    def words(self, way: int) -> bytes:
         """Return the request up to the key.
 
-        way: how the call names its script: scripts.LOADED, BROUGHT, BRING or SOURCE.
-        lane: see Script.words().
+        way: how the call names its script: scripts.LOADED, SOURCE or SHADOW.
         """
         script = self.script
         if script is None:
             return self.head
         if way != LOADED:
-            return self.head + script.words(way, lane)
+            return self.head + script.words(way)
         if not self._by_sha:
             self._by_sha = self.head + script.words(LOADED)
         return self._by_sha

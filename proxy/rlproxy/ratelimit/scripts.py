@@ -22,10 +22,8 @@ MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVA
 # The ways in which a call names its script. They use texts with different digests: from
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
-BROUGHT: Final = 1  # EVALSHA of a text that a lane sends by EVAL where SCRIPT LOAD is not possible
-BRING: Final = 2  # EVAL of the text that BROUGHT names
-SOURCE: Final = 3  # EVAL of a text that no EVALSHA names
-SHADOW: Final = 4  # EVAL of a text that answers a refusal as an admission; see encoding.admitted()
+SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
+SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see encoding.admitted()
 
 _REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
@@ -76,29 +74,22 @@ class Script:
         self.header = header
         self.source = source
         self.sha = _sha(source)
-        self._words: dict[tuple[int, int], bytes] = {}
+        self._words: dict[int, bytes] = {}
 
-    def words(self, way: int, lane: int = 1) -> bytes:
+    def words(self, way: int) -> bytes:
         """Return the words of a call between the array header and the key.
 
-        way: LOADED, BROUGHT, BRING, SOURCE or SHADOW.
-        lane: number of the lane that calls, from 1. BROUGHT and BRING have a text for each, so that
-            no lane brings the text that another one has just missed.
+        way: LOADED, SOURCE or SHADOW.
         """
-        key = (way, lane)
-        found = self._words.get(key)
+        found = self._words.get(way)
         if found is None:
-            found = _words(self._text(way, lane), way)
-            if way != BRING:  # it is long, and sent once
-                self._words[key] = found
+            found = self._words[way] = _words(self._text(way), way)
         return found
 
-    def _text(self, way: int, lane: int) -> bytes:
+    def _text(self, way: int) -> bytes:
         if way == LOADED:
             return self.source
-        if way == SHADOW:
-            return _SHADOWED % self.source
-        return self.source + (b" " if way == SOURCE else b"\n" * lane)
+        return _SHADOWED % self.source if way == SHADOW else self.source + b" "
 
 
 def parse(name: str, text: str) -> Script:
@@ -136,7 +127,7 @@ def _sha(text: bytes) -> bytes:
 
 def _words(text: bytes, way: int) -> bytes:
     """Encode the command, the script or its digest, and the number of keys (1)."""
-    by_sha = way in (LOADED, BROUGHT)
+    by_sha = way == LOADED
     verb = b"EVALSHA" if by_sha else b"EVAL"
     body = _sha(text) if by_sha else text
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)

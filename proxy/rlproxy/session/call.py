@@ -32,7 +32,6 @@ class Call:
         "expects_ok",
         "key",
         "late",
-        "missed",
         "next",
         "opens",
         "others",
@@ -59,7 +58,6 @@ class Call:
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.returned = False  # its lane has given it back: it goes to the private connection
         self.late = False  # its client has a reply already
-        self.missed = False  # its first reply was NOSCRIPT
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
         self._slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
@@ -135,19 +133,12 @@ class Caller:
 class Lane:
     """The interface of a lane for callers."""
 
-    __slots__ = ("mixes", "ready", "retired", "room")
+    __slots__ = ("ready", "retired", "room")
 
     def __init__(self) -> None:
         self.room: int = MAX_LANE_HITS  # further calls that it accepts
         self.ready: bool = False  # calls submitted now are sent in this tick
         self.retired: bool = False  # callers must get another lane
-        # Calls of different scripts may be outstanding for one caller. False where Redis may
-        # evict one of the scripts: the call of the other one would run first.
-        self.mixes: bool = True
-
-    def may_follow(self, before: Rule, rule: Rule) -> bool:
-        """Return whether a call of `rule` may be sent while its caller has one of `before`."""
-        return self.mixes or before.script is rule.script
 
     def by_sha(self, rule: Rule) -> bool:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""

@@ -43,8 +43,7 @@ class LaneHits(SessionPart):
             if call is None:
                 requests.rewind(start)
                 return OTHER
-            before = calls[-1] if calls else self._lanes.tail
-            if call.rule.waits or not _follows(lane, before, call):
+            if call.rule.waits:
                 requests.rewind(requests.start)
                 found = OTHER
             else:
@@ -83,10 +82,3 @@ class LaneHits(SessionPart):
                     self._private.cover.sent(call)
         if not self._private.slots.mid():
             lanes.emit()
-
-
-def _follows(lane: Lane, before: Call | None, call: Call) -> bool:
-    """Whether `call` may be sent while its client has `before` unanswered."""
-    if before is None or before.rule is call.rule:
-        return True
-    return lane.may_follow(before.rule, call.rule)

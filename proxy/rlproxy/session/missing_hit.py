@@ -4,7 +4,7 @@ No I/O.
     client ── GET a, RL.HIT k, GET b ──> private connection ── GET a, EVALSHA k, GET b ──> Redis
     $1 A                                        <── $1 A
     (waits)                                     <── -NOSCRIPT    the script was flushed
-    (waits)     <── lane: EVALSHA, and SCRIPT LOAD before it ──> *5
+    (waits)     <── lane: EVALSHA, then EVAL ──> *5
     *5, $1 B
 
 The hit keeps its place among the replies. It runs behind the commands that were pipelined after it.

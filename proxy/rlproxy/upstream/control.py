@@ -27,7 +27,7 @@ from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
-from rlproxy.upstream.script_loading import HOLD_S, ScriptLoading
+from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MOST_S: Final = 0.5
@@ -63,8 +63,8 @@ class Control:
     """The control connection: identifies the server, loads the scripts, and checks that Redis
     answers.
 
-    It prepares the server after every reconnect, and loads the scripts again when `loading`
-    requests that. It reconnects until run() is cancelled.
+    It prepares the server after every reconnect, and loads the scripts again when one is missing.
+    It reconnects until run() is cancelled.
 
     upstream: the credentials of --upstream.
     scripts: the scripts to load, by name.
@@ -90,8 +90,6 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._connection = QueryConnection()
-        self._reload = asyncio.Event()
-        loading.on_wanted = self._reload.set
         self._moved = asyncio.Event()
         self._probe = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
@@ -114,7 +112,7 @@ class Control:
     def move(self) -> None:
         """Drop the connection and open a new one at once: the target or the login may differ."""
         self._moved.set()
-        self._loading.lost()
+        self._loading.loaded = False
         self._connection.abort()
 
     def probe(self) -> None:
@@ -144,7 +142,7 @@ class Control:
                 error = caught
             finally:
                 self._connection.abort()
-            self._loading.lost()
+            self._loading.loaded = False
             if self._moved.is_set():
                 self._backoff.reset()
                 continue
@@ -200,7 +198,6 @@ class Control:
                 error = OSError(f"{error}{_MAY_SPEAK_TLS}")
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
-        self._loading.over(False)
         late = isinstance(error, TimeoutError) and self._timeouts.timeout_s > 0.0
         if self.kind == UNREACHABLE and self.reached and (closed or late):
             # A load balancer without a server, a port that speaks TLS, or a server that hangs.
@@ -251,7 +248,6 @@ class Control:
             why = refusal(str(reply), self._upstream.password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
-            self._loading.over(False)
             return
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
@@ -260,8 +256,8 @@ class Control:
         kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
         if not kind and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
-        if not self._loading.loaded and not self._loading.refused:
-            await self._load_when_drained()
+        if not self._loading.loaded and self._loading.drained():
+            await self._load()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
@@ -304,34 +300,25 @@ class Control:
         self._tries_empty = False
         return ignores
 
-    async def _load_when_drained(self) -> None:
-        """Load the scripts once no lane has a call under way. After HOLD_S leave it to _watch()."""
-        self._reload.clear()
-        self._loading.connected()
-        await _first_of(HOLD_S, self._reload, self._connection.lost)
-        if self._reload.is_set():
-            await self._load()
-
     async def _load(self) -> None:
-        self._reload.clear()
+        """Load the scripts; see ScriptLoading for when."""
         replies = await self._connection.query_all(
             [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
         )
         errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
-        self._refused, lasts = "", False
+        self._loading.loaded = not errors
+        self._refused = ""
         if errors:
             why = errors[0].partition(", with args")[0]  # the rest quotes the script
-            self._refused = f"SCRIPT LOAD: {why}; scripts go with the first hits instead"
-            lasts = why.startswith(("NOPERM", "ERR unknown command"))
-        self._loading.over(not errors, lasts)
+            self._refused = f"SCRIPT LOAD: {why}; each hit carries its script instead"
 
     # -- the prepared server ----------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Load the scripts on request and send PINGs, until the connection is lost."""
+        """Load missing scripts and send PINGs, until the connection is lost."""
         lost = self._connection.lost
         while not lost.is_set():
-            await _first_of(_KEEP_S, lost, self._reload, self._probe)
+            await _first_of(_KEEP_S, lost, self._probe)
             try:
                 await self._look()
             except OSError:
@@ -339,27 +326,33 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        if self._reload.is_set():
-            await self._in_time(self._load_again())
-        elif self._is_worth_another_try() and not self._probe.is_set():
+        if self._probe.is_set():
+            self._probe.clear()
+            await self._in_time(self._connection.query(b"PING"))
+        elif self._is_worth_another_try():
             self._retry_at = self._loop.time() + _PING_S
             if self.kind == LOGIN:
                 # Redis keeps refusing HELLO on a connection that it accepted with a password set.
                 self.move()
             else:
                 await self._prepare()
+        elif self._misses_scripts():
+            await self._in_time(self._load_again())
         else:
-            self._probe.clear()
             await self._in_time(self._connection.query(b"PING"))
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
-        if not (self.problem or self._doubted) or self._loop.time() < self._retry_at:
-            return False
-        return self.kind != SCRIPTS or not self._loading.refused
+        return bool(self.problem or self._doubted) and self._loop.time() >= self._retry_at
+
+    def _misses_scripts(self) -> bool:
+        """Return whether the scripts are to be loaded now. Refused ones wait for another try."""
+        loading = self._loading
+        able = self.kind != LOGIN and not self._refused
+        return able and not loading.loaded and loading.drained()
 
     async def _load_again(self) -> None:
-        """Load the scripts on the request of `loading`, and update the problem."""
+        """Load the scripts, and update the problem."""
         await self._load()
         if self.kind in ("", SCRIPTS):
             self.kind, self.problem = SCRIPTS if self._refused else "", self._refused

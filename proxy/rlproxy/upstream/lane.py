@@ -11,8 +11,8 @@ When the connection is lost, calls that are not written yet go over other connec
 written calls, only shared reads are sent again: the outcome of hits and writes is unknown.
 
 A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
-its calls are answered and the scripts are loaded (see `script_loading`). After that it first sends
-the calls that were not run, in their order. So no call overtakes another one of its client.
+its calls by EVALSHA are answered. After that it first sends the calls that were not run, in their
+order, by EVAL. So no call overtakes another one of its client; see `script_loading`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
@@ -39,7 +40,6 @@ from rlproxy.session.timeouts import NOTHING, HitTimeouts
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.lane_denials import LaneDenials
-from rlproxy.upstream.script_calls import ScriptCalls
 from rlproxy.upstream.script_loading import ScriptLoading
 
 # The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
@@ -58,6 +58,10 @@ RETRY_MOST_S: Final = 1.0
 # while the lane's own calls run.
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 _OK: Final = b"+OK\r\n"
+# Requests a push when the key of the next call is touched.
+_CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
+# Lets a cluster node run the next call on a slot that it imports.
+_ASKING: Final = encoding.bulks(b"ASKING")
 # Refusals of a handshake that may pass.
 _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 
@@ -121,14 +125,10 @@ class LaneContext:
 
 
 class SharedLane(PooledLane):
-    """The lane of one identity: a connection that is opened on demand, and again when lost.
+    """The lane of one identity: a connection that is opened on demand, and again when lost."""
 
-    number: see ScriptCalls; no two lanes have the same.
-    """
-
-    def __init__(self, context: LaneContext, key: LaneKey, number: int) -> None:
+    def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(key)
-        self.number = number
         self._kind: int = key.kind
         self._context = context
         self.used_at: float = context.loop.time()
@@ -144,13 +144,13 @@ class SharedLane(PooledLane):
         self._inflight: deque[Call] = deque()
         self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
         self._again_at: float = 0.0  # loop time of the first call in `_again`
-        self._missing = False  # whether a call was answered NOSCRIPT
+        self._by_sha_until: int = 0  # number of the latest call by EVALSHA
+        self._by_source = False  # whether this user can't use EVALSHA
         self._scheduled = False  # whether the unsent calls are written in this tick
         self._flush_soon: Callable[[], None] = self._tick_over
         self._declining = False  # whether the reply being received is skipped, as too large
         self._watched = False  # whether the hit timeout is checked
         self._times = CallTimes(context.timeouts, context.clock)
-        self._script_calls = ScriptCalls(number)
         cache = context.denial_cache if self._kind == HITS else None
         self._denials = LaneDenials(cache) if cache is not None else None
         self.room = context.max_lane_hits
@@ -159,7 +159,7 @@ class SharedLane(PooledLane):
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return self._script_calls.by_sha(rule) and not self._context.loading.held
+        return rule.script is not None and self._context.loading.loaded and not self._by_source
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -188,17 +188,17 @@ class SharedLane(PooledLane):
         self._flush()
 
     def _flush(self) -> None:
-        transport, unsent = self._transport, self._unsent
-        if transport is None or not unsent or self._again or self._missing:
+        transport = self._transport
+        if transport is None:
             return
-        if self._kind != HITS:
-            out = [call.key for call in unsent]
-        elif self._context.loading.held:
+        if self._again or not self._context.loading.loaded:
+            if not self.drained():
+                return
+            self._take_again()
+        unsent = self._unsent
+        if not unsent:
             return
-        else:
-            if not self._script_calls.loaded and not self._inflight:
-                self._choose()
-            out = self._script_calls.requests(unsent)
+        out = self._requests(unsent) if self._kind == HITS else [call.key for call in unsent]
         data = b"".join(out)
         transport.write(data)
         self._inflight.extend(unsent)
@@ -212,10 +212,35 @@ class SharedLane(PooledLane):
             self._times.mark(self._context.loop.time())
             self._context.timeouts.watch(self.overdue)
 
-    def _choose(self) -> None:
-        """See ScriptCalls.choose(); `mixes` follows from it."""
-        self._script_calls.choose(self._context.loading.loaded, self._context.loop.time())
-        self.mixes = self._script_calls.loaded
+    def _requests(self, calls: list[Call]) -> list[bytes]:
+        """Return `calls` as Redis commands: by EVALSHA if possible, else by EVAL."""
+        way = SOURCE
+        if self._context.loading.loaded and not self._by_source:
+            way = LOADED
+            self._by_sha_until = self._times.sent + len(calls)
+        out: list[bytes] = []
+        for call in calls:
+            rule = call.rule
+            if call.expects_ok:
+                if call.opens:
+                    rule = rule.final()
+                    out.append(_CACHING)
+                else:
+                    out.append(_ASKING)
+            out.append(rule.words(way))
+            out.append(call.key)
+            out.append(rule.tail)
+        return out
+
+    def _take_again(self) -> None:
+        """Put the calls that were not run before the unsent ones."""
+        again, self._again = self._again, []
+        if not again:
+            return
+        self._unsent = again + self._unsent
+        # Their hit timeout counts from the NOSCRIPT, see overdue().
+        if self._context.timeouts.timeout_s > 0.0:
+            self._times.mark(self._again_at, len(again))
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -298,8 +323,7 @@ class SharedLane(PooledLane):
         if call.late:
             if frame.startswith(b"-NOSCRIPT"):
                 # The call was not counted. It is not sent again, since its client has its answer.
-                self._missing = True
-                self._script_calls.missing(False, 0.0)
+                self._context.loading.loaded = False
             if denials is not None:
                 denials.judge(call, frame)
             return b""
@@ -328,8 +352,8 @@ class SharedLane(PooledLane):
         if took_s >= 0.0:
             self._context.counters.round_trips.add(took_s)
         self.room = context.max_lane_hits - self.unanswered()
-        if self._missing or inflight == 0:
-            self._mend()
+        if self._again or (self._unsent and not self._scheduled):  # they may have waited
+            self._flush()
         if touched:
             self.used_at = now
             settle(touched, now)
@@ -366,48 +390,21 @@ class SharedLane(PooledLane):
         Returns whether it was queued.
         """
         if error.startswith(b"-NOSCRIPT"):
-            self._script_calls.missing(call.missed, self._context.loop.time())
-            call.missed = self._missing = True
+            self._context.loading.loaded = False
             self._context.counters.noscript += 1
-        elif not self._script_calls.changes(error):
-            return False
+        else:
+            refused = encoding.refused_eval(error)
+            if refused is None:
+                return False
+            self._by_source = refused  # (an error for EVAL: EVALSHA may be allowed by now)
+            if not refused:
+                return False
         if self._denials is not None:
             self._denials.reopen(call)
         if not self._again:
             self._again_at = self._context.loop.time()
         self._again.append(call)
         return True
-
-    def _mend(self) -> None:
-        """Have missing scripts loaded, or send calls again that need no loading.
-
-        Called once all received bytes are processed.
-        """
-        loading = self._context.loading
-        if self._missing:
-            self._missing = False
-            loading.load()
-        elif loading.held and not self._inflight:
-            loading.look()
-        stranded = len(self._unsent) > 0 and not self._scheduled  # a pause ended without them
-        if (self._again or stranded) and not loading.held:
-            self.go_on()
-
-    def go_on(self) -> None:
-        """End the pause for loading the scripts: send the calls not run, then the unsent ones."""
-        if self._transport is None or self._handshakes > 0:
-            return
-        self.ready = True
-        if self._inflight:
-            return
-        self._choose()
-        again, self._again = self._again, []
-        if again:
-            self._unsent = again + self._unsent
-            # Their hit timeout counts from the NOSCRIPT, see overdue().
-            if self._context.timeouts.timeout_s > 0.0:
-                self._times.mark(self._again_at, len(again))
-        self._flush()
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -447,9 +444,7 @@ class SharedLane(PooledLane):
             self._abort()
             return False
         if self._handshakes == 0:
-            self._choose()
-            # A lane for hits waits for the first attempt to load the scripts, see go_on().
-            self.ready = self._kind != HITS or self._context.loading.settled
+            self.ready = True
             self._backoff.reset()
             self.used_at = self._context.loop.time()
         return True
@@ -472,12 +467,12 @@ class SharedLane(PooledLane):
         """
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self.ready = self._declining = self._missing = False
+        self.ready = self._declining = self._by_source = False
+        self._by_sha_until = 0
         self.room = self._context.max_lane_hits
         self._transport = None
         self._replies = ReplyFramer()
         self._handshakes = 0
-        self._script_calls.reset()
         self._times.reset()
         if self._denials is not None:
             self._denials.track(False)
@@ -486,7 +481,6 @@ class SharedLane(PooledLane):
         self._unsent.clear()
         self._closed()
         self._hand_back(written, unsent)
-        self._context.loading.look()
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         """Report the loss of the connection to the callers of its calls."""
@@ -497,8 +491,8 @@ class SharedLane(PooledLane):
         return len(self._inflight) + len(self._again) + len(self._unsent)
 
     def drained(self) -> bool:
-        """Return whether all hits written on it are answered."""
-        return self._kind != HITS or not self._inflight
+        """Return whether all its calls by EVALSHA are answered."""
+        return self._times.sent - len(self._inflight) >= self._by_sha_until
 
     def idle(self, since: float) -> bool:
         """See PooledLane.idle()."""

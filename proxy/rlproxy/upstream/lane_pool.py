@@ -70,18 +70,11 @@ class LanePool(Pool[SharedLane]):
     def __init__(self, context: LaneContext) -> None:
         super().__init__()
         context.loading.drained = self._drained
-        context.loading.on_over = self._go_on
-        self.make: Callable[[LaneContext, LaneKey, int], SharedLane] = SharedLane
+        self.make: Callable[[LaneContext, LaneKey], SharedLane] = SharedLane
         self.context = context
 
     def _made(self, key: LaneKey) -> SharedLane:
-        taken = {other.number for other in self._lanes.values()}
-        number = next(at for at in range(1, MAX_LANES + 1) if at not in taken)
-        return self.make(self.context, key, number)
-
-    def _go_on(self) -> None:
-        for lane in self.lanes():
-            lane.go_on()
+        return self.make(self.context, key)
 
     def _drained(self) -> bool:
         return all(lane.drained() for lane in self._lanes.values())

@@ -47,7 +47,7 @@ class ServerParts:
         self.facts = facts
         self.circuit = circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
-        loading = ScriptLoading(self.timeouts, loop.call_later)
+        loading = ScriptLoading()
         self.control = Control(target, upstream, scripts, on_server, self.timeouts, loading)
         self.timeouts.on_doubt = self.control.probe
         circuit.on_open, circuit.on_close = self.opened, self.closed

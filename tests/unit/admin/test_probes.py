@@ -46,7 +46,6 @@ def test_clock_set_back_slightly_changes_nothing() -> None:
     [
         ({"draining": True}, "the proxy is ending: it takes no new clients"),
         ({"upstream": AWAY}, "Redis at redis:6379 does not answer (connection refused)"),
-        ({"scripts": False}, "the scripts are not loaded yet"),
     ],
 )
 def test_reason_why_a_worker_is_not_ready(facts: dict[str, Any], reason: str) -> None:
@@ -65,19 +64,19 @@ def test_all_reasons_are_reported() -> None:
 
 @pytest.mark.parametrize("failure", ["allow", "deny"])
 def test_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
-    facts: dict[str, Any] = {"upstream": AWAY, "scripts": False, "on_upstream_failure": failure}
+    facts: dict[str, Any] = {"upstream": AWAY, "on_upstream_failure": failure}
     assert not_ready([seen(0, **facts)]) == []
 
 
 def test_server_that_refuses_the_proxys_scripts_is_still_ready() -> None:
     refused = replace(UP, problem="needs a password")
-    assert not_ready([seen(0, scripts=False, upstream=refused)]) == []
+    assert not_ready([seen(0, upstream=refused)]) == []
 
 
 @pytest.mark.parametrize("kind", ["login", "scripts"])
 def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it lacks something")}
-    assert not_ready([seen(0, scripts=False, **facts)]) == []
+    assert not_ready([seen(0, **facts)]) == []
     assert degraded([seen(0), seen(1, **facts)]) == "Redis at redis:6379: it lacks something"
     assert degraded([seen(0), seen(1, 9.0, **facts)]) == ""
 
@@ -92,14 +91,14 @@ def test_unusable_server_is_not_ready(kind: str) -> None:
 @pytest.mark.parametrize("failure", ["error", "allow", "deny"])
 def test_server_at_its_client_limit_counts_as_unreachable(failure: str) -> None:
     full = replace(UP, kind="full", problem="max number of clients reached")
-    facts: dict[str, Any] = {"upstream": full, "scripts": False, "on_upstream_failure": failure}
+    facts: dict[str, Any] = {"upstream": full, "on_upstream_failure": failure}
     why = "Redis at redis:6379: max number of clients reached"
     assert not_ready([seen(0, **facts)]) == ([why] if failure == "error" else [])
     assert degraded([seen(0, **facts)]) == why
 
 
 def test_only_redis_may_be_excluded() -> None:
-    assert not_ready([seen(0, upstream=AWAY, scripts=False)], [UPSTREAM]) == []
+    assert not_ready([seen(0, upstream=AWAY)], [UPSTREAM]) == []
     assert not_ready([seen(0, draining=True, upstream=AWAY)], [UPSTREAM]) != []
     assert not_ready([Seen(0)], [UPSTREAM]) != []
 

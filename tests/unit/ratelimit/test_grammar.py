@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 import pytest
@@ -13,12 +12,12 @@ from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
-from rlproxy.ratelimit.scripts import BRING, BROUGHT, LOADED, SOURCE
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import encoding
 
 SCRIPTS = scripts.load()
 LOG = SCRIPTS["sliding_window_log"]
-WAYS = (LOADED, BROUGHT, BRING, SOURCE)
+WAYS = (LOADED, SOURCE)
 
 WINDOW = "window is not a valid number of seconds"
 GAP = "GAP is not a valid number of seconds"
@@ -98,7 +97,7 @@ def error(text: str, name: str = "RL.HIT") -> str:
         assert rule.script is not None
         return ""
     assert rule.script is None and rule.limiter is None
-    assert {rule.words(way, ro) for way in WAYS for ro in (False, True)} == {b""}
+    assert {rule.words(way) for way in WAYS} == {b""}
     assert rule.tail == b""
     assert not (rule.reads or rule.takes or rule.waits or rule.shapes)
     assert rule.error.startswith(b"-ERR ") and rule.error.endswith(b"\r\n")
@@ -119,10 +118,6 @@ def request(data: bytes) -> list[bytes]:
     return words
 
 
-def sha_of(text: bytes) -> bytes:
-    return hashlib.sha1(text).hexdigest().encode()
-
-
 def argv(rule: Rule) -> list[bytes]:
     """The words of a rule's ARGV, which must be equal for every way of sending it."""
     script = rule.script
@@ -131,8 +126,6 @@ def argv(rule: Rule) -> list[bytes]:
         (rule.words(way), verb, body)
         for way, verb, body in (
             (LOADED, b"EVALSHA", script.sha),
-            (BROUGHT, b"EVALSHA", sha_of(script.source + b"\n")),
-            (BRING, b"EVAL", script.source + b"\n"),
             (SOURCE, b"EVAL", script.source + b" "),
         )
     ]

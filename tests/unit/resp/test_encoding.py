@@ -150,17 +150,24 @@ def test_clean_error_keeps_one_line() -> None:
 
 
 NO_RIGHT = b"-NOPERM User bob has no permissions to run the '%s' command\r\n"
+NO_RIGHT_6 = b"-NOPERM this user has no permissions to run the '%s' command or its subcommand\r\n"
 UNKNOWN = b"-ERR unknown command '%s', with args beginning with: 'x'\r\n"
+UNKNOWN_6 = b"-ERR unknown command `%s`, with args beginning with: `x`, \r\n"
 
 
-@pytest.mark.parametrize("form", [NO_RIGHT, UNKNOWN])
+@pytest.mark.parametrize("form", [NO_RIGHT, NO_RIGHT_6, UNKNOWN, UNKNOWN_6])
 @pytest.mark.parametrize("command", [b"eval", b"EVALSHA"])
 def test_a_refused_script_command_is_recognized(form: bytes, command: bytes) -> None:
     assert r.refused_eval(form % command) == (command == b"EVALSHA")
 
 
 @pytest.mark.parametrize(
-    "error", [NO_RIGHT % b"get", UNKNOWN % b"evals", b"-NOSCRIPT No matching script.\r\n"]
+    "error",
+    [
+        *(NO_RIGHT % b"get", UNKNOWN % b"evals", b"-NOSCRIPT No matching script.\r\n"),
+        b"-NOPERM No permissions to access a key\r\n",
+        b"-ERR unknown command called from script 'EVALSHA'\r\n",
+    ],
 )
 def test_another_error_refuses_no_script_command(error: bytes) -> None:
     assert r.refused_eval(error) is None

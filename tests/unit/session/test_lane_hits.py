@@ -71,30 +71,6 @@ def test_a_denied_hit_is_not_for_the_lane() -> None:
     assert sending.send(HIT) == OTHER
 
 
-@pytest.mark.parametrize(
-    ("mixes", "sent", "found"),
-    [
-        (True, HIT + FIXED + PEEK, DONE),
-        (False, HIT + PEEK, DONE),
-        (False, HIT + FIXED, OTHER),
-    ],
-)
-def test_a_call_that_may_not_follow_the_one_before_it_is_held(
-    mixes: bool, sent: bytes, found: int
-) -> None:
-    sending = Sending()
-    sending.lane.mixes = mixes
-    assert sending.send(sent) == found
-
-
-def test_a_call_of_an_earlier_read_is_the_one_before() -> None:
-    sending = Sending()
-    sending.lane.mixes = False
-    assert sending.send(HIT) == DONE
-    assert sending.send(FIXED) == OTHER
-    assert sending.requests.unread() == len(FIXED)
-
-
 def test_each_hit_is_work() -> None:
     sending = Sending()
     sending.send(HIT * 3 + b"\r\n")

@@ -360,16 +360,6 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
     assert parts.down() == FIVE + DENIED
 
 
-def test_calls_of_two_scripts_go_one_after_the_other_where_the_lane_requires_it() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.lane.mixes = False
-    fixed = bulks(b"RL.HIT", b"k", b"10", b"60", b"ALGO", b"FIXED")
-    assert parts.route(HIT + fixed) == waits.WAIT_LANE_EMPTY
-    assert len(parts.lane.calls) == 1
-    assert parts.requests.unread() == len(fixed)
-
-
 def test_a_lane_without_room_is_waited_for() -> None:
     parts = Routed()
     plain(parts)

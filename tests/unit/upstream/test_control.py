@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
 from typing import cast
 
 import pytest
@@ -79,7 +78,7 @@ class World:
     ) -> None:
         self.target, self.circuit = target or Answered(), CircuitBreaker()
         timeouts = HitTimeouts(self.circuit, timeout_s)
-        self.loading = ScriptLoading(timeouts, lambda _delay_s, _then: None)
+        self.loading = ScriptLoading()
         self.control = Control(
             cast(Target, self.target),
             parse_upstream(url),
@@ -95,18 +94,22 @@ class World:
         return self.target.connections[-1].written.count(b"\r\n" + word + b"\r\n")
 
 
-async def test_a_connection_lost_while_it_waits_for_the_lanes_is_replaced_at_once(
+async def test_scripts_are_loaded_once_no_evalsha_is_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Control._in_time, "__defaults__", (inf,))  # no limit ends the wait
+    monkeypatch.setattr(module, "_KEEP_S", 0.01)
     world = World()
-    world.loading.drained = lambda: False
-    connections = world.target.connections
-    await until(lambda: world.loading.held)
-    connections[0].protocol.connection_lost(None)
-    await until(lambda: len(connections) == 2)
+    drained = False
+    world.loading.drained = lambda: drained
+    await world.control.settled.wait()
+    await until(lambda: world.count(b"PING") >= 3)
+    assert world.count(b"LOAD") == 0
+    drained = True
+    for times in (1, 2):
+        await until(lambda: world.loading.loaded)
+        assert world.count(b"LOAD") == times * len(load())
+        world.loading.loaded = False  # one is missing
     world.task.cancel()
-    assert b"LOAD" not in connections[0].written
 
 
 async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
@@ -122,26 +125,23 @@ async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     world.task.cancel()
 
 
-async def test_a_refused_load_beside_another_problem_is_not_tried_with_it(
+async def test_a_refused_load_is_tried_again_with_the_other_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each try pauses all lanes."""
-    monkeypatch.setattr(module, "_PING_S", 0.02)
     monkeypatch.setattr(module, "_KEEP_S", 0.01)
     world = World()
     world.target.replies = {b"HELLO": NODE, b"LOAD": NO_RIGHT}
     await world.control.settled.wait()
     assert world.control.kind == "cluster"
     loads = world.count(b"LOAD")
-    await until(lambda: world.count(b"HELLO") >= 4)
-    assert world.count(b"LOAD") == loads
-    world.loading.load()  # a script was missing
-    await until(lambda: world.count(b"LOAD") == 2 * loads)
+    await until(lambda: world.count(b"PING") >= 3)
+    assert world.count(b"LOAD") == world.count(b"HELLO") * loads
     world.target.replies[b"HELLO"] = HELLO
+    world.control._retry_at = 0.0
     await until(lambda: world.control.kind == "scripts")
     assert world.control.problem.startswith("SCRIPT LOAD: NOPERM")
-    world.loading.load()
     del world.target.replies[b"LOAD"]
+    world.control._retry_at = 0.0
     await until(lambda: world.control.loaded)
     await until(lambda: not world.control.problem)
     world.task.cancel()

@@ -101,12 +101,6 @@ class ClusterLane(PooledLane, LaneOwner):
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def may_follow(self, before: Rule, rule: Rule) -> bool:
-        """See Lane.may_follow()."""
-        if before.script is rule.script:
-            return True
-        return all(lane.mixes for lane in self._by_shard if lane is not None)
-
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
         return all(lane.by_sha(rule) for lane in self._by_shard if lane is not None)

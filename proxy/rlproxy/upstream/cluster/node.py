@@ -70,10 +70,10 @@ class Node(ServerParts):
         self.pool.make = self._make
         self.start()
 
-    def _make(self, context: LaneContext, key: LaneKey, number: int) -> SharedLane:
+    def _make(self, context: LaneContext, key: LaneKey) -> SharedLane:
         if key.kind == HITS:
-            return NodeLane(context, key, number, self.address)
-        return ShareLane(context, key, number, self.address, self._cluster)
+            return NodeLane(context, key, self.address)
+        return ShareLane(context, key, self.address, self._cluster)
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`."""

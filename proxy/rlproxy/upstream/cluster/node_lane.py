@@ -42,8 +42,8 @@ class NodeLane(SharedLane):
     can't move to private connections.
     """
 
-    def __init__(self, context: LaneContext, key: LaneKey, number: int, address: Address) -> None:
-        super().__init__(context, key, number)
+    def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
+        super().__init__(context, key)
         self.owner: LaneOwner | None = None
         self.address = address
         self.circuit = context.timeouts.circuit
@@ -112,9 +112,9 @@ class ShareLane(SharedLane):
     """
 
     def __init__(
-        self, context: LaneContext, key: LaneKey, number: int, address: Address, cluster: Cluster
+        self, context: LaneContext, key: LaneKey, address: Address, cluster: Cluster
     ) -> None:
-        super().__init__(context, key, number)
+        super().__init__(context, key)
         self._address = address
         self._cluster = cluster
         self._max_unsent = MAX_UNSENT

@@ -93,8 +93,8 @@ class FakeNode:
         self.loop = loop
         self.circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
-        loading = ScriptLoading(self.timeouts, lambda _, then: None, loop.time)
-        loading.over(True)
+        loading = ScriptLoading()
+        loading.loaded = True
         context = LaneContext(
             loop,
             Target(address, 5.0),
