@@ -169,7 +169,7 @@ def _sentences(options: Options, plan: Plan) -> list[str]:
     generator = (
         f"load by {redis_benchmark.NAME}; rows of several commands and scripts' cost: {load.NAME}"
         if plan.redis_benchmark
-        else f"no {redis_benchmark.NAME} here: all load by {load.NAME}"
+        else f"no {redis_benchmark.NAME} here: all load by {load.NAME}, and no rows of clusters"
     )
     found = [
         f"{turns} of {', '.join(plan.parties)}; medians and their ratios; spread: range / median",

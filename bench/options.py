@@ -38,7 +38,8 @@ through each peer that is installed (HAProxy, twemproxy), in turn, then all agai
 machine slows them all. The rows tasks-* compare with Python libraries: pip install '.[bench]'.
 Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
 busy on the machine: the server, the load and the proxy want a core each; `spread` is how far
-the samples of a row lie apart. Without redis-benchmark all rows are made by the own generator.
+the samples of a row lie apart. Without redis-benchmark the own generator makes the load of all
+rows, and those of clusters are left out.
 The last table holds the figures against what the project promises; it decides no exit code.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (nothing is written).
