@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{row.name:10}  {row.unit:5}  {row.help}")
             return 0
         with _terminated():
-            _measure_all(options)
+            return 0 if _measure_all(options) else 1
     except UsageError as error:
         return _failed(2, str(error))
     except (BenchError, OSError) as error:
@@ -94,12 +94,17 @@ def _failed(code: int, why: str) -> int:
     return code
 
 
-def _measure_all(options: Options) -> None:
+def _measure_all(options: Options) -> bool:
+    """Measure and report. Returns whether every row was measured."""
     plan = _plan(options)
-    found = _run(options, plan).to_json()
+    failed: list[str] = []
+    found = _run(options, plan, failed).to_json()
     report.write(found, options.output)
     print(tables.text(Result(found)), flush=True)
+    for why in failed:
+        print(f"bench: not measured: {why}", file=sys.stderr)
     print(f"bench: every sample is in {options.output}", file=sys.stderr)
+    return not failed
 
 
 def _plan(options: Options) -> Plan:
@@ -119,7 +124,8 @@ def _plan(options: Options) -> Plan:
     )
 
 
-def _run(options: Options, plan: Plan) -> report.Report:
+def _run(options: Options, plan: Plan, failed: list[str]) -> report.Report:
+    """Measure the rows. A row that fails is left out, and appended to `failed` with its error."""
     facts = machine.machine()  # before the benchmark adds load
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
@@ -127,8 +133,11 @@ def _run(options: Options, plan: Plan) -> report.Report:
         versions = machine.versions(running)
         for row in options.rows:
             plan.progress.row()
-            figures += _measure(row, plan, running)
-    sentences = _sentences(options, plan)
+            try:
+                figures += _measure(row, plan, running)
+            except BenchError as error:
+                failed.append(f"{row.name}: {error}")
+    sentences = [*_sentences(options, plan), *(f"not measured: {why}" for why in failed)]
     verdicts = bounds.judge(figures, [row.name for row in options.rows])
     return report.Report(
         date, facts, versions, sentences, _method(options, plan), figures, verdicts
