@@ -392,6 +392,21 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == [row.name for row in rows.ROWS]
 
 
+def test_a_row_that_fails_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> list[Figure]:
+        raise BenchError("too bad")
+
+    monkeypatch.setattr("bench.start.measure", fail)
+    output = tmp_path / "bench.json"
+    assert main(["--quick", "--only", "start,space", "--output", str(output)]) == 1
+    assert "bench: not measured: start: too bad\n" in capsys.readouterr().err
+    written = json.loads(output.read_text())
+    assert {row["kind"] for row in written["rows"]} == {rows.SPACE}
+    assert "not measured: start: too bad" in written["method"]["sentences"]
+
+
 def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
     names = "hit-1,get-1,mixed-2,values,large-get,tasks-refused,workers,start,space,cluster-get-16"
