@@ -17,6 +17,7 @@ from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.request import OK, PING, Request, own, unguided
 from rlproxy.upstream.cluster.routes import Route
 
+_NOAUTH: Final = b"-NOAUTH"
 _NO_REDIRECT: Final = error(
     "ERR CLIENT TRACKING with REDIRECT is not available through rlproxy on a Redis Cluster"
 )
@@ -36,7 +37,8 @@ class ConnectionSetup:
     def login_error(self) -> bytes | None:
         """Return the error of a client that has to log in first; empty if it has logged in.
 
-        None: that is unknown until home has answered a PING, and the next commands wait.
+        None: that is unknown until home has answered a PING, and the next commands wait. A PING
+        that is lost refuses nothing: behind a refused MULTI, its commands would run one by one.
         """
         exchange = self._exchange
         if exchange.logged_in:
@@ -45,7 +47,7 @@ class ConnectionSetup:
             return None
         query, self._query = self._query, None
         if query is not None:
-            return query.reply
+            return query.reply if query.reply.startswith(_NOAUTH) else b""
         self._query = exchange.alone = request = Request(PING)
         request.answered = self._pinged
         exchange.send(exchange.links.home(), request)
@@ -53,7 +55,7 @@ class ConnectionSetup:
         return None
 
     def _pinged(self, frame: bytes) -> bytes:
-        if not frame.startswith(b"-NOAUTH"):
+        if not frame.startswith(_NOAUTH):
             self._exchange.logged_in = True
             self._query = None
         return frame
