@@ -578,6 +578,7 @@ class Walk:
             return
         before = self.down
         session.upstream_failed("refused")
+        session.reads_on()  # a client that leaves its replies unread gets the errors only then
         self.move()
         told = self.down[len(before) :]
         assert told.count(b"\r\n") <= commands
