@@ -27,7 +27,7 @@ class Client:
         cluster = SimpleNamespace(map=slot_map({shard: [(0, 16383)]}), home=lambda _failed: shard)
         self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
         self.link = self.exchange.links.by_address[HOME] = Link(self.exchange, HOME)
-        self.setup = ConnectionSetup(self.exchange, cast("Face", None))
+        self.setup = ConnectionSetup(self.exchange, Face("h", 1))
 
     def answered(self, frame: bytes) -> bytes | None:
         """Answer the PING, and return what login_error() then does."""
