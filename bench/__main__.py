@@ -97,8 +97,8 @@ def _failed(code: int, why: str) -> int:
 def _measure_all(options: Options) -> bool:
     """Measure and report. Returns whether every row was measured."""
     plan = _plan(options)
-    failed: list[str] = []
-    found = _run(options, plan, failed).to_json()
+    measured, failed = _run(options, plan)
+    found = measured.to_json()
     report.write(found, options.output)
     print(tables.text(Result(found)), flush=True)
     for why in failed:
@@ -124,11 +124,12 @@ def _plan(options: Options) -> Plan:
     )
 
 
-def _run(options: Options, plan: Plan, failed: list[str]) -> report.Report:
-    """Measure the rows. A row that fails is left out, and appended to `failed` with its error."""
+def _run(options: Options, plan: Plan) -> tuple[report.Report, list[str]]:
+    """Measure the rows. Returns the report, and the name and error of each row that failed."""
     facts = machine.machine()  # before the benchmark adds load
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
+    failed: list[str] = []
     with parts.running(plan.executable, plan.parties) as running:
         versions = machine.versions(running)
         for row in options.rows:
@@ -139,9 +140,8 @@ def _run(options: Options, plan: Plan, failed: list[str]) -> report.Report:
                 failed.append(f"{row.name}: {error}")
     sentences = [*_sentences(options, plan), *(f"not measured: {why}" for why in failed)]
     verdicts = bounds.judge(figures, [row.name for row in options.rows])
-    return report.Report(
-        date, facts, versions, sentences, _method(options, plan), figures, verdicts
-    )
+    method = _method(options, plan)
+    return report.Report(date, facts, versions, sentences, method, figures, verdicts), failed
 
 
 def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:

@@ -80,7 +80,8 @@ class ClientConnection(asyncio.Protocol):
         client = cast("asyncio.Transport", transport)
         self._transport = client
         clients = self.clients
-        refusal = clients.enter(self, self._address())
+        peer = self._address()
+        refusal = clients.enter(self, peer)
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
@@ -88,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         client.set_write_buffer_limits(clients.max_unread)
         self.stats.accepted += 1
         self.session.flush = self.flush
-        self.restrict()
+        self._restrict(peer)
         if clients.draining:
             client.close()
 
@@ -111,7 +112,10 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """See Client."""
-        self.session.requests.use(self.clients.admission.table_of(self._address()))
+        self._restrict(self._address())
+
+    def _restrict(self, peer: Peer) -> None:
+        self.session.requests.use(self.clients.admission.table_of(peer))
 
     def _address(self) -> Peer:
         transport = self._transport

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rlproxy.config.urls import Address, parse_listen
+from rlproxy.config.urls import Address, parse_running
 from rlproxy.resp.escape import shown
 
 TIMEOUT_S: Final = 3.0  # seconds for connecting, and for a reply
@@ -40,7 +40,7 @@ class Client:
         if "://" in url:
             self._redis = redis.Redis.from_url(url, **options)  # the URL overrides `options`
         else:
-            at = parse_listen(url).dialled()
+            at = parse_running(url)
             options |= {"unix_socket_path": at.path or None, "ssl": at.tls}
             self._redis = redis.Redis(at.host, at.port, **options)
         to: Any = self._redis.connection_pool.make_connection()

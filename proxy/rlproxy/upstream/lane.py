@@ -159,7 +159,11 @@ class SharedLane(PooledLane):
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
-        return rule.script is not None and self._context.loading.loaded and not self._by_source
+        return rule.script is not None and self._way() == LOADED
+
+    def _way(self) -> int:
+        """Return how calls name their scripts now: LOADED, by EVALSHA, or SOURCE, by EVAL."""
+        return LOADED if self._context.loading.loaded and not self._by_source else SOURCE
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -214,9 +218,8 @@ class SharedLane(PooledLane):
 
     def _requests(self, calls: list[Call]) -> list[bytes]:
         """Return `calls` as Redis commands: by EVALSHA if possible, else by EVAL."""
-        way = SOURCE
-        if self._context.loading.loaded and not self._by_source:
-            way = LOADED
+        way = self._way()
+        if way == LOADED:
             self._by_sha_until = self._times.sent + len(calls)
         out: list[bytes] = []
         for call in calls:

@@ -1053,8 +1053,8 @@ def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(benc
 
 
 class Redis:
-    """Redis, as far as a lane can see: two limiters that are full or not, and what the lane is to
-    be told of. What the lane itself does to a key it is not told.
+    """Redis, as far as a lane can see: two limiters that are full or not, and the keys whose
+    changes it announces to the lane. It announces no change that the lane itself makes.
     """
 
     def __init__(self) -> None:
@@ -1104,7 +1104,7 @@ class Redis:
             self.out += r.five(0, 1, 0, -1, times[1])
 
     def touch(self, key: bytes, full: bool) -> None:
-        """Somebody else fills or frees a limiter."""
+        """Another connection fills or frees a limiter."""
         self.full[key] = full
         if key in self.told_of:
             self.told_of.remove(key)
@@ -1140,18 +1140,18 @@ class Traffic:
         self.bench, self.redis = Bench(loop), Redis()
         self.clients = [client() for _ in range(3)]
         self.calls: list[Call] = []
-        self.wrote: dict[bytes, Session | None] = dict.fromkeys(KEYS)  # who freed a key last
+        self.wrote: dict[bytes, Session | None] = dict.fromkeys(KEYS)  # the latest to free a key
 
     def hit(self, of: Rule, key: bytes, caller: Session) -> None:
         call = self.bench.hit(of, key, caller)
         self.calls.append(call)
         if call.reply and not self.redis.full[key]:
-            # somebody else's doing, and the word of it is on its way
+            # another connection freed it, and the push is on its way
             assert self.redis.out
             assert self.wrote[key] is not caller
 
     def exchange(self, most: int) -> None:
-        """The lane's bytes go to Redis, and up to so many come back."""
+        """The lane's bytes go to Redis, and up to `most` bytes come back."""
         redis, loading = self.redis, self.bench.loading
         redis.take(self.bench.sent())
         if not loading.loaded and loading.drained():
@@ -1230,8 +1230,8 @@ class Traffic:
 def test_whatever_happens_nobody_is_told_what_redis_would_not_say(
     steps: list[tuple[str, bytes, int, int]],
 ) -> None:
-    """A refusal that was not asked for is one that Redis would give too, unless its word of the
-    change is still on its way, and never to who made the change. And each call has one reply.
+    """A refusal by the lane is one that Redis would give too, unless the push of the change is
+    still on its way. The client that made the change gets none. Each call has one reply.
     """
     loop = Loop()
     try:
@@ -1275,7 +1275,7 @@ class Client:
         return out
 
     def hits(self, count: int) -> None:
-        """So many hits, each with a key and a max of its own."""
+        """Send `count` hits, each with another key and max."""
         out = b""
         for _ in range(count):
             self.sent += 1

@@ -29,7 +29,7 @@ LATE = r.late(0.0)  # (as its settings have it: the lane's are of no concern)
 
 
 class Late:
-    """Somebody who makes calls, and the calls that were late, or got what Redis answered."""
+    """A client: its calls, those that were late, and those that got a reply of Redis."""
 
     def __init__(self) -> None:
         self.session = client()
