@@ -2,7 +2,7 @@
 
     submit() ──slot──┬─> the lane to its master ──────────────────────> node
                      └─> SlotQueue, while the slot is in transition        │ -MOVED, -ASK ...
-                             again, calls  <───── redirected() ────────────┘
+                             again, calls  <────── _not_run() ─────────────┘
 
 The order invariant: the hits of one client on one key run in the order sent. When a slot's owner
 changes, those written to the former owner are answered first (a Drain). What it has not run goes to
@@ -27,7 +27,7 @@ from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.node_lane import LaneOwner, NodeLane
+from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.share import ClusterShare
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
@@ -46,7 +46,7 @@ class SlotQueue:
 
     again: calls that a node has not run; they go first. With each, the node that ASK has named;
         None where the owner of the slot gets the call.
-    calls: calls that no node has got.
+    calls: calls that no node has got, in order of their `since`.
     not_before: earliest loop time at which `again` is sent.
     why: the latest error of a node that could not run a call; empty for none.
     """
@@ -76,7 +76,7 @@ class Drain:
         self.since: float = since
 
 
-class ClusterLane(PooledLane, LaneOwner):
+class ClusterLane(PooledLane):
     """The lane of one identity to a cluster, as sessions see it.
 
     Its `room` stays as it is: where a node's lane has none, only the calls for this node wait.
@@ -128,9 +128,8 @@ class ClusterLane(PooledLane, LaneOwner):
         if self.refused:
             return
         ready = opening = refused = 0
-        for index, lane in enumerate(self._by_shard):
-            if lane is None or lane.retired:
-                lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
+        for index in range(len(self._by_shard)):
+            lane = self._lane_at(index)
             if lane is None or lane.refused:
                 refused += 1
             elif lane.ready:
@@ -170,8 +169,15 @@ class ClusterLane(PooledLane, LaneOwner):
         lane = self._all.nodes.of(address).pool.lane_of(self.identity)
         if not isinstance(lane, NodeLane):
             return None
-        lane.owner = self
+        lane.not_run, lane.not_written = self._not_run, self._not_written
         self._by_address[address] = lane
+        return lane
+
+    def _lane_at(self, index: int) -> NodeLane | None:
+        """Return the lane to the master of this index in the map; None at a limit of lanes."""
+        lane = self._by_shard[index]
+        if lane is None or lane.retired:
+            lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
         return lane
 
     def _drain(self, lane: NodeLane, slots: set[int]) -> None:
@@ -212,8 +218,8 @@ class ClusterLane(PooledLane, LaneOwner):
         self._schedule()
         return queue
 
-    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
-        """Send `call` again that got `error`, or let it wait in the order of the replies."""
+    def _not_run(self, lane: NodeLane, call: Call, error: bytes) -> None:
+        """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.slot()
         call.redirects += 1
         _, address = redirect(error, lane.address)
@@ -227,8 +233,6 @@ class ClusterLane(PooledLane, LaneOwner):
             if other is not None and other is not lane and other.usable():
                 other.submit_again(call, asks is not None)
                 return
-            if other is not None:
-                other.wake()
         queue = self._queue(call)
         if pauses:
             queue.why = error[1:-2].decode("utf-8", "replace")
@@ -236,7 +240,7 @@ class ClusterLane(PooledLane, LaneOwner):
             self._cluster.refresh()
         queue.again.append((call, asks))
 
-    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
+    def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
         self._drains = [drain for drain in self._drains if drain.lane is not lane]
         for call in calls:
@@ -257,70 +261,37 @@ class ClusterLane(PooledLane, LaneOwner):
             for drain in self._drains
             if now - drain.since < limit_s and self._awaits(drain, now)
         ]
-        touched: list[Caller] = []
         for slot, queue in list(self._queues.items()):
-            self._serve(slot, queue, now, limit_s, touched)
+            self._serve(slot, queue, now, limit_s)
             if not queue.again and not queue.calls:
                 del self._queues[slot]
-        settle(touched, now)
         if self._queues or self._drains:
             self._loop.call_later(TICK_S, self._tick_soon)
         else:
             self._ticking = False
 
-    def _serve(
-        self, slot: int, queue: SlotQueue, now: float, limit_s: float, touched: list[Caller]
-    ) -> None:
+    def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
-        latest = now - limit_s
         index = self._map.owners[slot]
-        lane = self._by_shard[index] if index >= 0 else None
-        if lane is not None and lane.retired:
-            lane = self._by_shard[index] = self._lane_to(lane.address)
+        lane = self._lane_at(index) if index >= 0 else None
         if now >= queue.not_before:
             self._send_again(lane, queue)
-        if lane is not None and lane.usable():
+        if lane is None:
+            pass
+        elif lane.usable():
             if not queue.again and not self._draining(slot):
                 number = min(len(queue.calls), lane.room)
                 for call in queue.calls[:number]:
                     lane.submit_again(call, False)
                 del queue.calls[:number]
-        elif lane is not None and lane.circuit.open:
-            latest = now
-        elif lane is not None:
+        elif lane.circuit.open:
+            limit_s = 0.0
+        else:
             if lane.refused:
                 self.give_up()
                 self.retired = True  # sessions with calls under way need not wait for it
             lane.wake()
-        self._answer_late(lane, queue, latest, now, touched)
-
-    def _answer_late(
-        self,
-        lane: NodeLane | None,
-        queue: SlotQueue,
-        latest: float,
-        now: float,
-        touched: list[Caller],
-    ) -> None:
-        """Answer the calls that wait since `latest`, or longer."""
-        # Where the nodes have refused hits for that long, one try is enough.
-        refuses = 0.0 < self._cluster.down_since <= latest
-        since = now if refuses else latest
-        late = [call for call, _ in queue.again if call.since <= since]
-        if late:
-            queue.again = [each for each in queue.again if each[0].since > since]
-        if queue.calls and queue.calls[0].since <= latest:
-            late += [call for call in queue.calls if call.since <= latest]
-            queue.calls = [call for call in queue.calls if call.since > latest]
-        if not late:
-            return
-        where, why = _reason(lane)
-        error = encoding.unreachable(where, queue.why or why)
-        for call in late:
-            call.caller.lane_down(call, error)
-            touch(call.caller, touched)
-        if lane is not None and latest < now and not lane.ready:
-            lane.circuit.timed_out(len(late), latest, now, now - latest)
+        self._answer_late(lane, queue, now, limit_s)
 
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
@@ -334,6 +305,32 @@ class ClusterLane(PooledLane, LaneOwner):
             lane.submit_again(call, asks is not None)
             sent += 1
         del queue.again[:sent]
+
+    def _answer_late(
+        self, lane: NodeLane | None, queue: SlotQueue, now: float, limit_s: float
+    ) -> None:
+        """Answer the calls that have waited for `limit_s` seconds."""
+        latest = now - limit_s
+        # Where the nodes have refused hits for that long, one try is enough.
+        refuses = 0.0 < self._cluster.down_since <= latest
+        since = now if refuses else latest
+        late = [call for call, _ in queue.again if call.since <= since]
+        if late:
+            queue.again = [each for each in queue.again if each[0].since > since]
+        if queue.calls and queue.calls[0].since <= latest:
+            late += [call for call in queue.calls if call.since <= latest]
+            queue.calls = [call for call in queue.calls if call.since > latest]
+        if not late:
+            return
+        where, why = _reason(lane)
+        error = encoding.unreachable(where, queue.why or why)
+        if lane is not None and limit_s > 0.0 and not lane.ready:
+            lane.circuit.timed_out(len(late), latest, now, limit_s)
+        touched: list[Caller] = []
+        for call in late:
+            call.caller.lane_down(call, error)
+            touch(call.caller, touched)
+        settle(touched, now)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
-
-from mypy_extensions import trait
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MOST_S
@@ -21,30 +20,22 @@ _NOT_RUN: Final = (
 )
 
 
-@trait
-class LaneOwner:
-    """The interface for the hits that a node's lane gives back."""
-
-    def redirected(self, lane: NodeLane, call: Call, error: bytes) -> None:
-        """Take `call`, which got `error` and did not run."""
-        raise NotImplementedError
-
-    def unwritten(self, lane: NodeLane, calls: list[Call]) -> None:
-        """Take the calls that were not written when `lane` was lost."""
-        raise NotImplementedError
-
-
 class NodeLane(SharedLane):
     """The lane of one identity to one node, for hits.
 
-    Calls that another node should run go to `owner`. So do those that were not written when the
-    connection was lost: later calls of their clients may be under way on other nodes, so they
-    can't move to private connections.
+    The lane of the cluster sets what these calls do:
+
+    not_run: called with a call that another node should run, and the node's error.
+    not_written: called with the calls that were not written when the connection was lost: later
+        calls of their clients may be under way on other nodes, so they can't move to private
+        connections.
     """
+
+    not_run: Callable[[NodeLane, Call, bytes], None]
+    not_written: Callable[[NodeLane, list[Call]], None]
 
     def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
         super().__init__(context, key)
-        self.owner: LaneOwner | None = None
         self.address = address
         self.circuit = context.timeouts.circuit
 
@@ -64,12 +55,11 @@ class NodeLane(SharedLane):
         self._queue(call)
 
     def _goes_again(self, call: Call, error: bytes) -> bool:
-        owner = self.owner
-        if owner is None or not error.startswith(_NOT_RUN):
+        if not error.startswith(_NOT_RUN):
             return super()._goes_again(call, error)
         if self._denials is not None:
             self._denials.reopen(call)
-        owner.redirected(self, call, error)
+        self.not_run(self, call, error)
         return True
 
     def _unfence(self, caller: Caller) -> None:
@@ -82,10 +72,8 @@ class NodeLane(SharedLane):
         caller.trusts_at = self._context.clock() + MOST_S
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
-        owner = self.owner
-        super()._hand_back(written, [] if owner is not None else unsent)
-        if owner is not None:
-            owner.unwritten(self, unsent)
+        super()._hand_back(written, [])
+        self.not_written(self, unsent)
 
     def last(self) -> int:
         """Return the number of the latest call, for has_answered()."""
