@@ -185,7 +185,7 @@ class ClusterUpstream:
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
-        self._circuit = ClusterCircuit(self._down)
+        self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_doubt = self._probe
         self.facts = ServerFacts(str(upstream), one_node=True)
@@ -221,9 +221,6 @@ class ClusterUpstream:
         if address is None:
             return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
         return Face(address.host, address.port, self._present)
-
-    def _down(self) -> bool:
-        return all(node.circuit.open for node in self.nodes.masters())
 
     def _look(self) -> None:
         self._circuit.look(self._loop.time())

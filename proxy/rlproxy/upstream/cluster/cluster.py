@@ -45,8 +45,7 @@ class Cluster:
     on_change: called after each change of the map.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
-    is_up: returns whether a master serves, as far as is known.
-    troubled: returns whether the map may change soon.
+    is_open: returns whether the circuit of the node at an address is open.
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
@@ -61,8 +60,7 @@ class Cluster:
         self.on_change: list[Callable[[], None]] = []
         self.problem = ""
         self.kind = ""
-        self.is_up: Callable[[Shard], bool] = lambda _shard: True
-        self.troubled: Callable[[], bool] = lambda: False
+        self.is_open: Callable[[Address], bool] = lambda _address: False
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
         self._turn = -1  # the node that is queried first, unless there is a hint
@@ -94,10 +92,14 @@ class Cluster:
         if self._home is not None:
             at = self.map.index.get(self._home, at)
         ranked = [*shards[at:], *shards[:at]]
-        fit = (each for each in ranked if each.address != failed and self.is_up(each))
-        home = next(fit, ranked[0])
+        up = (one for one in ranked if one.address != failed and not self.is_open(one.address))
+        home = next(up, ranked[0])
         self._home = home.address
         return home
+
+    def is_down(self) -> bool:
+        """Return whether no master is known, or the circuits of all are open."""
+        return all(map(self.is_open, self.map.index))
 
     def moved(self, slot: int, address: Address) -> None:
         """Take the news of a redirect: the owner of `slot` is the node at `address`."""
@@ -171,7 +173,7 @@ class Cluster:
             self.map.shards = seen.shards  # with their present replicas
         else:
             self._take(seen, self.map.lost(seen))
-        calm = found.healthy and not found.suspects and not self.troubled()
+        calm = found.healthy and not found.suspects and not any(map(self.is_open, self.map.index))
         return PERIOD_S if calm else TROUBLE_S
 
     async def _query(self, address: Address) -> View:

@@ -16,7 +16,6 @@ from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeLane, ShareLane
-from rlproxy.upstream.cluster.slot_map import Shard
 from rlproxy.upstream.control import Identification
 from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, SharedLane
 from rlproxy.upstream.server_parts import ServerParts
@@ -106,8 +105,7 @@ class Nodes:
         self.settings = settings
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
-        cluster.is_up = self._is_up
-        cluster.troubled = lambda: any(node.circuit.open for node in self.masters())
+        cluster.is_open = self._is_open
 
     def of(self, address: Address) -> Node:
         """Return the node at `address`, made if needed."""
@@ -126,9 +124,9 @@ class Nodes:
         shards = self._cluster.map.shards
         return [self._nodes[each.address] for each in shards if each.address in self._nodes]
 
-    def _is_up(self, shard: Shard) -> bool:
-        node = self._nodes.get(shard.address)
-        return node is None or not node.circuit.open
+    def _is_open(self, address: Address) -> bool:
+        node = self._nodes.get(address)
+        return node is not None and node.circuit.open
 
     def follow(self) -> None:
         """Make the nodes of the present map."""

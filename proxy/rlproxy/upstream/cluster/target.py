@@ -83,5 +83,5 @@ class ClusterTarget(Target):
         home = cluster.home()
         if home is None:
             raise OSError(cluster.problem or "no node of the cluster answers")
-        if not any(map(cluster.is_up, cluster.map.shards)):
+        if cluster.is_down():
             (await cluster.target(home.address).connect(asyncio.Protocol)).abort()
