@@ -59,72 +59,59 @@ def info(replies: list[bytes], shown: Face) -> bytes:
 
 
 def _joined(texts: list[bytes]) -> bytes:
-    sums: dict[bytes, float] = {}
-    rows: dict[bytes, dict[bytes, list[bytes]]] = {}
-    for each in texts:
-        _count(each, sums, rows)
+    values: dict[bytes, dict[bytes, list[bytes]]] = {}  # of all nodes, by section and name
+    for text in texts:
+        title = b""
+        for line in text.split(b"\r\n"):
+            if line.startswith(b"# "):
+                title = line
+            name, _, value = line.partition(b":")
+            values.setdefault(title, {}).setdefault(name, []).append(value)
+    title = b""
     out: list[bytes] = []
-    prefix = b""
     for line in texts[0].split(b"\r\n"):
-        if prefix and line.startswith(prefix) and _row_name(line, prefix):
-            continue  # written behind the section's title
-        out.append(_line(line, sums))
+        name = line.partition(b":")[0]
         if line.startswith(b"# "):
-            prefix = _ROWS.get(line, b"")
-            out += [b"%b:%b" % (name, _row(rows[line][name])) for name in rows.get(line, ())]
+            title = line
+            out.append(line)
+            rows = [row for row in values[title] if _is_row(title, row)]
+            out += [b"%b:%b" % (row, _row(values[title][row])) for row in rows]
+        elif not _is_row(title, name):
+            out.append(_line(line, values[title].get(name.removesuffix(_HUMAN), [])))
     return b"\r\n".join(out)
 
 
-def _count(
-    node: bytes, sums: dict[bytes, float], rows: dict[bytes, dict[bytes, list[bytes]]]
-) -> None:
-    """Add the fields and rows in the text of one node to `sums` and `rows`."""
-    section = b""
-    for line in node.split(b"\r\n"):
-        if line.startswith(b"# "):
-            section = line
-            continue
-        name, colon, value = line.partition(b":")
-        if not colon:
-            continue
-        prefix = _ROWS.get(section, b"")
-        if prefix and _row_name(line, prefix):
-            rows.setdefault(section, {}).setdefault(name, []).append(value)
-        elif name in SUMMED:
-            sums[name] = sums.get(name, 0) + _number(value)
+def _is_row(title: bytes, name: bytes) -> bool:
+    """Return whether a line of a section is one of its rows, by their names."""
+    prefix = _ROWS.get(title, b"")
+    # Redis 8 has db0_distrib_strings_sizes among the databases.
+    return prefix != b"" and name.startswith(prefix) and (prefix != b"db" or name[2:].isdigit())
 
 
-def _row_name(line: bytes, prefix: bytes) -> bytes:
-    """Return the name of a row with `prefix`; empty for db0_distrib_strings_sizes of Redis 8."""
-    name = line.partition(b":")[0]
-    return name if prefix != b"db" or name[2:].isdigit() else b""
-
-
-def _line(line: bytes, sums: dict[bytes, float]) -> bytes:
+def _line(line: bytes, values: list[bytes]) -> bytes:
+    """Return one line of home with the sum of `values`, if that means something."""
     name, _, value = line.partition(b":")
-    total = sums.get(name.removesuffix(_HUMAN))
-    if total is None:
+    if name.removesuffix(_HUMAN) not in SUMMED or not values:
         return line
-    shown = _human(int(total)) if name.endswith(_HUMAN) else _like(value, total)
-    return b"%b:%b" % (name, shown)
+    total = sum(map(_number, values))
+    return b"%b:%b" % (name, _human(int(total)) if name.endswith(_HUMAN) else _like(value, total))
 
 
 def _row(values: list[bytes]) -> bytes:
     """Return one row, `field=value,...`, of those of several nodes: fields added or averaged."""
     if len(values) == 1:
         return values[0]
-    parsed = [_parsed(value) for value in values]
-    sums: dict[bytes, float] = {}
-    for fields in parsed:
-        for name, value in fields.items():
-            weight = _WEIGHTS.get(name, b"")
-            scale = _number(fields.get(weight, b"")) if weight else 1
-            sums[name] = sums.get(name, 0) + _number(value) * scale
-    for name, weight in _WEIGHTS.items():
-        if name in sums:
-            sums[name] /= sums.get(weight, 0) or 1
-    home = parsed[0].items()
-    return b",".join([b"%b=%b" % (name, _like(value, sums[name])) for name, value in home])
+    nodes = [_parsed(value) for value in values]
+    out: list[bytes] = []
+    for name, value in nodes[0].items():
+        weight = _WEIGHTS.get(name, b"")
+        total = weights = 0.0
+        for fields in nodes:
+            scale = _number(fields.get(weight, b"")) if weight else 1.0
+            total += _number(fields.get(name, b"")) * scale
+            weights += scale
+        out.append(b"%b=%b" % (name, _like(value, total / (weights or 1) if weight else total)))
+    return b",".join(out)
 
 
 def _parsed(value: bytes) -> dict[bytes, bytes]:
