@@ -25,7 +25,7 @@ from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.cluster.cluster import Cluster, HomeTarget
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
@@ -75,8 +75,7 @@ class OneServer:
     upstream: as in the settings; of an embedded server, where it was started.
     on_moved: called when the master is another one.
 
-    target: opens private connections.
-    plain: opens connections to one server, for the proxy's own queries.
+    target: opens private connections, and those of the password probe.
     facts, timeouts, lane_of, share_of: see WorkerContext. `share_of` is None if ordinary commands
         can't be shared.
     denial_cache: None if no refusals are remembered.
@@ -103,7 +102,6 @@ class OneServer:
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
-        self.plain = self.target
         self.facts = ServerFacts(self.target.where)
         self._parts = parts = ServerParts(
             self.target,
@@ -206,9 +204,7 @@ class ClusterUpstream:
         self.cluster.on_change.append(self._look)
         self.share_of = self._lanes.share_of if config.shares else None
         splits = config.cross_slot == "split"
-        self._private = ClusterTarget(str(upstream), self.cluster, self._face, splits)
-        self.target = self._private
-        self.plain = HomeTarget(self.cluster, str(upstream))
+        self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
 
     def _face(self, private: asyncio.Protocol) -> Face:
         """Return what the client of a private connection sees of the cluster.
@@ -285,7 +281,7 @@ class ClusterUpstream:
         """Close what has been unused for a while; called regularly."""
         now = self._loop.time()
         self._lanes.close_idle(now - IDLE_S)
-        self._private.close_idle(now)
+        self.target.close_idle(now)
         self.nodes.close_left()
 
     async def stop(self) -> None:

@@ -106,7 +106,7 @@ class Wiring:
         self.probe: Probe | None = None
         addresses = resources.listeners.addresses()
         if config.proxy_protocol or any(one.host and not Peer(one.host).local for one in addresses):
-            self.probe = Probe(upstream.plain, lambda: self.admission.protected, self._judged)
+            self.probe = Probe(upstream.target, lambda: self.admission.protected, self._judged)
 
     def reconfigure(self, config: Config, contexts: Contexts) -> None:
         """Apply those options of `config` that SIGHUP may change."""

@@ -239,21 +239,3 @@ class NodeTarget(Target):
         except OSError:
             self._cluster.refresh()
             raise
-
-
-class HomeTarget(Target):
-    """Opens connections to one master, for the proxy's own queries."""
-
-    __slots__ = ("_cluster",)
-
-    def __init__(self, cluster: Cluster, where: str) -> None:
-        super().__init__(Address(), 0.0)
-        self._cluster = cluster
-        self.where = where
-
-    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target.connect()."""
-        home = self._cluster.home()
-        if home is None:
-            raise OSError(self._cluster.problem or "not queried yet")
-        return await self._cluster.target(home.address).connect(protocol)

@@ -105,10 +105,9 @@ class ClusterConnection:
     def _route(self) -> None:
         """Send the unread commands, until one must wait for replies."""
         splitter = self._splitter
-        waited, self._waits = self._waits, NEED_MORE
         while not (self._exchange.ended or self._exchange.leaving):
-            code = waited if waited != NEED_MORE else splitter.next()
-            waited = NEED_MORE
+            code = self._waits or splitter.next()
+            self._waits = NEED_MORE
             if code == NEED_MORE:
                 if splitter.unread() > MAX_UNKNOWN and self._dispatcher.setup.login_error():
                     self._pipe()

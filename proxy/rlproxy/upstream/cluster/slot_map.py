@@ -40,7 +40,7 @@ class SlotMap:
         self.shards = shards
         self.owners = owners
         self.index = {shard.address: at for at, shard in enumerate(shards)}
-        self._numbers: list[int] = []
+        self._numbers = _numbered(shards)
         self._mark: int = -1
 
     def mark(self) -> int:
@@ -52,12 +52,7 @@ class SlotMap:
 
     def number(self, address: Address) -> int:
         """Return the number of the master at `address` in ids of clients; 0 if it is none."""
-        at = self.index.get(address)
-        if at is None:
-            return 0
-        if not self._numbers:
-            self._numbers = node_numbers([shard.id for shard in self.shards])
-        return self._numbers[at]
+        return self._numbers.get(address, 0)
 
     def owner(self, slot: int) -> Shard | None:
         """Return the master of `slot`; None if it has none."""
@@ -120,18 +115,18 @@ def slot_map(ranges: Mapping[Shard, Sequence[tuple[int, int]]]) -> SlotMap:
     return SlotMap(shards, owners)
 
 
-NO_MAP: Final = slot_map({})
+def _numbered(shards: tuple[Shard, ...]) -> dict[Address, int]:
+    """Return the numbers of masters: each from its own id, or the next that is free.
 
-
-def node_numbers(ids: Sequence[str]) -> list[int]:
-    """Return the numbers of nodes, by their ids: each from its own id, or the next that is free.
-
-    ids: sorted, so that all processes with the same nodes number them alike.
+    shards: sorted, so that all processes with the same nodes number them alike.
     """
-    found: dict[int, str] = {}
-    for each in ids:
-        number = crc32(each.encode()) % MAX_NODES
+    found: dict[int, Address] = {}
+    for shard in shards:
+        number = crc32(shard.id.encode()) % MAX_NODES
         while number in found and len(found) < MAX_NODES:
             number = (number + 1) % MAX_NODES
-        found[number] = each
-    return list(found)
+        found[number] = shard.address
+    return {address: number for number, address in found.items()}
+
+
+NO_MAP: Final = slot_map({})
