@@ -18,6 +18,7 @@ from rlproxy.net.file_limit import room
 from rlproxy.process.wiring import NEARLY
 
 from tests import harness
+from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started
 from tests.processes import cpu_s
@@ -101,6 +102,14 @@ def test_password_in_the_url_does_not_end_protected_mode(own_server: RedisServer
         direct.ask("ACL", "SETUSER", "default", "off")
         with guarded(url) as proxy:
             assert reply_to_ping(proxy).startswith("NOAUTH")
+
+
+@elsewhere
+def test_protected_mode_in_front_of_a_cluster(one_engine: str) -> None:
+    with Cluster(one_engine, masters=1) as cluster, guarded(cluster.url) as proxy:
+        assert reply_to_ping(proxy).startswith("DENIED")
+        cluster.nodes[0].do("CONFIG", "SET", "requirepass", "s3")
+        wait_until(lambda: reply_to_ping(proxy).startswith("NOAUTH"), "clients are admitted", 6)
 
 
 @elsewhere
