@@ -211,24 +211,6 @@ def test_large_values_and_a_slow_reader(cluster_proxy: BareClusterProxy, cluster
             assert client.reply() == value
 
 
-def test_replies_behind_a_slow_one_are_bounded(
-    cluster_proxy: BareClusterProxy, cluster: Cluster
-) -> None:
-    one, two, three = cluster.keys_of_all()
-    value = b"x" * 50_000
-    with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
-        assert client.ask("MSET", two, value, three, value) == "OK"
-        before = cluster_proxy.memory()
-        client.send(command("BLPOP", one, 0))
-        client.send(b"".join(command("GET", key) for key in (two, three)) * 2000)
-        time.sleep(0.5)  # 200 MB, if they were read
-        assert cluster_proxy.memory() - before < 40_000_000
-        assert other.ask("RPUSH", one, "go") == 1
-        assert client.reply() == [one.encode(), b"go"]
-        for _ in range(4000):
-            assert client.reply() == value
-
-
 def test_many_commands_behind_a_blocked_one(
     cluster_proxy: BareClusterProxy, cluster: Cluster
 ) -> None:

@@ -171,21 +171,6 @@ def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
     cluster.wait_ok()
 
 
-def test_many_slots_move_under_load(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster, harness.proxy(cluster.url) as proxy:
-        with contextlib.ExitStack() as stack:
-            loads = [stack.enter_context(hitting(proxy, f"t{n}", 1)) for n in range(5)]
-            for number in range(5):
-                slot = key_slot(f"t{number}".encode())
-                owner = cluster.owner(slot)
-                to = next(node for node in cluster.nodes if node is not owner)
-                cluster.begin_move(slot, to)
-                cluster.move_keys(slot, to)
-                cluster.end_move(slot, to, everywhere=False)
-                time.sleep(0.05)
-        assert all(load.rounds[0] > 0 for load in loads)
-
-
 def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: Proxy) -> None:
     slot = key_slot(b"denied")
     with proxy.raw() as raw:

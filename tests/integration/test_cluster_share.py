@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 from tests import harness
 from tests.clusters import Cluster, Node, text
-from tests.harness import Proxy, Raw, ReplyError, wait_at_once, wait_until
+from tests.harness import Proxy, Raw, wait_at_once, wait_until
 from tests.repeating import RepeatingClients
 
 KEYS = 200
@@ -88,24 +88,6 @@ def test_the_option_turns_it_off(cluster: Cluster) -> None:
         assert mode == ["mode:share"]
 
 
-def test_values_are_right_over_all_slots(cluster: Cluster, proxy: Proxy) -> None:
-    keys: dict[int, str] = {}
-    number = 0
-    while len(keys) < SLOTS:
-        keys.setdefault(key_slot(b"k%d" % number), f"k{number}")
-        number += 1
-    chosen = [keys[slot] for slot in range(0, SLOTS, 16)]
-    with proxy.raw() as client:
-        warm(cluster, [client])
-        for key in chosen:
-            assert client.ask("SET", key, f"v{key}") == "OK"
-        for key in chosen:
-            assert client.ask("GET", key) == f"v{key}".encode()
-            assert client.ask("INCR", f"{{{key}}}n") == 1
-    held = sum(int(str(node.ask("DBSIZE"))) for node in cluster.nodes)
-    assert held == 2 * len(chosen)
-
-
 def test_commands_over_several_slots(cluster: Cluster, proxy: Proxy) -> None:
     keys = [f"key{n}" for n in range(30)]
     with proxy.raw() as client:
@@ -123,28 +105,6 @@ def test_commands_over_several_slots(cluster: Cluster, proxy: Proxy) -> None:
         assert client.ask("MGET", "{t}1", "{t}2") == [b"a", b"b"]
         assert client.ask("RENAME", "{t}1", "{t}2") == "OK"
         assert client.ask("GET", "{t}2") == b"a"
-
-
-@pytest.mark.parametrize("words", [("ECHO", "text"), ("TIME",)])
-def test_commands_without_a_key_stay_private(
-    cluster: Cluster, proxy: Proxy, words: tuple[str, ...]
-) -> None:
-    with proxy.raw() as client:
-        warm(cluster, [client])
-        reply = client.ask(*words)
-        assert not isinstance(reply, ReplyError)
-        for node in cluster.nodes:
-            assert words[0].lower() not in {row["cmd"] for row in shares(node)}
-
-
-def test_errors_pass_unchanged(cluster: Cluster, proxy: Proxy) -> None:
-    with proxy.raw() as client:
-        warm(cluster, [client])
-        assert str(client.ask("GET")).startswith("ERR wrong number of arguments")
-        assert client.ask("SET", "text", "a") == "OK"
-        assert str(client.ask("INCR", "text")).startswith("ERR value is not an integer")
-        assert str(client.ask("LPUSH", "text", "a")).startswith("WRONGTYPE")
-        assert client.ask("GET", "text") == b"a"
 
 
 def test_a_large_reply_comes_whole(cluster: Cluster, proxy: Proxy) -> None:

@@ -8,37 +8,12 @@ from hypothesis import strategies as st
 from rlproxy.upstream.cluster import client_ids as c
 from rlproxy.upstream.cluster.slot_map import MAX_NODES
 
-from tests.harness import RedisServer
-from tests.unit.upstream.cluster.replies import reply
-
 
 @given(st.integers(1, (1 << 40) - 1), st.integers(0, MAX_NODES - 1))
 def test_both_ways(own: int, node: int) -> None:
     shown = c.shown_id(own, node)
     assert c.owner_of(shown) == (node, own)
     assert shown < 1 << 53
-
-
-def test_node_0_changes_nothing() -> None:
-    assert c.shown_id(7, 0) == 7
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_replies_of_a_server(redis_server: RedisServer, protocol: int) -> None:
-    with redis_server.raw() as raw:
-        hello = reply(raw, f"HELLO {protocol}")
-        number = reply(raw, "CLIENT ID")
-        own = int(number[1:-2])
-        shown = c.shown_id(own, 3)
-        assert c.shown_integer(number, 3) == b":%d\r\n" % shown
-        assert c.shown_hello(hello, 0) == hello
-        assert b"$2\r\nid\r\n:%d\r\n" % shown in c.shown_hello(hello, 3)
-        for line in ("LIST", "INFO"):
-            text = reply(raw, f"CLIENT {line}")
-            assert c.shown_text(text, 0) == text
-            edited = c.shown_text(text, 3)
-            assert b"id=%d addr=" % shown in edited
-            assert edited.count(b"redir=-1") == text.count(b"redir=-1")
 
 
 def test_redirection_is_shown() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import hiredis
 import pytest
-from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import text_of
 from rlproxy.upstream.cluster.info_reply import info
@@ -68,23 +67,6 @@ def test_slots_name_the_announced_address() -> None:
     assert made("MYID") == b"$40\r\n%b\r\n" % own
     assert re.fullmatch(rb"[0-9a-f]{40}", own)
     assert own == Face(HOST, PORT).id() != Face(HOST, PORT + 1).id()
-
-
-def test_nodes_is_one_master() -> None:
-    own = FACE.id().decode()
-    line = f"{own} {HOST}:{PORT}@{PORT + 10000} myself,master - 0 0 1 connected 0-16383\n"
-    assert text_of(made("NODES")) == line.encode()
-
-
-def test_info_is_healthy() -> None:
-    text = text_of(made("info"))
-    assert text is not None
-    assert text.startswith(b"cluster_state:ok\r\ncluster_slots_assigned:16384\r\n")
-    assert b"cluster_known_nodes:1\r\ncluster_size:1\r\n" in text
-
-
-def test_key_slot() -> None:
-    assert made("KEYSLOT foo") == b":%d\r\n" % key_slot(b"foo")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster import gather as g
 from rlproxy.upstream.cluster import routes as r
 
-from tests.harness import RedisServer
-from tests.unit.upstream.cluster.replies import parsed, reply
+from tests.unit.upstream.cluster.replies import parsed
 
 ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
@@ -60,10 +59,6 @@ def test_another_type_is_an_error(how: int) -> None:
     assert g.JOINED[how]([b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
 
 
-def test_sum() -> None:
-    assert g.summed([b":1\r\n", b":-5\r\n", b":40\r\n"]) == b":36\r\n"
-
-
 def test_concatenated() -> None:
     assert g.concatenated([bulks(b"a"), b"*0\r\n", bulks(b"b", b"a")]) == bulks(b"a", b"b", b"a")
     assert g.concatenated([b"~1\r\n:1\r\n", b"~1\r\n:2\r\n"]) == b"~2\r\n:1\r\n:2\r\n"
@@ -74,11 +69,6 @@ def test_concatenated() -> None:
 
 def test_union() -> None:
     assert g.union([bulks(b"a", b"b"), bulks(b"b", b"c")]) == bulks(b"a", b"b", b"c")
-
-
-def test_pairs() -> None:
-    one, two = b"*2\r\n$1\r\na\r\n:1\r\n", b"*2\r\n$1\r\na\r\n:4\r\n"
-    assert parsed(g.pairs([one, two])) == [b"a", 5]
 
 
 def test_least() -> None:
@@ -142,30 +132,3 @@ def test_concatenation_keeps_all_elements(lists: list[list[bytes]]) -> None:
     assert g.concatenated(frames) == bulks(*[word for words in lists for word in words])
     assert g.union(frames) == bulks(*dict.fromkeys(word for words in lists for word in words))
     assert all(g.elements(bulks(*words)) is not None for words in lists)
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_replies_of_a_server(redis_server: RedisServer, protocol: int) -> None:
-    """Two replies of one server, joined, are what two servers with the same data would give."""
-    with redis_server.raw() as raw:
-        reply(raw, f"HELLO {protocol}")
-        reply(raw, "MSET a 1 b 2")
-
-        def twice(how: int, line: str) -> object:
-            return parsed(g.JOINED[how]([reply(raw, line)] * 2))
-
-        assert twice(r.ALL_SUM, "DBSIZE") == 4
-        assert twice(r.SPLIT_OK, "MSET a 1") == b"OK"
-        keys = twice(r.ALL_CONCAT, "KEYS *")
-        assert isinstance(keys, list) and sorted(keys) == [b"a", b"a", b"b", b"b"]
-        assert twice(r.ALL_LEAST, "SCRIPT EXISTS x") == [0]
-        assert twice(r.ALL_PAIRS, "PUBSUB NUMSUB x") == [b"x", 0]
-        assert twice(r.ALL_UNION, "PUBSUB CHANNELS") == []
-        assert twice(r.ALL_ANY, "RANDOMKEY") in (b"a", b"b")
-        assert twice(r.WAIT, "WAIT 0 1") == 0
-        lists = twice(r.CLIENT_LIST, "CLIENT LIST")
-        assert str(lists).count("id=") == str(parsed(reply(raw, "CLIENT LIST"))).count("id=") * 2
-        parts = [([1], reply(raw, "MGET a")), ([0, 2], reply(raw, "MGET none b"))]
-        assert parsed(placed(parts)) == [None, b"1", b"2"]
-        reply(raw, "FLUSHALL")
-        assert twice(r.ALL_ANY, "RANDOMKEY") is None

@@ -64,14 +64,6 @@ class Client:
         return list(self.links.by_address)
 
 
-def test_links_close_that_are_silent_except_home() -> None:
-    client = Client()
-    client.sweep(IDLE_S)
-    assert client.left() == [HOME, ONE, TWO]
-    client.sweep(1)
-    assert client.left() == [HOME]
-
-
 def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
     client = Client()
     held = client.fakes[TWO]

@@ -9,8 +9,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster import scan
 from rlproxy.upstream.cluster.slot_map import MARKS
 
-from tests.harness import RedisServer
-from tests.unit.upstream.cluster.replies import parsed, reply
+from tests.unit.upstream.cluster.replies import parsed
 
 ERROR = b"-ERR one\r\n"
 CURSORS = st.integers(0, (1 << 48) - 1)
@@ -58,25 +57,3 @@ def test_scan_errors() -> None:
     assert scan.joined(b"+OK\r\n", 0, 3, 0).startswith(b"-ERR")
     large = b"*2\r\n$20\r\n18446744073709551615\r\n*0\r\n"
     assert scan.joined(large, 0, 3, 0).startswith(b"-ERR")
-
-
-def test_scan_of_a_server_over_three_nodes(redis_server: RedisServer) -> None:
-    """One server stands for three nodes: each key is found three times, in order."""
-    with redis_server.raw() as raw:
-        for at in range(60):
-            assert raw.ask("SET", f"k{at}", 1) == "OK"
-        cursor = b"0"
-        seen: list[bytes] = []
-        steps = 0
-        while (split := scan.split(cursor, 4, 9)) is None or split[0] < 3:
-            assert split is not None
-            step, own = split
-            frame = reply(raw, f"SCAN {own.decode()} COUNT 20")
-            found = parsed(scan.joined(frame, step, 4, 9))
-            assert isinstance(found, list)
-            cursor = found[0]
-            seen += found[1]
-            steps += 1
-        assert len(set(seen)) == 60
-        assert len(seen) >= 180
-        assert steps >= 6

@@ -17,7 +17,6 @@ from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
-from rlproxy.upstream.lane import LaneKey
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
 
 from tests.unit.upstream.cluster.test_lanes import (
@@ -192,37 +191,11 @@ def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is None
 
 
-def test_each_identity_protocol_and_kind_has_its_lanes(bench: Bench) -> None:
-    other = Identity(b"me", b"other", 0)
-    found = {
-        bench.lanes.share_of(who, protocol, kind)
-        for who in (ME, other)
-        for protocol in (2, 3)
-        for kind in (c.SHARED_READ, c.SHARED_WRITE)
-    }
-    assert len(found) == 8 and None not in found
-    assert bench.share() is bench.share()
-    assert bench.lanes.share_of(ME, 4, c.SHARED_READ) is None
-    assert bench.node_of(b"GET", b"k") is bench.a
-    (lane,) = bench.a.pool.lanes()
-    assert lane.key == LaneKey(b"me", b"pw", 0, c.SHARED_READ, 2)
-
-
 def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
     lanes = [
         bench.lanes.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
     ]
     assert sum(lane is not None for lane in lanes) == MAX_LANES_PER_USER
-
-
-def test_an_answer_goes_to_the_caller(bench: Bench) -> None:
-    bench.submit()
-    assert bench.loop.wires[0].writes[-1] == GET
-    bench.answer(b"$1\r\nv\r\n")
-    bench.submit()
-    bench.answer(b"-WRONGTYPE no\r\n")
-    assert bench.client.replies == [b"$1\r\nv\r\n", b"-WRONGTYPE no\r\n"]
-    assert bench.client.returned == []
 
 
 @pytest.mark.parametrize(
