@@ -164,9 +164,8 @@ class ConnectionSetup:
         def answered(frame: bytes) -> bytes:
             if frame == OK:
                 self._set_up[key] = written
-                for link in exchange.links.by_address.values():
-                    if not exchange.links.is_home(link):
-                        link.send(own(written))
+                for link in exchange.links.others():
+                    link.send(own(written))
                 if b"BCAST" in self.tracking:
                     self._use_masters()
                     exchange.follow(self._use_masters)

@@ -38,11 +38,11 @@ _ARGUMENTS: Final = {
     **dict.fromkeys((b"INFO", b"MYID", b"NODES", b"SHARDS", b"SLOTS"), 0),
     b"KEYSLOT": 1,
 }
-# The edits of INFO for a standalone server: the beginnings and ends of whole lines.
+# The edits of INFO for a standalone server: whole lines, each with the end of the one before it.
 _LINES: Final = (
-    (b"redis_mode:cluster\r\n", b"redis_mode:standalone\r\n"),
-    (b"server_mode:cluster\r\n", b"server_mode:standalone\r\n"),
-    (b"cluster_enabled:1\r\n", b"cluster_enabled:0\r\n"),
+    (b"\nredis_mode:cluster\r\n", b"\nredis_mode:standalone\r\n"),
+    (b"\nserver_mode:cluster\r\n", b"\nserver_mode:standalone\r\n"),
+    (b"\ncluster_enabled:1\r\n", b"\ncluster_enabled:0\r\n"),
 )
 _MODE: Final = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
 _HELLO_FIELD: Final = b"$6\r\nserver\r\n"  # the first one of a reply to HELLO
@@ -131,11 +131,10 @@ class Face(NamedTuple):
         """Return a node's text for INFO, without the header of its frame, with the mode shown."""
         if self.present != PRESENT_STANDALONE:
             return text
+        text = b"\n" + text
         for found, shown in _LINES:
-            if text.startswith(found):
-                text = shown + text[len(found) :]
-            text = text.replace(b"\n" + found, b"\n" + shown, 1)
-        return text
+            text = text.replace(found, shown, 1)
+        return text[1:]
 
 
 def _map(size: int, protocol: int) -> bytes:

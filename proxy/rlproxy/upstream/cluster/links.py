@@ -110,11 +110,14 @@ class Links:
         shards = self.map.shards
         return [self.to(address) for shard in shards for address in shard.replicas]
 
+    def others(self) -> list[Link]:
+        """Return the links but home's."""
+        return [link for link in self.by_address.values() if not self.is_home(link)]
+
     def set_up_others(self, setup: list[bytes]) -> None:
         """Send the client's new login or protocol on all links but home's."""
-        for link in list(self.by_address.values()):
-            if not self.is_home(link):
-                self._set_up(link, setup)
+        for link in self.others():
+            self._set_up(link, setup)
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         for at, written in enumerate(filter(None, setup)):
@@ -125,9 +128,8 @@ class Links:
 
     def leave_others(self) -> None:
         """Close all links but home's."""
-        for link in list(self.by_address.values()):
-            if not self.is_home(link):
-                self.forget(link)
+        for link in self.others():
+            self.forget(link)
 
     def forget(self, link: Link) -> bool:
         """Close `link`; the next command for its node opens another one.

@@ -34,7 +34,6 @@ class ClusterShare(PooledLane):
         self._identity = Identity(key.user, key.password, key.db)
         self._map: SlotMap = cluster.map
         self._lanes: list[SharedLane | None] = [None] * len(self._map.shards)  # by index in the map
-        self._splitter = CommandSplitter()
 
     def chosen(self, written: bytes, key: bytes) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
@@ -49,13 +48,11 @@ class ClusterShare(PooledLane):
 
     def _slot(self, written: bytes) -> int:
         """Return the slot of all keys of a command; NO_SLOT if it has none, or several."""
-        splitter = self._splitter
+        splitter = CommandSplitter()
         splitter.feed(written)
         if splitter.next() != COMMAND or splitter.unread():
-            self._splitter = CommandSplitter()
             return NO_SLOT
         name, args = splitter.words[0], splitter.words[1:]
-        splitter.release()
         route = self._cluster.routes.of(name, args)
         if route.how > SPLIT_OK:
             return NO_SLOT
