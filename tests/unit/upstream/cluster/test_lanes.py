@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.resp import encoding as r
@@ -23,7 +23,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import RETRY_S, SILENT_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import IDLE_S, LanePool
@@ -52,36 +52,18 @@ DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
 ASKING = bulks(b"ASKING")
 
 
-class FakeCluster:
-    """A map that changes when told."""
+def two_masters() -> Cluster:
+    """A cluster that queries no node: A has SLOT, and B the slot of FAR."""
+    middle = 5000
+    assert key_slot(FAR) <= middle < SLOT
+    cluster = Cluster(Upstream(None, cluster=(A, B)), 5.0)
+    cluster.map = slot_map({Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]})
+    return cluster
 
-    def __init__(self) -> None:
-        middle = 5000
-        assert key_slot(FAR) <= middle < SLOT
-        halves = {Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]}
-        self.map = slot_map(halves)
-        self.lost: dict[Address, set[int]] = {}
-        self.on_change: list[Callable[[], None]] = []
-        self.down_since = 0.0
-        self.refreshed = 0
 
-    def moved(self, slot: int, address: Address) -> None:
-        owner = self.map.owner(slot)
-        if owner is None or owner.address != address:
-            self._take(self.map.with_owner(slot, address))
-
-    def replaced(self, address: Address) -> None:
-        """One node has all slots."""
-        self._take(slot_map({Shard("b", address): [(0, 16383)]}))
-
-    def _take(self, found: SlotMap) -> None:
-        self.lost = self.map.lost(found)
-        self.map = found
-        for changed in self.on_change:
-            changed()
-
-    def refresh(self) -> None:
-        self.refreshed += 1
+def refreshed(cluster: Cluster) -> bool:
+    """Whether the nodes are to be queried."""
+    return cluster._wake.is_set()
 
 
 class FakeNode:
@@ -153,7 +135,7 @@ class Bench:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.sender = Sender()
-        self.cluster = FakeCluster()
+        self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
         nodes = SimpleNamespace(
             settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
@@ -161,7 +143,7 @@ class Bench:
             all=list,
             follow=lambda: None,
         )
-        self.lanes = ClusterLanes(cast("Cluster", self.cluster), cast("Nodes", nodes), loop)
+        self.lanes = ClusterLanes(self.cluster, cast("Nodes", nodes), loop)
         lane = self.lanes.lane_of(Identity(None, None, 0))
         assert isinstance(lane, ClusterLane)
         self.lane = lane
@@ -259,7 +241,8 @@ def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
 def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> None:
     lost = bench.hit()
     assert bench.a.sent()
-    bench.cluster.replaced(B)
+    found = slot_map({Shard("b", B): [(0, 16383)]})
+    bench.cluster._take(found, bench.cluster.map.lost(found))
     call = bench.hit()
     bench.wait(0.9 * SILENT_S)
     bench.a.circuit.replied(bench.loop.now)  # it answers other calls: these may be answered, too
@@ -310,7 +293,7 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     assert bench.a.sent() == b""
     bench.wait(RETRY_S)
     assert bench.a.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
-    assert bench.cluster.refreshed > 0
+    assert refreshed(bench.cluster)
     bench.a.answer(ADMITTED, ADMITTED)
     assert bench.replies() == [ADMITTED, ADMITTED]
 
