@@ -88,17 +88,9 @@ def test_the_option_turns_it_off(cluster: Cluster) -> None:
         assert mode == ["mode:share"]
 
 
-def test_commands_over_several_slots(cluster: Cluster, proxy: Proxy) -> None:
-    keys = [f"key{n}" for n in range(30)]
+def test_commands_with_several_keys_of_one_slot(cluster: Cluster, proxy: Proxy) -> None:
     with proxy.raw() as client:
         warm(cluster, [client])
-        assert client.ask("MSET", *[word for key in keys for word in (key, f"v{key}")]) == "OK"
-        assert client.ask("MGET", *keys, "none") == [f"v{k}".encode() for k in keys] + [None]
-        assert client.ask("EXISTS", *keys, "none") == 30
-        assert client.ask("DEL", *keys[:20], "none") == 20
-        assert client.ask("MGET", *keys) == [None] * 20 + [f"v{k}".encode() for k in keys[20:]]
-        assert str(client.ask("RENAME", "key20", "key21")).startswith("CROSSSLOT")
-        assert str(client.ask("MSETNX", "a", "1", "b", "2")).startswith("CROSSSLOT")
         node = cluster.owner_of_key("{t}")
         for words in (("MSET", "{t}1", "a", "{t}2", "b"), ("MGET", "{t}1", "{t}2")):
             assert by_lane(client, node, *words)
