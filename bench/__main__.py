@@ -14,11 +14,8 @@ from . import (
     bounds,
     clusters,
     cost,
-    growth,
     idle,
-    large,
     latency,
-    libraries,
     load,
     machine,
     parts,
@@ -34,7 +31,7 @@ from . import (
 from .errors import BenchError, UsageError
 from .figures import Figure
 from .model import cli as model
-from .options import QUICK_VALUE_BYTES, VALUE_BYTES, Options, parse
+from .options import Options, parse
 from .parts import DIRECT, Part
 from .plan import Plan
 from .progress import Progress
@@ -42,10 +39,7 @@ from .result import Result
 from .rows import (
     CLIENTS,
     CLUSTER,
-    COST,
-    GROWTH,
     IDLE,
-    LARGE,
     LATENCY,
     RATE,
     ROWS,
@@ -117,7 +111,6 @@ def _plan(options: Options) -> Plan:
         repeats=options.repeats,
         requests=options.requests,
         idle_clients=parts.clients_at_most(options.idle_clients),
-        value_bytes=QUICK_VALUE_BYTES if options.quick else VALUE_BYTES,
         limit_s=QUICK_LIMIT_S if options.quick else LIMIT_S,
         warm_up=not options.quick,
         progress=Progress(len(options.rows)),
@@ -147,8 +140,6 @@ def _run(options: Options, plan: Plan) -> tuple[report.Report, list[str]]:
 def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     if row.kind == RATE:
         return rate.measure(row, plan, running)
-    if row.kind == LARGE:
-        return large.measure(row, plan, running)
     if row.kind == VALUES:
         return values.measure(row, plan, running)
     if row.kind == TASKS:
@@ -159,17 +150,12 @@ def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return clusters.measure(row, plan)
     if row.kind == LATENCY:
         return latency.measure(row, plan, running)
-    if row.kind == GROWTH:
-        return growth.measure(row, plan, running)
     if row.kind == IDLE:
         return idle.measure(row, plan)
     if row.kind == START:
         return start.measure(row, plan)
-    server = running[DIRECT].port
-    if row.kind == COST:
-        requests = max(1, plan.requests // cost.PART)
-        return cost.measure(row, replace(plan, requests=requests), server)
-    return cost.space(row, plan, server)
+    requests = max(1, plan.requests // cost.PART)
+    return cost.measure(row, replace(plan, requests=requests), running[DIRECT].port)
 
 
 def _sentences(options: Options, plan: Plan) -> list[str]:
@@ -187,12 +173,8 @@ def _sentences(options: Options, plan: Plan) -> list[str]:
     if any(row.kind == TASKS for row in options.rows):
         found.append(
             f"one Python program: {tasks.NAME}, whose CPU is the limit, on "
-            f"{'uvloop' if load.has_uvloop() else 'asyncio'}; exact windows: "
-            f"{', '.join((*libraries.OURS, *libraries.EXACT))}; others may let more through"
+            f"{'uvloop' if load.has_uvloop() else 'asyncio'}"
         )
-        absent = sorted({one.package for one in libraries.LIBRARIES if not one.installed})
-        if absent:
-            found.append(f"not installed: {', '.join(absent)} (pip install '.[bench]')")
     if options.quick:
         found.append("a quick run: these figures mean nothing")
     return found
@@ -209,7 +191,6 @@ def _method(options: Options, plan: Plan) -> dict[str, object]:
         "requests": {row.name: row.requests(plan.requests) for row in rates},
         "keys": {row.name: row.keys for row in rates},
         "idle_clients": plan.idle_clients,
-        "value_bytes": plan.value_bytes,
         "redis_benchmark": plan.redis_benchmark,
         "warm_up": plan.warm_up,
         "quick": options.quick,

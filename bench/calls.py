@@ -1,4 +1,4 @@
-"""The EVALSHA and EVAL that the proxy sends to Redis for a hit, made by the proxy's grammar."""
+"""The EVALSHA that the proxy sends to Redis for a hit, made by the proxy's grammar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import hiredis
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding
 
 from .errors import BenchError
@@ -22,10 +22,9 @@ HIT: Final = b"RL.HIT"
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """One hit as two equivalent requests, and the script `source` that EVALSHA needs loaded."""
+    """One hit as EVALSHA, and the script `source` that must be loaded for it."""
 
     evalsha: tuple[bytes, ...]
-    eval: tuple[bytes, ...]
     source: bytes
 
 
@@ -35,9 +34,9 @@ def of(command: tuple[bytes, ...]) -> ScriptCall:
     rule = _grammar().rule(b"", HIT, list(command[1:]))
     if rule.script is None:
         raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
-    rest = encoding.bulk(command[1]) + rule.tail
-    by_sha, by_source = (_words(rule.words(way) + rest) for way in (LOADED, SOURCE))
-    return ScriptCall(by_sha, by_source, rule.script.source)
+    reader = hiredis.Reader()
+    reader.feed(rule.words(LOADED) + encoding.bulk(command[1]) + rule.tail)
+    return ScriptCall(tuple(cast("list[bytes]", reader.gets())), rule.script.source)
 
 
 def direct(command: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -49,8 +48,7 @@ def bare(command: tuple[bytes, ...]) -> ScriptCall:
     """Return the same hit as a call of bare_log.lua, which does the least that is possible."""
     source = Path(__file__).with_name("bare_log.lua").read_bytes()
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    rest = (b"1", *of(command).evalsha[3:])
-    return ScriptCall((b"EVALSHA", sha, *rest), (b"EVAL", source, *rest), source)
+    return ScriptCall((b"EVALSHA", sha, b"1", *of(command).evalsha[3:]), source)
 
 
 def algorithms() -> tuple[bytes, ...]:
@@ -61,9 +59,3 @@ def algorithms() -> tuple[bytes, ...]:
 @cache
 def _grammar() -> Grammar:
     return Grammar(scripts.load())
-
-
-def _words(request: bytes) -> tuple[bytes, ...]:
-    reader = hiredis.Reader()
-    reader.feed(request)
-    return tuple(cast("list[bytes]", reader.gets()))

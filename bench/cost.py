@@ -1,9 +1,9 @@
-"""Rows of kind COST and SPACE: time and memory that each script takes in Redis, without a proxy."""
+"""The row of kind COST: the time that the script of a plain hit takes in Redis, without a proxy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from . import calls, load
@@ -15,78 +15,46 @@ from .plan import Plan
 from .rows import CLIENTS, DEEP, KEYS, RANDOM, Row
 
 EVALSHA: Final = "evalsha"
-EVAL: Final = "eval"
 PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
 FEW_KEYS: Final = 100  # keys of refused hits
-HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
+# max of the rule, and the number of keys
+CASES: Final = {"admitted": (b"1000", KEYS), "refused": (b"1", FEW_KEYS)}
 SERVER: Final = "the server's own count"
-_KEY: Final = b"key:" + RANDOM
 _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILINE)
 
 
-def measure(
-    row: Row, plan: Plan, server: int, ways: Sequence[str] = (EVALSHA, EVAL, BARE)
-) -> list[Figure]:
-    """Measure the microseconds of each algorithm's hit, admitted and refused.
+def measure(row: Row, plan: Plan, server: int) -> list[Figure]:
+    """Measure the microseconds of a hit by LOG, admitted and refused, beside the bare log.
 
     server: its port.
-    ways: the columns: the commands that call the script, and the least script of a log, for LOG.
     Raises BenchError.
     """
     found: list[Figure] = []
-    for case, most, keys in (("admitted", b"1000", KEYS), ("refused", b"1", FEW_KEYS)):
-        rule = (calls.HIT, _KEY, most, b"3600")
-        for algorithm in calls.algorithms():
-            call = calls.of((*rule, b"ALGO", algorithm))
-            made = {EVALSHA: (call, call.evalsha), EVAL: (call, call.eval)}
-            if algorithm == b"LOG":
-                bare = calls.bare(rule)
-                made[BARE] = (bare, bare.evalsha)
-            name = f"{row.name} {algorithm.decode()} {case}"
-            figure = Figure(name, row.kind, row.unit, SERVER)
-            of_ways = {way: made[way] for way in ways if way in made}
-            found.append(_cost(figure, of_ways, keys, plan, server))
+    for case in CASES:
+        hit = hit_of(case, b"LOG")
+        ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
+        figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit, SERVER)
+        found.append(timed(figure, ways, case, plan, server))
     return found
 
 
-def space(row: Row, plan: Plan, server: int) -> list[Figure]:
-    """Measure the bytes of one key of each algorithm with HITS live hits. Raises BenchError."""
-    found: list[Figure] = []
-    with Client(server) as client:
-        for algorithm in calls.algorithms():
-            hit = (calls.HIT, b"key:%012d" % 0, b"%d" % max(HITS), b"3600", b"ALGO", algorithm)
-            call = calls.of(hit)
-            client.ask(b"FLUSHALL")
-            client.ask(b"SCRIPT", b"LOAD", call.source)
-            figure = Figure(f"{row.name} {algorithm.decode()}", row.kind, row.unit, SERVER)
-            done = 0
-            for hits in HITS:
-                client.ask_all(call.evalsha for _ in range(hits - done))
-                done = hits
-                used = client.ask(b"MEMORY", b"USAGE", hit[1], b"SAMPLES", b"0")
-                if not isinstance(used, int):
-                    raise BenchError(f"MEMORY USAGE answered {used!r}")
-                figure.samples[f"{hits} hit{'s' if hits > 1 else ''}"] = [float(used)]
-            plan.progress.finish(figure.name, figure.medians(), figure.unit)
-            found.append(figure)
-    return found
+def hit_of(case: str, algorithm: bytes) -> tuple[bytes, ...]:
+    """Return the hit of one of CASES by `algorithm`."""
+    return (calls.HIT, b"key:" + RANDOM, CASES[case][0], b"3600", b"ALGO", algorithm)
 
 
-def _cost(
-    figure: Figure,
-    ways: Mapping[str, tuple[calls.ScriptCall, tuple[bytes, ...]]],
-    keys: int,
-    plan: Plan,
-    server: int,
+def timed(
+    figure: Figure, ways: Mapping[str, calls.ScriptCall], case: str, plan: Plan, server: int
 ) -> Figure:
-    """Fill `figure` with a column for each of `ways`: a script, and the request that calls it."""
-    count = max(1, plan.requests // DEEP)
-    prepared = {
-        way: load.batches([request], DEEP, keys, count) for way, (_, request) in ways.items()
-    }
+    """Fill `figure` with a column for each of `ways`: the microseconds of its call, by EVALSHA.
+
+    Raises BenchError.
+    """
+    count, keys = max(1, plan.requests // DEEP), CASES[case][1]
+    prepared = {way: load.batches([call.evalsha], DEEP, keys, count) for way, call in ways.items()}
 
     def once(column: str) -> float:
-        call, request = ways[column]
+        call = ways[column]
         with Client(server) as client:
             client.ask(b"FLUSHALL")
             client.ask(b"SCRIPT", b"LOAD", call.source)
@@ -97,8 +65,7 @@ def _cost(
                 )
             client.ask(b"CONFIG", b"RESETSTAT")
             load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS, plan.limit_s)
-            name = request[0].decode().lower()
-            return microseconds(client.text(b"INFO", b"commandstats"), name)
+            return microseconds(client.text(b"INFO", b"commandstats"), EVALSHA)
 
     return interleave(figure, list(ways), once, plan.repeats, plan.progress)
 

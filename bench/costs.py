@@ -7,13 +7,12 @@ memory of its key (MEMORY USAGE). The table replaces the text between the marker
 from __future__ import annotations
 
 import argparse
-import io
 import re
 import socket
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,13 +23,15 @@ from rlproxy.resp.encoding import bulks
 from . import calls, cost, machine, parts
 from .client import TIMEOUT_S, Client
 from .errors import BenchError, UsageError
+from .figures import Figure
 from .options import REPEATS, REQUESTS
 from .plan import Plan
 from .progress import Progress, number
-from .rows import COST, ROWS, SPACE, Row
+from .rows import COST
 
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
-CASES: Final = {"admitted": b"1000", "refused": b"1"}  # max of the rule, on a key with one hit
+CASES: Final = {case: most for case, (most, _) in cost.CASES.items()}  # max of the rule
+HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
 LIMIT_S: Final = 600.0  # seconds of one run, at most
 
@@ -72,22 +73,38 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
     return [name.decode().upper() for name in _CALLED.findall(seen)]
 
 
-def held(server: int, plan: Plan) -> dict[str, dict[int, int]]:
+def held(server: int) -> dict[str, dict[int, int]]:
     """Return the bytes of a key by ALGO and number of live hits, the median of FILLS.
 
     The server's data is deleted. Raises BenchError.
     """
-    quiet = replace(plan, progress=Progress(0, io.StringIO()))
-    samples: dict[str, dict[int, list[float]]] = {}
-    for _ in range(FILLS):
-        for figure in cost.space(_row(SPACE), quiet, server):
-            kept = samples.setdefault(figure.name.split()[1], {hits: [] for hits in cost.HITS})
-            for hits, value in zip(cost.HITS, figure.medians().values(), strict=True):
-                kept[hits].append(value)
-    return {
-        name: {hits: round(statistics.median(values)) for hits, values in kept.items()}
-        for name, kept in samples.items()
-    }
+    with Client(server) as client:
+        return {
+            algorithm.decode(): {
+                hits: round(statistics.median(found))
+                for hits, *found in zip(
+                    HITS, *(_filled(client, algorithm) for _ in range(FILLS)), strict=True
+                )
+            }
+            for algorithm in calls.algorithms()
+        }
+
+
+def _filled(client: Client, algorithm: bytes) -> list[int]:
+    """Return the bytes of a key with each of HITS live hits."""
+    hit = (calls.HIT, b"key:%012d" % 0, b"%d" % max(HITS), b"3600", b"ALGO", algorithm)
+    call = calls.of(hit)
+    client.ask(b"FLUSHALL")
+    client.ask(b"SCRIPT", b"LOAD", call.source)
+    found, done = [], 0
+    for hits in HITS:
+        client.ask_all(call.evalsha for _ in range(hits - done))
+        done = hits
+        used = client.ask(b"MEMORY", b"USAGE", hit[1], b"SAMPLES", b"0")
+        if not isinstance(used, int):
+            raise BenchError(f"MEMORY USAGE answered {used!r}")
+        found.append(used)
+    return found
 
 
 def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
@@ -96,15 +113,19 @@ def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
     The server's data is deleted. Raises BenchError.
     """
     found: dict[tuple[str, str], float] = {}
-    for figure in cost.measure(_row(COST), plan, server, (cost.EVALSHA,)):
-        _, algorithm, case = figure.name.split()
-        found[algorithm, case] = figure.medians()[cost.EVALSHA]
+    for algorithm in calls.algorithms():
+        for case in CASES:
+            name = algorithm.decode()
+            figure = Figure(f"{name} {case}", COST, "µs", cost.SERVER)
+            ways = {cost.EVALSHA: calls.of(cost.hit_of(case, algorithm))}
+            made = cost.timed(figure, ways, case, plan, server)
+            found[name, case] = made.medians()[cost.EVALSHA]
     return found
 
 
 def costs(server: int, plan: Plan) -> dict[str, Costs]:
     """Measure all costs, by ALGO. The server's data is deleted. Raises BenchError."""
-    bytes_held, us = held(server, plan), took(server, plan)
+    bytes_held, us = held(server), took(server, plan)
     return {
         name: Costs(
             {case: called(server, name.encode(), most) for case, most in CASES.items()},
@@ -119,15 +140,15 @@ def table(found: Mapping[str, Costs]) -> str:
     """Return the table in Markdown."""
     rows = [
         "| ALGO | an admitted hit calls | µs | a refused hit calls | µs |"
-        + "".join(f" bytes, {hits:,} hit{'s' if hits > 1 else ''} |" for hits in cost.HITS),
-        "|---|---|--:|---|--:|" + "--:|" * len(cost.HITS),
+        + "".join(f" bytes, {hits:,} hit{'s' if hits > 1 else ''} |" for hits in HITS),
+        "|---|---|--:|---|--:|" + "--:|" * len(HITS),
     ]
     for name, costs in found.items():
         cells = [name]
         for case in CASES:
             words = costs.called[case]
             cells += [f"{len(words)}: {' '.join(words)}", number(costs.took_us[case])]
-        cells += [f"{costs.held[hits]:,}" for hits in cost.HITS]
+        cells += [f"{costs.held[hits]:,}" for hits in HITS]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -165,17 +186,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def plan_of(engine: str, repeats: int = 1, requests: int = 1) -> Plan:
-    """Return the plan of the measurements. Raises UsageError if `engine` is not installed."""
-    name, executable = parts.engine(engine)
-    progress = Progress(1)
-    return Plan(name, executable, (), False, repeats, requests, 0, 0, LIMIT_S, True, progress)
-
-
 def _measured(engine: str, repeats: int, requests: int) -> str:
-    plan = plan_of(engine, repeats, requests)
+    name, executable = parts.engine(engine)
+    plan = Plan(name, executable, (), False, repeats, requests, 0, LIMIT_S, True, Progress(1))
     facts = machine.machine()  # before the measurements add load
-    with parts.running(plan.executable, ()) as running:
+    with parts.running(executable, ()) as running:
         found = costs(running[parts.DIRECT].port, plan)
         server = machine.versions(running)["server"]
     day = datetime.now(UTC).date().isoformat()
@@ -188,10 +203,6 @@ def _measured(engine: str, repeats: int, requests: int) -> str:
         "sorted set by some percent."
     )
     return f"{table(found)}\n\n{note}"
-
-
-def _row(kind: str) -> Row:
-    return next(row for row in ROWS if row.kind == kind)
 
 
 if __name__ == "__main__":

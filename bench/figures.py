@@ -21,18 +21,15 @@ RATIOS: Final = (
     ("share", "haproxy"),
     ("share", "twemproxy"),
     ("proxy", "script"),
+    ("proxy", "limits"),
+    ("evalsha", "bare"),
     ("2-workers", "1-worker"),
 )
-RATIOS_OF_SCRIPTS: Final = (("eval", "evalsha"), ("evalsha", "bare"))
 
 
 @dataclass
 class Figure:
-    """One result of a row: for each column (a party, a kind of call) one sample per repeat.
-
-    absent: columns that could not be measured on this machine.
-    best: names for the highest median of several columns, which the proxy is compared with.
-    """
+    """One result of a row: for each column (a party, a kind of call) one sample per repeat."""
 
     name: str
     kind: str
@@ -40,8 +37,6 @@ class Figure:
     generator: str
     note: str = ""
     samples: dict[str, list[float]] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    best: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def medians(self) -> dict[str, float]:
         """Return the median of each column, in `unit`."""
@@ -50,13 +45,9 @@ class Figure:
     def ratios(self) -> dict[str, float]:
         """Return the ratios of medians, by names such as `proxy/direct`."""
         medians = self.medians()
-        pairs: tuple[tuple[str, str], ...] = RATIOS + RATIOS_OF_SCRIPTS
-        for name, columns in self.best.items():
-            pairs += (("proxy", name),)
-            medians[name] = max((medians.get(column, 0.0) for column in columns), default=0.0)
         return {
             f"{over}/{under}": medians[over] / medians[under]
-            for over, under in pairs
+            for over, under in RATIOS
             if over in medians and medians.get(under)
         }
 

@@ -25,15 +25,7 @@ _VERSION_OF: Final = {
     "twemproxy": ["nutcracker", "-V"],
     "redis-benchmark": ["redis-benchmark", "--version"],
 }
-PACKAGES: Final = (
-    "uvloop",
-    "hiredis",
-    "redis",
-    "limits",
-    "coredis",
-    "pyrate-limiter",
-    "throttled-py",
-)
+PACKAGES: Final = ("uvloop", "hiredis", "redis", "limits")
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 

@@ -23,19 +23,17 @@ QUICK_KEYS: Final = 1_000
 MOST_REPEATS: Final = 100
 MOST_REQUESTS: Final = 10_000_000
 MOST_IDLE_CLIENTS: Final = 9_900
-VALUE_BYTES: Final = 64 * 1024 * 1024
-QUICK_VALUE_BYTES: Final = 4 * 1024 * 1024
 
 EPILOG: Final = """\
 examples:
-  python -m bench                                everything: about 25 minutes
+  python -m bench                                everything: about 20 minutes
   python -m bench --only hit,get-1 --repeats 3   three rows: hit-1, hit-16, get-1
   python -m bench --quick --output /tmp/b.json   does everything run? (the figures mean nothing)
   python -m bench model --help                   a cost model of hits on a Redis Cluster
 
 A row is run directly against the server, through the proxy (GET and SET also with --share) and
 through each peer that is installed (HAProxy, twemproxy), in turn, then all again: what slows the
-machine slows them all. The rows tasks-* compare with Python libraries: pip install '.[bench]'.
+machine slows them all. The rows tasks-* compare with the library limits: pip install '.[bench]'.
 Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
 busy on the machine: the server, the load and the proxy want a core each; `spread` is how far
 the samples of a row lie apart. Without redis-benchmark the own generator makes the load of all

@@ -18,7 +18,6 @@ class Plan:
     repeats: int
     requests: int  # commands of one run without pipelining
     idle_clients: int
-    value_bytes: int  # size of the large value
     limit_s: float  # seconds of one run, at most
     warm_up: bool  # False with --quick
     progress: Progress

@@ -1,10 +1,9 @@
-"""Lines over scales and bars of ratios, drawn as SVG by matplotlib."""
+"""Lines over scales, drawn as SVG by matplotlib."""
 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from xml.sax.saxutils import escape
@@ -19,10 +18,6 @@ DOTS: Final = 72  # SVG units per inch of a figure
 WIDTH: Final = 1000 / DOTS  # inches, like all sizes of figures below
 PANELS_HEIGHT: Final = 376 / DOTS
 HEAD: Final = 56 / DOTS  # the title and the sentence below it
-BAR: Final = 15 / DOTS
-BARS_FRAME: Final = 160 / DOTS  # all but the bars
-LEAST: Final = 1 / 16  # the ends of the scale of ratios, where bars are cut
-MOST: Final = 16.0
 
 # Colour of each part, in light and in dark pages. matplotlib draws the light one; the style of the
 # SVG replaces it.
@@ -30,7 +25,6 @@ TEXT: Final = ("#1f2328", "#e6edf3")
 SOFT: Final = ("#59636e", "#9198a1")
 GRID: Final = ("#d1d9e0", "#3d444d")
 CARD: Final = ("#ffffff", "#0d1117")
-BOUND: Final = ("#cf222e", "#f85149")
 
 # Colour, dash and mark of each series, by its place.
 COLOURS: Final = (
@@ -41,7 +35,7 @@ COLOURS: Final = (
     ("#1a7f37", "#3fb950"),
     ("#bf3989", "#db61a2"),
 )
-PAIRS: Final = (TEXT, SOFT, GRID, CARD, BOUND, *COLOURS)
+PAIRS: Final = (TEXT, SOFT, GRID, CARD, *COLOURS)
 DASHES: Final = ("--", "-", ":", "-.", (0, (8, 3)), (0, (1, 3)))
 MARKS: Final = "so^Dv_"
 
@@ -96,16 +90,6 @@ class Panel:
     log_y: bool = False
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One ratio of series number `place`, and its bound, if any."""
-
-    name: str
-    place: int
-    value: float
-    bound: float | None = None
-
-
 def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
     """Return the SVG of panels side by side; all with a logarithmic y axis have the same one.
 
@@ -153,67 +137,6 @@ def _draw(panel: Panel, axes: Axes) -> None:
     axes.legend(ncols=3, **LEGEND)
 
 
-def bars(title: str, sentence: str, groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    """Return the SVG of named groups of ratios on one logarithmic scale, which contains 1.
-
-    sentence: the sentence below the title.
-    """
-    shown = [bar for _, group in groups for bar in group]
-    limits = [bar.value for bar in shown] + [bar.bound for bar in shown if bar.bound is not None]
-    kept = [_cut(value) for value in limits]
-    low, high = math.floor(math.log2(min(0.5, *kept))), math.ceil(math.log2(max(2.0, *kept)))
-    size = len(shown) * BAR + len(groups) * BAR / 2
-    with mpl.rc_context(SETTINGS):
-        figure = _figure(BARS_FRAME + size)
-        axes = figure.add_subplot()
-        middles: list[float] = []
-        y = 0.0
-        for _, group in groups:
-            middles.append(y + (len(group) - 1) / 2)
-            for bar in group:
-                _bar(axes, bar, y)
-                y += 1
-            y += 0.5
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(2.0 ** (low - 0.2), 2.0 ** (high + 0.2))  # with place for a value
-        axes.set_xticks([2.0**power for power in range(low, high + 1)])
-        axes.xaxis.set_major_formatter(FuncFormatter(_ratio))
-        axes.set_xlabel("ratio")
-        axes.set_yticks(middles, [name for name, _ in groups])
-        axes.set_ylim(y - 0.5, -1)
-        axes.grid(axis="y", visible=False)
-        axes.axvline(1, color=SOFT[0], linewidth=1)
-        handles, names = axes.get_legend_handles_labels()
-        legend = dict(zip(names, handles, strict=True))  # one entry a series
-        axes.legend(legend.values(), legend, ncols=len(legend), **LEGEND)
-        return _svg(figure, title, sentence, " ".join([sentence, *_bars_words(groups)]))
-
-
-def _bar(axes: Axes, bar: Bar, y: float) -> None:
-    """Draw a bar from 1 to its value, with the value beside its end; the bound is a stroke."""
-    end = _cut(bar.value)
-    color = COLOURS[bar.place % len(COLOURS)][0]
-    axes.barh(y, end - 1, height=0.85, left=1, color=color, label=bar.name)
-    edges = [end]
-    if bar.bound is not None:
-        edges.append(_cut(bar.bound))
-        axes.vlines(edges[-1], y - 0.5, y + 0.5, BOUND[0], linewidth=2, label="the bound")
-    away = 1 if end >= 1 else -1
-    axes.annotate(
-        f"{bar.value:.2f}",
-        (away * max(away * edge for edge in edges), y),
-        (6 * away, 0),
-        textcoords="offset points",
-        color=SOFT[0],
-        ha="left" if away > 0 else "right",
-        va="center",
-    )
-
-
-def _cut(ratio: float) -> float:
-    return min(max(ratio, LEAST), MOST)
-
-
 def _figure(height: float) -> Figure:
     layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / height))
     return Figure(figsize=(WIDTH, height), layout=layout, edgecolor=GRID[0], linewidth=1)
@@ -251,21 +174,12 @@ def _panel_words(panel: Panel) -> str:
     return f"{panel.title} by {panel.foot}: {'; '.join(words)}."
 
 
-def _bars_words(groups: Sequence[tuple[str, Sequence[Bar]]]) -> Iterable[str]:
-    for name, group in groups:
-        yield f"{name}: " + ", ".join(f"{bar.name} {bar.value:.2f}" for bar in group) + "."
-
-
 def short(value: float, _place: int | None = None) -> str:
     """Return a tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
-
-
-def _ratio(value: float, _place: int | None = None) -> str:
-    return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
 
 
 def _rounded(value: float) -> str:

@@ -16,12 +16,9 @@ from .rows import (
     CLUSTER_CPU,
     COST,
     CPU,
-    GROWTH,
     IDLE,
-    LARGE,
     LATENCY,
     RATE,
-    SPACE,
     START,
     TASKS,
     TASKS_CPU,
@@ -31,10 +28,9 @@ from .rows import (
 )
 
 SCHEMA: Final = 2
-ABSENT: Final = "not installed"
 # The tables, in order: title, and the kinds of rows in them.
 TABLES: Final = (
-    ("Speed", (RATE, VALUES, LARGE)),
+    ("Speed", (RATE, VALUES)),
     ("CPU seconds per million commands", (CPU,)),
     ("Hits of one Python program", (TASKS,)),
     ("Hits of one Python program, CPU seconds per million", (TASKS_CPU,)),
@@ -43,11 +39,9 @@ TABLES: Final = (
     ("Three masters", (CLUSTER,)),
     ("Three masters, CPU seconds per million", (CLUSTER_CPU,)),
     ("Latency at fixed rates", (LATENCY,)),
-    ("Growth", (GROWTH,)),
     ("Start", (START,)),
     ("Memory of each idle client", (IDLE,)),
-    ("Scripts, time in Redis", (COST,)),
-    ("Scripts, memory of a key", (SPACE,)),
+    ("The script of a plain hit, time in Redis", (COST,)),
 )
 
 
@@ -82,7 +76,6 @@ class Report:
                     "unit": figure.unit,
                     "generator": figure.generator,
                     "note": figure.note,
-                    "not_installed": list(figure.absent),
                     "medians": {name: _short(value) for name, value in figure.medians().items()},
                     "ratios": {name: round(value, 3) for name, value in figure.ratios().items()},
                     "spread": round(figure.spread(), 3),

@@ -40,13 +40,6 @@ class Result:
         found = self._named.get(name, {}).get("medians", {}).get(column)
         return None if found is None else float(found)
 
-    def bound(self, figure: str, of: str) -> float | None:
-        """Return the bound of a figure's ratio; None if there is none."""
-        for verdict in self.verdicts:
-            if (verdict["figure"], verdict["of"]) == (figure, of):
-                return float(wanted(verdict)[1])
-        return None
-
 
 def wanted(verdict: Row) -> tuple[str, float]:
     """Return "at least" or "at most", and the bound of a verdict."""

@@ -19,11 +19,9 @@ DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
 ALONE_PART: Final = 4  # divisor of requests for rows of one client, which take as much longer
 
 RATE: Final = "rate"
-LARGE: Final = "large"
 IDLE: Final = "idle"
 START: Final = "start"
 COST: Final = "cost"
-SPACE: Final = "space"
 # kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS, WORKERS and CLUSTER
 CPU: Final = "cpu"
 TASKS_CPU: Final = "tasks-cpu"
@@ -34,19 +32,11 @@ TASKS: Final = "tasks"
 WORKERS: Final = "workers"
 CLUSTER: Final = "cluster"
 LATENCY: Final = "latency"
-GROWTH: Final = "growth"
-GROWTH_CLIENTS: Final = "growth-clients"
-GROWTH_KEYS: Final = "growth-keys"
-GROWTH_HITS: Final = "growth-hits"
 
 _KEY: Final = b"key:" + RANDOM
 _VALUE: Final = b"val:" + RANDOM
 _HIT: Final = (b"RL.HIT", _KEY, b"1000000", b"60")  # never refused: max exceeds all requests
 _REFUSED: Final = (b"RL.HIT", _KEY, b"1", b"3600")
-# The window is a day: with an hour, libraries with windows aligned to the clock begin a new one
-# every hour.
-_REFUSED_TODAY: Final = (b"RL.HIT", _KEY, b"1", b"86400")
-_LASTING: Final = (b"RL.HIT", _KEY, b"1000000", b"3600")
 _GET: Final = (b"GET", _KEY)
 _SET: Final = (b"SET", _KEY, b"xxx")
 
@@ -131,13 +121,11 @@ ROWS: Final = (
     ),
     Row("alone-get", RATE, "/s", "GET likewise", (_GET,), fill=_SET, clients=1),
     Row("values", VALUES, "MB/s", "GET of values of 1 MB over several connections"),
-    Row("large-get", LARGE, "MB/s", "GET of one value of 64 MB"),
-    Row("large-set", LARGE, "MB/s", "SET of one value of 64 MB"),
     Row(
         "tasks-admitted",
         TASKS,
         "/s",
-        "one Python program's hits by redis-py through the proxy, and by libraries without it",
+        "one Python program's hits by redis-py through the proxy, and by limits without it",
         (_HIT,),
         keys=5000,
     ),
@@ -146,9 +134,9 @@ ROWS: Final = (
         TASKS,
         "/s",
         "the same, refused",
-        (_REFUSED_TODAY,),
+        (_REFUSED,),
         keys=1000,
-        fill=_REFUSED_TODAY,
+        fill=_REFUSED,
     ),
     Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
     *(
@@ -166,11 +154,7 @@ ROWS: Final = (
     Row("start", START, "ms", "from the start of a program to its first reply through it"),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has sent PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
-    Row(GROWTH_CLIENTS, GROWTH, "/s", "RL.HIT by 1 to 5,000 clients", (_LASTING,)),
-    Row(GROWTH_KEYS, GROWTH, "/s", "RL.HIT on 10 to 1,000,000 live keys", (_LASTING,)),
-    Row(GROWTH_HITS, GROWTH, "/s", "RL.HIT on keys of 10 to 100,000 live hits", (_LASTING,)),
-    Row("cost", COST, "µs", "a script's time in Redis (INFO commandstats), EVALSHA and EVAL"),
-    Row("space", SPACE, "bytes", "a limiter's MEMORY USAGE at 1, 10, 100 and 1000 live hits"),
+    Row("cost", COST, "µs", "time of LOG's script in Redis (INFO commandstats)"),
 )
 
 

@@ -9,12 +9,10 @@ from typing import Final
 from . import bounds
 from .parts import PARTIES
 from .progress import number
-from .report import ABSENT, TABLES
+from .report import TABLES
 from .result import Result, Row, wanted
 
 WIDTH: Final = 110  # characters of a line of text
-MOST_COLUMNS: Final = 8  # columns of medians in one table
-LONG_NOTE: Final = 90  # characters; a longer note stands below its table
 
 
 def text(result: Result) -> str:
@@ -23,7 +21,7 @@ def text(result: Result) -> str:
     for title, kinds in TABLES:
         rows = result.of(kinds)
         if rows:
-            parts += [f"## {title}", *tables(rows)]
+            parts += [f"## {title}", table(rows)]
     return "\n\n".join([*parts, *verdicts(result)]) + "\n"
 
 
@@ -41,35 +39,14 @@ def where(
     yield from (f"{line[:1].upper()}{line[1:]}." for line in sentences)
 
 
-def tables(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield medians, ratios and spread of rows in Markdown.
-
-    The rows fill as few tables as MOST_COLUMNS permits. Notes that are too long for them follow.
-    """
-    group: list[Row] = []
-    for row in rows:
-        if group and len(_columns([*group, row])) > MOST_COLUMNS:
-            yield table(group)
-            group = []
-        group.append(row)
-    yield table(group)
-    for note in dict.fromkeys(row["note"] for row in rows if len(row["note"]) > LONG_NOTE):
-        named = ", ".join(row["name"] for row in rows if row["note"] == note)
-        yield f"In {named}:"
-        yield bullets(f"{part}." for part in note.split("; "))
-
-
 def table(rows: Sequence[Row]) -> str:
-    """Return one table of medians, ratios and spread."""
+    """Return medians, ratios and spread of rows in Markdown."""
     columns, ratios = _columns(rows), union(row["ratios"] for row in rows)
     lines = [["row", "what", "unit", *columns, *ratios, "spread"]]
     for row in rows:
         medians, found = row["medians"], row["ratios"]
-        line = [row["name"], row["note"] if len(row["note"]) <= LONG_NOTE else "", row["unit"]]
-        missing = dict.fromkeys(row["not_installed"], ABSENT)
-        line += [
-            number(medians[name]) if name in medians else missing.get(name, "") for name in columns
-        ]
+        line = [row["name"], row["note"], row["unit"]]
+        line += [cell(medians.get(name)) for name in columns]
         line += [f"{found[name]:.2f}" if name in found else "" for name in ratios]
         lines.append([*line, f"{row['spread']:.0%}"])
     return markdown(lines, range(3))
@@ -77,7 +54,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def _columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of the rows, parties first, in the order of PARTIES."""
-    found = union((*row["medians"], *row["not_installed"]) for row in rows)
+    found = union(row["medians"] for row in rows)
     return sorted(found, key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
 
 

@@ -1,40 +1,98 @@
 """Rows of kind TASKS: hits per second of one Python program, whose coroutines share connections.
 
-The program is this process, and its CPU is the limit. So the rates show the costs of each library.
+The program is this process, and its CPU is the limit. So the rates show the costs of each client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from . import load
+from redis.asyncio import Redis
+
+from . import calls, load
 from .client import Client
 from .cpu import DRIVER, PARTY, REDIS, Clock, Meter, clock, own
 from .errors import BenchError
 from .figures import Figure, interleave
-from .libraries import EXACT, LIBRARIES, Hit, Library, Rule
 from .parts import DIRECT, PROXY, Part
 from .plan import Plan
-from .rows import CLIENTS, Row
+from .rows import CLIENTS, Command, Row
 
 NAME: Final = f"{CLIENTS} asyncio tasks of one Python process"
-FASTEST: Final = "fastest exact"
+SCRIPT: Final = "script"
+LIMITS: Final = "limits"
 PART: Final = 10  # divisor of a rate's requests: a Python client is about as much slower
 
 T = TypeVar("T")
+Hit = Callable[[str], Awaitable[bool]]  # of a key: whether it was admitted
+Open = Callable[[int, Command], AbstractAsyncContextManager[Hit]]  # for a port and a plain RL.HIT
+
+
+# -- ways to hit -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _proxy(port: int, command: Command) -> AsyncIterator[Hit]:
+    word, _, most, window_s = (each.decode() for each in command)
+    async with Redis(port=port) as client:
+
+        async def hit(key: str) -> bool:
+            reply = await client.execute_command(  # type: ignore[no-untyped-call]
+                word, key, int(most), int(window_s)
+            )
+            return bool(reply[0] == 0)
+
+        yield hit
+
+
+@asynccontextmanager
+async def _script(port: int, command: Command) -> AsyncIterator[Hit]:
+    call = calls.of(command)
+    async with Redis(port=port) as client:
+        script, args = client.register_script(call.source), list(call.evalsha[4:])
+
+        async def hit(key: str) -> bool:
+            return bool((await script([key], args))[0] == 0)
+
+        yield hit
+
+
+@asynccontextmanager
+async def _limits(port: int, command: Command) -> AsyncIterator[Hit]:
+    from limits import RateLimitItemPerSecond
+    from limits.aio.storage import RedisStorage
+    from limits.aio.strategies import MovingWindowRateLimiter
+
+    storage = RedisStorage(f"async+redis://127.0.0.1:{port}", implementation="redispy")
+    limiter = MovingWindowRateLimiter(storage)
+    item = RateLimitItemPerSecond(int(command[2]), int(command[3]))
+
+    async def hit(key: str) -> bool:
+        return await limiter.hit(item, key)
+
+    yield hit
+    bridge: Any = storage.bridge
+    await bridge.storage.aclose()
+
+
+WAYS: Final[Mapping[str, Open]] = {PROXY: _proxy, SCRIPT: _script, LIMITS: _limits}
+
+
+# -- the rows --------------------------------------------------------------------------------------
 
 
 def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` with each library that is installed, in turn. Raises BenchError."""
-    installed = {one.column: one for one in LIBRARIES if one.installed}
+    """Run `row` in each way in turn, without LIMITS if that is not installed. Raises BenchError."""
+    columns = [way for way in WAYS if way != LIMITS or importlib.util.find_spec(LIMITS)]
     count = max(CLIENTS, plan.requests // PART)
-    rule = Rule.of(row.commands[0])
+    (command,) = row.commands
     meter = Meter(row, NAME)
     keys = [f"key:{number:012}" for number in range(row.keys)]
     dice = random.Random(1)
@@ -48,7 +106,8 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
         with Client(parts[DIRECT].port) as client:
             client.ask(b"FLUSHALL")
         hits = dice.choices(keys, k=count)
-        with _Program(installed[column], parts[party].port, rule, plan.limit_s) as program:
+        made = WAYS[column](parts[party].port, command)
+        with _Program(made, plan.limit_s) as program:
             program.run(keys, admitted=True)
             gc.collect()
             refused = row.refuses
@@ -57,30 +116,30 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
             )
         return count / seconds
 
-    note = f"{count:,} hits on {row.keys:,} keys, each of which has had one. " + "; ".join(
-        f"{one.column}: {one.description}" for one in LIBRARIES
-    )
-    absent = tuple(one.column for one in LIBRARIES if not one.installed)
-    figure = Figure(row.name, row.kind, row.unit, NAME, note, absent=absent, best={FASTEST: EXACT})
+    note = f"{count:,} hits on {row.keys:,} keys, each of which has had one"
+    figure = Figure(row.name, row.kind, row.unit, NAME, note)
     return [
-        interleave(figure, list(installed), once, plan.repeats, plan.progress),
+        interleave(figure, columns, once, plan.repeats, plan.progress),
         *meter.figures(),
     ]
 
 
 class _Program:
-    """A Python program with one library, connected to one port. Raises BenchError."""
+    """A Python program that hits in one way, while the context `made` is open.
 
-    def __init__(self, library: Library, port: int, rule: Rule, limit_s: float) -> None:
+    Raises BenchError.
+    """
+
+    def __init__(self, made: AbstractAsyncContextManager[Hit], limit_s: float) -> None:
         self._limit_s = limit_s
         self._runner = asyncio.Runner(loop_factory=load.new_loop)
         self._stack = AsyncExitStack()
-        self._open = library.open(port, rule)
+        self._made = made
         self._hit: Hit | None = None
 
     def __enter__(self) -> _Program:
         try:
-            self._hit = self._await(self._stack.enter_async_context(self._open))
+            self._hit = self._await(self._stack.enter_async_context(self._made))
         except BenchError:
             self._runner.close()
             raise

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import growth, latency, openloop
+from bench import latency, openloop
 from bench.errors import BenchError
 from bench.figures import Figure, interleave_all
-from bench.growth import Look
 from bench.openloop import NS, Timing, percentile
 from bench.progress import Progress
 from tests import harness
@@ -188,38 +187,3 @@ def test_failure_of_one_run_names_figure_and_column() -> None:
     made = {"a": Figure("x", "any", "µs", "any")}
     with pytest.raises(BenchError, match="x direct: too bad"):
         interleave_all(made, "a", ("direct",), once, 1, Progress(1, io.StringIO()))
-
-
-# -- growth ----------------------------------------------------------------------------------------
-
-
-def test_cost_of_a_hit_between_two_samples() -> None:
-    before = Look(10.0, 1000, 3.0, 1.0)
-    after = Look(12.0, 101_000, 4.5, 1.2)
-    assert growth.between(before, after) == {
-        growth.RATE: 50_000,
-        growth.REDIS: pytest.approx(15),
-        growth.PARTY: pytest.approx(2),
-    }
-
-
-def test_unknown_cpu_time_is_omitted() -> None:
-    assert growth.between(Look(0.0, 0), Look(0.5, 10, 1.0)) == {growth.RATE: 20}
-
-
-def test_no_hits_are_an_error() -> None:
-    with pytest.raises(BenchError, match="no hit"):
-        growth.between(Look(0.0, 5), Look(1.0, 5))
-
-
-def test_names_of_points_are_unique() -> None:
-    whats = (growth.RATE, growth.REDIS, growth.PARTY, growth.LIVE)
-    names = [
-        growth.name_of(row, point, what)
-        for row, points in growth.POINTS.items()
-        for point in points
-        for what in whats
-    ]
-    assert len(set(names)) == len(names)
-    assert "growth-keys 1000" in names
-    assert "growth-keys 1000 redis" in names

@@ -14,7 +14,7 @@ from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
 from bench.errors import UsageError
 from bench.figures import Figure
-from bench.plots import Bar, Line, Panel
+from bench.plots import Line, Panel
 from bench.result import Result
 from tests import documents
 from tests.unit import pages
@@ -27,21 +27,12 @@ def figure(name: str, kind: str, unit: str = "/s", **samples: float) -> Figure:
 
 FIGURES = [
     figure("hit-1", rows.RATE, direct=70_000, proxy=49_000, haproxy=35_000),
-    figure("large-get", rows.LARGE, "MB/s", direct=1000, proxy=2000),
+    figure("values", rows.VALUES, "MB/s", direct=1000, proxy=2000),
     figure("latency peak", rows.LATENCY, proxy=40_000),
     *(
         figure(f"latency-{load}{name}", rows.LATENCY, "µs", direct=50 + load, proxy=2 * load)
         for load in (25, 50, 75)
         for name in ("", " p50", " p99.9", " max", " lag", " rate", " load-cpu")
-    ),
-    *(
-        found
-        for clients in (1, 50, 5000)
-        for found in (
-            figure(f"growth-clients {clients}", rows.GROWTH, direct=1000 + clients, proxy=2000),
-            figure(f"growth-clients {clients} redis", rows.GROWTH, "µs", direct=15.5, proxy=10),
-            figure(f"growth-clients {clients} party", rows.GROWTH, "µs", proxy=9.25),
-        )
     ),
     figure("idle", rows.IDLE, "kB", proxy=4.25),
 ]
@@ -106,7 +97,7 @@ def test_every_table_of_the_result_is_there() -> None:
         *("what hit-1 is", "/s", "70,000", "49,000", "35,000"),
         *("0.70", "1.40", "0%"),
     ]
-    assert speed["large-get"][4] == "" == speed["large-get"][6]
+    assert speed["values"][4] == "" == speed["values"][6]
     loads = documents.rows(text, "| load |")
     assert [row[:3] for row in loads][:3] == [
         ["25 %", "10,000", "direct"],
@@ -114,35 +105,7 @@ def test_every_table_of_the_result_is_there() -> None:
         ["50 %", "20,000", "direct"],
     ]
     assert loads[3][4] == "100"  # p99 of the proxy at half the peak
-    grown = documents.rows(text, "| clients |")
-    assert grown == [
-        ["1", "1,001", "2,000", "15.5", "10.0", "9.25"],
-        ["50", "1,050", "2,000", "15.5", "10.0", "9.25"],
-        ["5,000", "6,000", "2,000", "15.5", "10.0", "9.25"],
-    ]
     assert documents.rows(text, "| row | what | unit | proxy")[0][3] == "4.25"
-
-
-def test_too_wide_table_is_split_into_two_and_a_list() -> None:
-    parties = {"twemproxy": 3.0, "direct": 1.0, "proxy": 2.0}
-    others = {f"library-{number}": 1.0 for number in range(tables.MOST_COLUMNS - 2)}
-    figures = [
-        figure("a", rows.RATE, "/s", **parties),
-        figure("b", rows.RATE, "/s", **others),
-        figure("c", rows.RATE, "/s", **others),
-    ]
-    for one in figures[1:]:
-        one.note = "first: so; second: " + "long " * tables.LONG_NOTE
-    figures[2].absent = ("library-x",)
-    made = report.Report("", {}, {}, [], {}, figures)
-    found = json.loads(json.dumps(made.to_json()))["rows"]
-    first, second, named, listed = tables.tables(found)
-    assert first.splitlines()[0].startswith("| row | what | unit | direct | proxy | twemproxy | ")
-    assert first.count("\n") == 2
-    assert second.splitlines()[0] == (f"| row | unit | {' | '.join(others)} | library-x | spread |")
-    assert second.splitlines()[3].endswith(" | 1.00 | not installed | 0% |")
-    assert named == "In b, c:"
-    assert listed.startswith("- first: so.\n- second: long long")
 
 
 def test_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
@@ -234,16 +197,3 @@ def test_lines_are_drawn_where_their_points_are() -> None:
     assert top < bottom
     assert "up, µs by x: proxy: 1,000 at 10; " not in text
     assert "up, µs by x: proxy: 1,000 at 10, 10 at 1,000; direct: 1,000 at 10, " in text
-
-
-def test_bars_begin_at_one_and_show_their_bound() -> None:
-    groups = [("a", [Bar("x/y", 0, 2.0, 0.5)]), ("b", [Bar("z", 1, 0.5)])]
-    text = plots.bars("T", "S.", groups)
-    faster, slower = (
-        {x for x, _ in paths(text, "fill", plots.COLOURS[place][0])[0]} for place in (0, 1)
-    )
-    (one,) = faster & slower
-    assert one - min(slower) == pytest.approx(max(faster) - one)
-    (begin, _), (end, _) = paths(text, "stroke", plots.BOUND[0])[0]
-    assert begin == end == pytest.approx(min(slower))
-    assert "a: x/y 2.00. b: z 0.50." in text
