@@ -13,26 +13,44 @@ from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 
 from tests.harness import RedisServer, wait_until
-from tests.integration.started import UnixRaw, ended, started
+from tests.integration.started import Started, UnixRaw, ended, started
+from tests.processes import paused
 from tests.tlsparts import Certificates
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 
 
+def url(server: RedisServer) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
+def signals(made: Started, name: str) -> int:
+    """The set of signals that /proc/PID/status gives a name: SigIgn, SigCgt."""
+    status = Path(f"/proc/{made.pid}/status").read_text()
+    found = re.search(rf"^{name}:\s*(\w+)", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1], 16)
+
+
+HANGUP = 1 << (signal.SIGHUP - 1)
+
+
 def test_a_reload_during_the_start_does_not_end_it(one_server: RedisServer) -> None:
-    args = ("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{one_server.port}")
-    with started(*args, fresh=True) as made:
-        status = Path(f"/proc/{made.pid}/status")
-        hangup = 1 << (signal.SIGHUP - 1)
-
-        def survives() -> bool:
-            masks = re.findall(r"^Sig(?:Ign|Cgt):\s*(\w+)", status.read_text(), re.MULTILINE)
-            ignored, caught = masks
-            return bool((int(ignored, 16) | int(caught, 16)) & hangup)
-
-        wait_until(survives, "the program begins")
+    with started(*ANY_PORT, "--upstream", url(one_server), fresh=True) as made:
+        wait_until(
+            lambda: bool((signals(made, "SigIgn") | signals(made, "SigCgt")) & HANGUP),
+            "the program begins",
+        )
         made.signal(signal.SIGHUP)
         made.logged("listening on|listens on")
+
+
+def test_a_reload_during_the_start_applies_after_it(own_server: RedisServer) -> None:
+    with started(*ANY_PORT, "--upstream", url(own_server), fresh=True) as made:
+        with paused(own_server.pid):
+            wait_until(lambda: bool(signals(made, "SigCgt") & HANGUP), "it awaits Redis")
+            made.signal(signal.SIGHUP)
+        made.logged("listening on.*(\n.*)*SIGHUP: settings and certificates were read again")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -70,8 +88,10 @@ def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path, worker
 
 
 def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{own_server.port}"
-    with started(*ANY_PORT, "--upstream", url, "--workers", "2") as made, made.raw() as raw:
+    with (
+        started(*ANY_PORT, "--upstream", url(own_server), "--workers", "2") as made,
+        made.raw() as raw,
+    ):
         assert raw.ask("PING") == "PONG"
         for _ in range(20):
             made.signal(signal.SIGHUP)

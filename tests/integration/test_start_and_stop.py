@@ -509,10 +509,13 @@ def test_existing_file_and_served_socket_are_not_replaced(
             assert raw.ask("PING") == "PONG"
 
 
-def test_failed_start_removes_its_sockets(own_server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--listen", "--admin"])
+def test_failed_start_removes_its_sockets(
+    own_server: RedisServer, tmp_path: Path, option: str
+) -> None:
     path = tmp_path / "proxy.sock"
     taken = f"127.0.0.1:{own_server.port}"
-    code, _, log = ended("--listen", f"unix:{path}", "--listen", taken, "--upstream", "embedded:")
+    code, _, log = ended("--listen", f"unix:{path}", option, taken, "--upstream", "embedded:")
     assert code == 1
     assert f"cannot listen on {taken}" in log
     assert not path.exists()
@@ -651,6 +654,7 @@ def test_second_signal_cuts_at_once(own_server: RedisServer, second: int) -> Non
         waiting.send(harness.command("BLPOP", "list", 0))
         wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
         draining(made)
+        made.logged(r"replies are owed to 1 client\(s\), waiting up to 60 s; a second signal cuts")
         assert made.running()
         made.signal(second)
         assert made.wait() == 0
