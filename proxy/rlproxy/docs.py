@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from rlproxy.config.config import OPTIONS
 from rlproxy.observability.metrics import ERRORS, PROBLEMS, TABLE
@@ -40,25 +42,17 @@ def metrics() -> str:
     return "\n".join(rows)
 
 
-def errors() -> str:
-    """Return the table of the kinds of rlproxy_errors_total."""
-    rows = ["| kind | what went wrong |", "|---|---|"]
-    rows += [f"| `{kind}` | {what} |" for kind, what in ERRORS.items()]
-    return "\n".join(rows)
+def kinds(what: str, found: Mapping[str, str]) -> str:
+    """Return the table of the kinds of a metric; `what` is the heading of their meanings."""
+    rows = [f"| `{kind}` | {about} |" for kind, about in found.items()]
+    return "\n".join([f"| kind | {what} |", "|---|---|", *rows])
 
 
-def problems() -> str:
-    """Return the table of the kinds of rlproxy_upstream_problem."""
-    rows = ["| kind | what is wrong with the proxy's own connection |", "|---|---|"]
-    rows += [f"| `{kind}` | {what} |" for kind, what in PROBLEMS.items()]
-    return "\n".join(rows)
-
-
-TABLES = {
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "options": options,
     "metrics": metrics,
-    "errors": errors,
-    "problems": problems,
+    "errors": partial(kinds, "what went wrong", ERRORS),
+    "problems": partial(kinds, "what is wrong with the proxy's own connection", PROBLEMS),
 }
 
 

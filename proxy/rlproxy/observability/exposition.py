@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from rlproxy.observability.metrics import (
     COUNTER,
@@ -22,12 +21,10 @@ from rlproxy.observability.metrics import (
 
 def exposition(samples: Samples) -> bytes:
     """Return `samples` in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Collected(samples))
-    return generate_latest(registry)
+    return generate_latest(_Collected(samples))
 
 
-class _Collected(Collector):
+class _Collected:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 

@@ -304,7 +304,7 @@ class Telemetry:
         }
         if state.nodes:
             found["rlproxy_upstream_node_up"] = {
-                (node.where,): float(node.up) for node in state.nodes
+                (where,): float(up) for where, up in state.nodes.items()
             }
         return found
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rlproxy.config.config import Config
@@ -41,14 +41,6 @@ from rlproxy.upstream.server_parts import ServerParts
 OnServer = Callable[[Identification], None]
 
 
-class NodeState(NamedTuple):
-    """One master of a cluster: its address, whether it answers, and why not."""
-
-    where: str
-    up: bool
-    why: str
-
-
 class State(NamedTuple):
     """What the proxy's own connections have found.
 
@@ -57,7 +49,7 @@ class State(NamedTuple):
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
     now: what stands behind the URL now, in a few words; "" if that is clear.
-    nodes: the masters of a cluster; empty for one server.
+    nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
 
     loaded: bool
@@ -66,7 +58,7 @@ class State(NamedTuple):
     reached: bool
     settled: bool
     now: str = ""
-    nodes: Sequence[NodeState] = ()
+    nodes: Mapping[str, bool] = {}
 
 
 class OneServer:
@@ -263,7 +255,7 @@ class ClusterUpstream:
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
             f"{number} master{'s' if number > 1 else ''}" if number else "",
-            [NodeState(each.where, not each.circuit.open, each.circuit.why) for each in masters],
+            {node.where: not node.circuit.open for node in masters},
         )
 
     def configure(self, config: Config, contexts: Contexts) -> None:
