@@ -77,11 +77,12 @@ def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int])
 
     def lines() -> list[str]:
         return re.findall(
-            r"WARNING (client 127\.0\.0\.1:\d+ was turned away: .*)\n", made.read_log()
+            r"WARNING turned away 1 client\(s\): (.*) \(the latest: 127\.0\.0\.1:\d+\)\n",
+            made.read_log(),
         )
 
     wait_until(lambda: len(lines()) == 3, f"one line for each kind: {lines()}")
-    assert [line.partition("away: ")[2] for line in lines()] == [
+    assert lines() == [
         "no PROXY header (--proxy-protocol)",
         "a PROXY header with a protocol other than TCP4, TCP6 or UNKNOWN (--proxy-protocol)",
         "no PROXY header within 2 s",
@@ -103,7 +104,7 @@ def test_log_names_the_client_and_not_the_load_balancer(behind_balancer: tuple[P
     with Raw(made.port) as raw:
         raw.send(VERSION_2 + command("PING"))
         assert raw.closes()
-    line = "TLS handshake with 10.0.0.9:40000 failed: no TLS was spoken"
+    line = "1 TLS handshake(s) failed: no TLS was spoken (the latest: 10.0.0.9:40000)"
     wait_until(lambda: line in made.read_log(), line)
 
 

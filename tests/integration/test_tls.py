@@ -180,16 +180,17 @@ def test_required_client_certificates(
     with strict(certificates, one_server) as (made, _):
         served = secure(Raw(made.port), certificates.client(good))
         assert served.ask("PING") == "PONG"
-        where = r"WARNING TLS handshake with 127\.0\.0\.1:\d+ failed: "
+        failed = r"WARNING 1 TLS handshake\(s\) failed: "
+        where = r" \(the latest: 127\.0\.0\.1:\d+\)"
         for shown, why in (
             (None, "no certificate was shown"),
             (expired, "certificate verify failed: certificate has expired"),
             (foreign, UNTRUSTED),
         ):
             refused(made, certificates.client(shown))
-            logged(made, f"{where}{why}\n")
+            logged(made, f"{failed}{why}{where}\n")
         refused(made, stranger.client(good))  # a client that does not trust the proxy
-        logged(made, f"{where}the other side does not trust who signed our certificate\n")
+        logged(made, f"{failed}the other side does not trust who signed our certificate{where}\n")
         assert served.ask("PING") == "PONG"
         served.close()
     with strict(certificates, one_server, "--tls-client-auth", "optional") as (made, _):

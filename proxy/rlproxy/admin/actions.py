@@ -172,9 +172,8 @@ class Actions:
         if not hmac.compare_digest(given.strip().encode("latin-1"), token):
             self._throttle.happened(
                 "admin_token_wrong",
-                "{count:,} requests for actions had a wrong token",
+                "{count:,} request(s) for actions had a wrong token",
                 client=client,
-                one="a request for an action had a wrong token ({client})",
             )
             await asyncio.sleep(WRONG_TOKEN_S)
             raise ActionError(401, "wrong token")

@@ -197,8 +197,7 @@ class Guard:
             why = f"{type(error).__name__}{_place(error)}"
             self._throttle.happened(
                 "admin_failed",
-                "{count:,} requests to the admin address failed: {reason}",
-                one="a request to the admin address failed: {reason}",
+                "{count:,} request(s) to the admin address failed: {reason}",
                 reason=why,
             )
             if not begun:

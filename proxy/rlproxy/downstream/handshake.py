@@ -161,15 +161,12 @@ class Handshake(asyncio.Protocol):
         self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
 
     def _log_failure(self, why: str) -> None:
-        seen = str(self._seen)
-        throttle = self._arrivals.throttle
+        happened, client = self._arrivals.throttle.happened, str(self._seen)
         if self._header:
-            one = "client {client} was turned away: {reason}"
-            throttle.happened("clients_turned_away", TURNED_AWAY, client=seen, one=one, reason=why)
+            happened("clients_turned_away", TURNED_AWAY, client=client, reason=why)
         else:
-            text = "{count:,} TLS handshakes failed: {reason}"
-            one = "TLS handshake with {client} failed: {reason}"
-            throttle.happened("tls_handshakes_failed", text, client=seen, one=one, reason=why)
+            text = "{count:,} TLS handshake(s) failed: {reason}"
+            happened("tls_handshakes_failed", text, client=client, reason=why)
         self._arrivals.stats.error("handshake")
 
     def _turn_away(self, why: str) -> None:

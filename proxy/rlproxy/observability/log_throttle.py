@@ -23,7 +23,6 @@ class _Kind:
     logged_at: float
     count: int = 0  # events since `logged_at`
     client: str = ""
-    one: str = ""
 
 
 class LogThrottle:
@@ -40,15 +39,12 @@ class LogThrottle:
         self._write = write
         self._kinds: dict[tuple[object, ...], _Kind] = {}
 
-    def happened(
-        self, event: str, text: str, *, client: str = "", one: str = "", **fields: object
-    ) -> None:
+    def happened(self, event: str, text: str, *, client: str = "", **fields: object) -> None:
         """Count one event, and log it if it is the first of its kind.
 
         event: stable name.
         text: sentence, in the form of str.format(), with {count}.
         client: client concerned; it is appended to the sentence.
-        one: sentence to log instead if the count is 1.
         """
         key = (event, text, *fields.values())
         kind = self._kinds.get(key)
@@ -60,7 +56,6 @@ class LogThrottle:
             kind = self._kinds[key] = _Kind(event, text, fields, self._clock())
         kind.count += 1
         kind.client = client
-        kind.one = one
         if first:
             self._log(kind)
 
@@ -82,7 +77,5 @@ class LogThrottle:
         if kind.client:
             fields["client"] = kind.client
             text += " (the latest: {client})"
-        if kind.one and kind.count == 1:
-            text = kind.one
         self._write(kind.event, text, **fields, **kind.fields)
         kind.count = 0

@@ -269,7 +269,7 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
             )
     (line,) = proxy.log
     assert re.fullmatch(
-        r"a request to the admin address failed: TypeError \(encoder\.py:\d+\)", line
+        r"1 request\(s\) to the admin address failed: TypeError \(encoder\.py:\d+\)", line
     )
 
 

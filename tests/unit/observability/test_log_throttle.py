@@ -68,17 +68,6 @@ def test_kinds_are_bounded() -> None:
     assert bench.after(10) == []
 
 
-def test_one_alone_has_a_line_of_its_own() -> None:
-    bench = Bench()
-    bench.repeats.happened(*FAILED, client="a", one="{client} failed")
-    assert bench.said == ["a failed"]
-    bench.repeats.happened(*FAILED, client="b", one="{client} failed")
-    assert bench.after(10) == ["b failed"]
-    for name in "cd":
-        bench.repeats.happened(*FAILED, client=name, one="{client} failed")
-    assert bench.after(10) == ["2 failed (the latest: d)"]
-
-
 def test_a_machine_gets_count_and_client() -> None:
     bench = Bench()
     for at in range(3):
