@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import isinf
 from typing import Any, Final
 
-from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
-from rlproxy.admin.policy_rates import PolicyRate
+from rlproxy.admin.history import LAG, ROUND_TRIP, PolicyRate, Recent
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import Row

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from rlproxy.admin.history import GAP_S, Recent, moment
+from rlproxy.admin.history import GAP_S, PolicyRates, Recent, moment
 from rlproxy.admin.page_data import KEYS, POLICIES, view
-from rlproxy.admin.policy_rates import PolicyRates
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge

@@ -1,9 +1,9 @@
-"""The reload: the settings are read again and put in force, or rejected."""
+"""The reload: settings are read again and put in force, or rejected; what changed is logged."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rlproxy.config.config import Config, ConfigError, differences, reloaded
@@ -13,9 +13,10 @@ from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.policy_log import log_changes
+from rlproxy.ratelimit import policies
 
 MAX_MISTAKES: Final = 10  # published mistakes; the log has all
+MAX_NAMES: Final = 10  # policies that one line of the log names
 
 
 # Puts settings in force. They differ from the present ones only in what SIGHUP may change.
@@ -62,7 +63,7 @@ def _log_changes(old: Config, new: Config, level: str) -> list[str]:
     names = ", ".join(option.flag for option in changed) or "none"
     text = "SIGHUP: settings and certificates were read again; options changed: {changed}"
     log.info("settings_reloaded", text, changed=names)
-    log_changes(old, new)
+    _log_policies(old, new)
     for option in later:
         text = "SIGHUP: {option} has changed; that takes a restart"
         log.warning("restart_needed", text, option=option.flag)
@@ -72,3 +73,40 @@ def _log_changes(old: Config, new: Config, level: str) -> list[str]:
 def _some(mistakes: list[str]) -> list[str]:
     more = len(mistakes) - MAX_MISTAKES
     return mistakes[:MAX_MISTAKES] + [f"{more} more: see the log"] * (more > 0)
+
+
+def log_shadows(settings: Config) -> None:
+    """Log which policies are in shadow, if any."""
+    names = sorted(name for name, _, shadow in settings.policies if shadow)
+    if names:
+        text = "policies in shadow, which admit all hits: {policies}"
+        log.info("policies_in_shadow", text, policies=_named(names))
+
+
+def _log_policies(old: Config, new: Config) -> None:
+    """Log which policies differ, if any."""
+    found = policies.differences(old.policies, new.policies)
+    if any(found):
+        text = "SIGHUP: policies added: {added}; removed: {removed}; changed: {changed}"
+        added, removed, changed = map(_some, found)
+        log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
+        log_shadows(new)
+    before, after = (_algorithms(config, found[2]) for config in (old, new))
+    other = [name for name in found[2] if before[name] != after[name]]
+    if other:
+        text = (
+            "SIGHUP: policies with another ALGO: {policies}; hits on their live keys get an error"
+        )
+        log.warning("policies_algo_changed", text, policies=_named(other))
+
+
+def _algorithms(config: Config, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the algorithm of each of these policies."""
+    found, _ = policies.parse(each for each in config.policies if each[0] in names)
+    return {name.decode(): policy.limiter.algorithm.name for name, policy in found.items()}
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return names as text: the first MAX_NAMES of them."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"

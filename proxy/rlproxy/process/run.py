@@ -17,7 +17,7 @@ from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process import admin_process
 from rlproxy.process.channel import Channel
-from rlproxy.process.policy_log import log_shadows
+from rlproxy.process.reload import log_shadows
 from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import ROUND_TRIP, Recent, moment
+from rlproxy.admin.history import ROUND_TRIP, PolicyRate, Recent, moment
 from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
-from rlproxy.admin.policy_rates import PolicyRate
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
