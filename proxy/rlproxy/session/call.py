@@ -144,10 +144,10 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, written: bytes, key: bytes) -> Lane | None:
+    def chosen(self, written: bytes, slot: int) -> Lane | None:
         """Return the lane for the ordinary command `written`; None: it must be sent privately.
 
-        key: its only key; empty if it may have none, or several.
+        slot: of its only key; NO_SLOT if it may have none, or several.
         """
         return self
 

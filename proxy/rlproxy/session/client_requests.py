@@ -6,11 +6,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from rlproxy.observability.counters import Counters, key_of
+from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_report
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
+from rlproxy.resp.key_slot import NO_SLOT, slot_of_bulk
 from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
@@ -66,14 +67,14 @@ class ClientRequests(RequestFramer):
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
 
-    def only_key(self) -> bytes:
-        """Return the only key of the framer's command, whole and not `lenient`.
+    def only_slot(self) -> int:
+        """Return the slot of the only key of the framer's command, whole and not `lenient`.
 
-        Empty if it may have none, or several.
+        NO_SLOT if it may have none, or several.
         """
         if not self.command.one_key or self.argc < 2:
-            return b""
-        return key_of(self._first_argument())
+            return NO_SLOT
+        return slot_of_bulk(self.buf, self.start + self.first)
 
     def _first_argument(self) -> bytes:
         """Return the first argument of a whole command that is not `lenient`, as a bulk."""

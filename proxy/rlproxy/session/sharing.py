@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp import commands as c
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import Call, Lane, shared
 from rlproxy.session.parts import SessionPart, SessionParts
@@ -51,21 +52,26 @@ class Sharing(SessionPart):
         start = requests.pos
         most = MAX_TOGETHER if self._context.server.one_node else 1
         how: int = c.PRIVATE  # the kind of all commands so far
+        pool: Lane | None = None  # the lane or lanes for this kind
         calls: list[Call] = []
         lanes: list[Lane] = []
         while (code := requests.next()) != NEED_MORE:
             kind = self._kind(code)
-            key = requests.only_key() if kind != c.PRIVATE else b""
-            if not key:
+            slot = requests.only_slot() if kind != c.PRIVATE and most > 1 else NO_SLOT
+            if slot == NO_SLOT:
                 most = 1
             more = requests.pos < len(requests.buf)
             lane: Lane | None = None
             written = b""
             fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
             if kind != c.PRIVATE and (not calls or kind == how) and fits:
-                how = kind
-                written = requests.buf[requests.start : requests.pos]
-                lane = self._lane(how, written, key)
+                if not calls:
+                    how = kind
+                    state = self._private.state
+                    pool = self._lanes.lane_for(how, state.identity, state.protocol)
+                if pool is not None:
+                    written = requests.buf[requests.start : requests.pos]
+                    lane = pool.chosen(written, slot)
             if lane is None:
                 requests.rewind(start)
                 return False
@@ -84,12 +90,6 @@ class Sharing(SessionPart):
             self._lanes.append(call)
             lanes[at].submit(call)
         return True
-
-    def _lane(self, how: int, written: bytes, key: bytes) -> Lane | None:
-        """The shared connection for a command that is `written` so; None: it goes privately."""
-        state = self._private.state
-        lane = self._lanes.lane_for(how, state.identity, state.protocol)
-        return lane.chosen(written, key) if lane is not None else None
 
     def _kind(self, code: int) -> int:
         """The kind of shared connection for the framer's command; PRIVATE for none."""

@@ -7,6 +7,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulk, bulks
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, TAIL
 from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
@@ -164,23 +165,23 @@ def test_the_request_as_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "key"),
+    ("request_", "slot"),
     [
-        (bulks(b"GET", b"k"), b"k"),
-        (bulks(b"set", b"a\r\nb", b"v"), b"a\r\nb"),
-        (bulks(b"HSET", b"k" * 1000, b"f", b"v"), b"k" * 1000),
-        (bulks(b"GET", b""), b""),
-        (bulks(b"GET"), b""),
-        (bulks(b"MGET", b"k"), b""),
-        (bulks(b"DEL", b"k"), b""),
-        (bulks(b"LPOP", b"k"), b""),  # never shared
+        (bulks(b"GET", b"k"), key_slot(b"k")),
+        (bulks(b"set", b"a\r\nb", b"v"), key_slot(b"a\r\nb")),
+        (bulks(b"HSET", b"k" * 1000, b"f", b"v"), key_slot(b"k" * 1000)),
+        (bulks(b"GET", b""), 0),
+        (bulks(b"GET"), NO_SLOT),
+        (bulks(b"MGET", b"k"), NO_SLOT),
+        (bulks(b"DEL", b"k"), NO_SLOT),
+        (bulks(b"LPOP", b"k"), NO_SLOT),  # never shared
     ],
 )
-def test_the_only_key(request_: bytes, key: bytes) -> None:
+def test_the_slot_of_the_only_key(request_: bytes, slot: int) -> None:
     parts = Parts()
     parts.next(PING + request_ + PING)
     parts.requests.next()
-    assert parts.requests.only_key() == key
+    assert parts.requests.only_slot() == slot
 
 
 @pytest.mark.parametrize(

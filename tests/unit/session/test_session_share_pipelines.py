@@ -9,6 +9,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands as c
 from rlproxy.resp.encoding import bulks
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
@@ -53,11 +54,12 @@ class Share(Lane):
         super().__init__()
         self.ready = True
         self.lanes = {A: NodeLane(), B: NodeLane()}
-        self.keys: list[bytes] = []
+        self.slots: list[int] = []
 
-    def chosen(self, written: bytes, key: bytes) -> Lane | None:
-        self.keys.append(key)
-        return self.lanes.get(key or A)
+    def chosen(self, written: bytes, slot: int) -> Lane | None:
+        self.slots.append(slot)
+        by_slot = {NO_SLOT: A, key_slot(b""): A, key_slot(A): A, key_slot(B): B}
+        return self.lanes.get(by_slot.get(slot, b"private"))
 
 
 class Bench(Sides):
@@ -131,14 +133,15 @@ def test_in_front_of_one_server_pipelines_stay_private() -> None:
     assert bench.send(SETS) == SETS
 
 
-def test_a_lane_is_chosen_by_the_only_key() -> None:
+def test_a_lane_is_chosen_by_the_slot_of_the_only_key() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):
         bench.send(command)
         bench.lane(c.SHARED_READ, A).unsent.clear()
         bench.lane(c.SHARED_READ, B).unsent.clear()
         bench.session.lanes.abandon()
-    assert bench.shares[c.SHARED_READ].keys == [b"", A, B, b"", b""]
+    slots = [0, key_slot(A), key_slot(B), NO_SLOT, NO_SLOT]
+    assert bench.shares[c.SHARED_READ].slots == slots
 
 
 def test_the_next_commands_wait_for_all_replies() -> None:

@@ -129,7 +129,7 @@ def test_a_command_that_no_lane_takes_stays_private() -> None:
     asked: list[bytes] = []
 
     class Choosy(KnowingLane):
-        def chosen(self, written: bytes, key: bytes) -> Lane | None:
+        def chosen(self, written: bytes, slot: int) -> Lane | None:
             asked.append(written)
             return None if b"private" in written else other
 

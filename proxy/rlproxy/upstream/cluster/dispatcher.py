@@ -17,7 +17,7 @@ from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import gather, info_reply
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.client_ids import send_with_ids
@@ -25,7 +25,7 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import OK, Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import error
+from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster import routes as r
 
 Fold = Callable[[list[int]], int]  # of the nodes' integers
@@ -20,7 +21,6 @@ Join = Callable[[list[bytes]], bytes]  # of the nodes' replies
 
 _MINUS: Final = 45
 _BLOB_ERROR: Final = 33
-_BULK_TYPES: Final = b"$=!"
 _AGGREGATES: Final = b"*~>"
 _NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")
 UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form")
@@ -132,8 +132,8 @@ def place(found: list[bytes], positions: list[int], frame: bytes) -> bytes:
     listed = elements(frame)
     if listed is None or len(listed) != len(positions):
         return frame if is_error(frame) else UNEXPECTED
-    for at, element in zip(positions, listed, strict=True):
-        found[at] = element
+    for at, position in enumerate(positions):
+        found[position] = listed[at]
     return frame
 
 
@@ -143,24 +143,14 @@ def placed(found: list[bytes], replies: list[bytes]) -> bytes:
 
 
 def elements(frame: bytes) -> list[bytes] | None:
-    """Return the frames in an array, set or push of scalars.
-
-    None if it is of another type, or contains arrays.
-    """
+    """Return the frames in an array, set or push; None for another type."""
     if frame[0] not in _AGGREGATES:
         return None
-    end = frame.find(b"\r\n") + 2
-    size = len(frame)
+    framer = ReplyFramer()
+    framer.feed(frame[frame.find(b"\r\n") + 2 :])
     found: list[bytes] = []
-    while end < size:
-        begin = end
-        kind = frame[begin]
-        if kind in b"*~>%|":
-            return None
-        end = frame.find(b"\r\n", begin) + 2
-        if kind in _BULK_TYPES and frame[begin + 1] != _MINUS:
-            end += int(frame[begin + 1 : end - 2]) + 2
-        found.append(frame[begin:end])
+    while element := framer.frame():
+        found.append(element)
     return found
 
 

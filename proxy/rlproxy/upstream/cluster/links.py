@@ -8,9 +8,10 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
-from rlproxy.upstream.cluster.request import NO_SLOT, own
+from rlproxy.upstream.cluster.request import own
 from rlproxy.upstream.connector import reason
 
 # A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT

@@ -27,10 +27,11 @@ import hiredis
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
-from rlproxy.upstream.cluster.request import NO_SLOT, Request, under_way
+from rlproxy.upstream.cluster.request import Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 MAX_REDIRECTS: Final = 100  # of one command

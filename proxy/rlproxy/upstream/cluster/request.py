@@ -7,10 +7,9 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
-NO_SLOT: Final = -1
 OK: Final = b"+OK\r\n"
 PING: Final = bulks(b"PING")
 

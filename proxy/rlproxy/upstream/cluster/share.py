@@ -8,13 +8,12 @@ The lanes are those of each node's LanePool. No command waits here.
 
 from __future__ import annotations
 
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, SharedLane
@@ -35,9 +34,10 @@ class ClusterShare(PooledLane):
         self._map: SlotMap = cluster.map
         self._lanes: list[SharedLane | None] = [None] * len(self._map.shards)  # by index in the map
 
-    def chosen(self, written: bytes, key: bytes) -> Lane | None:
+    def chosen(self, written: bytes, slot: int) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
-        slot = key_slot(key) if key else self._slot(written)
+        if slot == NO_SLOT:
+            slot = self._slot(written)
         lane = self._lane(slot) if slot != NO_SLOT else None
         if lane is None:
             return None

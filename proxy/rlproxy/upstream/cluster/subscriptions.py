@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import NO_SLOT, Divided, Request, own, slot_of
+from rlproxy.upstream.cluster.request import Divided, Request, own, slot_of
 from rlproxy.upstream.cluster.routes import Route
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so

@@ -15,12 +15,12 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import NO_SLOT, OK, Request, own, slot_of, unguided
+from rlproxy.upstream.cluster.request import OK, Request, own, slot_of, unguided
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.config.urls import Address
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.redirects import is_redirect, redirect, with_rest
-from rlproxy.upstream.cluster.request import NO_SLOT
 from rlproxy.upstream.cluster.routes import BY_KEY, Route
 
 from tests.harness import command

@@ -10,6 +10,7 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
 from rlproxy.resp.encoding import bulks
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Caller, Lane, shared
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -105,9 +106,9 @@ class Bench:
     def node_of(self, *words: bytes, kind: int = c.SHARED_READ) -> SharingNode | None:
         """The node whose lane takes a command, once that is ready."""
         share = self.share(kind)
-        if share.chosen(bulks(*words), b"") is None:
+        if share.chosen(bulks(*words), NO_SLOT) is None:
             self.open()
-        lane = share.chosen(bulks(*words), b"")
+        lane = share.chosen(bulks(*words), NO_SLOT)
         return next((each for each in self.all() if lane in each.pool.lanes()), None)
 
     def open(self, reply: bytes = WELCOME) -> None:
@@ -125,7 +126,7 @@ class Bench:
     def submit(self, words: bytes = GET) -> Call:
         """Send a read by the lane of the first node."""
         self.node_of(b"GET", b"k")
-        lane = self.share().chosen(words, b"")
+        lane = self.share().chosen(words, NO_SLOT)
         assert lane is not None
         call = shared(self.client, c.SHARED_READ, words)
         lane.submit(call)
@@ -174,17 +175,17 @@ def test_the_lane_of_a_command(bench: Bench, words: tuple[bytes, ...], name: str
 def test_what_is_no_whole_command_stays_private(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is bench.a
     for written in (GET[:-3], GET + GET, b"", b"*x\r\n"):
-        assert bench.share().chosen(written, b"") is None
+        assert bench.share().chosen(written, NO_SLOT) is None
     assert bench.node_of(b"GET", b"k") is bench.a
 
 
 def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
     assert bench.node_of(b"GET", b"k") is bench.a
-    assert bench.share().chosen(bulks(b"GET", FAR), FAR) is None  # it begins to connect
+    assert bench.share().chosen(bulks(b"GET", FAR), key_slot(FAR)) is None  # it begins to connect
     assert bench.node_of(b"GET", b"k") is bench.a
     (lane,) = bench.a.pool.lanes()
     lane.room = 0
-    assert bench.share().chosen(GET, b"k") is None
+    assert bench.share().chosen(GET, SLOT) is None
     assert bench.node_of(b"GET", FAR) is bench.b
 
 
@@ -259,10 +260,10 @@ def test_a_silent_node_that_was_replaced_is_left(
 
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
-    assert share.chosen(GET, b"k") is None
+    assert share.chosen(GET, SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
     for _ in range(3):
-        assert share.chosen(GET, b"k") is None
+        assert share.chosen(GET, SLOT) is None
     assert bench.a.pool.lanes() == []
     bench.sweep()
     assert share.retired
