@@ -687,6 +687,20 @@ def test_reset_or_refund_wakes_waiting_hits(
         assert waiting.reply() == [0, 1, 0, -1, 600]
 
 
+@pytest.mark.parametrize("words", [("RL.RESET", "k"), ("RL.REFUND", "k", 1, 1, 9, "ALGO", "LEAKY")])
+def test_reset_or_refund_shortens_no_reply_that_leaky_holds(
+    front: Proxy, words: tuple[str | int, ...]
+) -> None:
+    with connected(front, 2) as (other, waiting):
+        assert other.ask("RL.HIT", "k", 1, 1, "ALGO", "LEAKY") == [0, 1, 0, -1, 1]
+        began = time.monotonic()
+        waiting.send(command("RL.HIT", "k", 1, 1, "ALGO", "LEAKY", "WAIT", 9))
+        wait_until(lambda: waiting_hits(other) == 1, "it waits")
+        assert not isinstance(other.ask(*words), ReplyError)
+        assert numbers(waiting.reply())[0] == 0
+        assert time.monotonic() - began >= 0.5
+
+
 def waiting_hits(raw: Raw) -> int:
     text = raw.ask("RL.STATS")
     assert isinstance(text, bytes)
