@@ -194,6 +194,21 @@ def test_transactions_while_keys_of_the_slot_move(
     assert client.ask("GET", SAME) == b"2"
 
 
+@pytest.mark.parametrize("redirected", ["INCR", "EVAL return(#KEYS) 1"])
+@pytest.mark.parametrize("before", [(), (f"WATCH {KEY}",)])
+def test_a_redirected_command_does_not_enter_the_transaction_behind_it(
+    client: Raw, module_cluster: Cluster, before: tuple[str, ...], redirected: str
+) -> None:
+    key = module_cluster.key_at(module_cluster.other_master(SLOT))
+    module_cluster.begin_move(key_slot(key.encode()), module_cluster.owner(SLOT))
+    try:
+        replies = all_replies(client, *before, f"{redirected} {key}", "MULTI", f"INCR {KEY}")
+        assert replies[len(before) :] == [1, "OK", "QUEUED"]
+        assert client.ask("EXEC") == [1]
+    finally:
+        module_cluster.give_up_moves()
+
+
 @pytest.mark.parametrize(
     "lines",
     [

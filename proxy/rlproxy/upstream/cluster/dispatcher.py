@@ -92,7 +92,8 @@ class Dispatcher:
                 exchange.answer(refusal)
                 return True
         if now is not None and how not in _NOT_QUEUED:
-            return self._queue(now, route, args, written)
+            self._queue(now, route, args, written)
+            return True
         if self.subscriptions.only and how not in (r.RESET, r.QUIT):
             return self.subscriptions.send(route, args, written)
         if how == r.BY_KEY:
@@ -149,12 +150,12 @@ class Dispatcher:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
         return True
 
-    def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> bool:
+    def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
         if subscribes or route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
-            return True
-        return self.transaction.queue(now, _keys(route, args), written)
+        else:
+            self.transaction.queue(now, _keys(route, args), written)
 
     def _reset(self) -> None:
         self.transaction.forget()

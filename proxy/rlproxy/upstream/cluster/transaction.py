@@ -1,6 +1,7 @@
 """WATCH, MULTI and EXEC: all commands of a transaction go to one node, that of its first key.
 
-MULTI        answered here; sent in front of the first command
+MULTI        answered here once nothing is owed: an earlier command that is redirected would enter
+             the transaction. Sent in front of the first command
 no key yet   home; with the first key, the transaction moves to the key's node
 another slot CROSSSLOT, and EXEC is answered EXECABORT, as by Redis
 EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is answered nil
@@ -92,6 +93,8 @@ class Transaction:
             if how == r.WATCH and keys:
                 return self._watch_keys(key_slot(keys[0]), written)
             if how == r.MULTI and not args:
+                if exchange.queue:
+                    return False
                 self._begin()
             elif how == r.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
@@ -152,22 +155,18 @@ class Transaction:
 
     # -- inside of MULTI --------------------------------------------------------------------------
 
-    def queue(self, now: Opened, keys: list[bytes], written: bytes) -> bool:
-        """Send a command of the transaction. Returns False if it must wait."""
-        exchange = self._exchange
+    def queue(self, now: Opened, keys: list[bytes], written: bytes) -> None:
+        """Send a command of the transaction."""
         slot = slot_of(keys)
         if slot != NO_SLOT and slot != now.slot:
             if now.slot != NO_SLOT:
                 self.reject(now, CROSSSLOT)
-                return True
-            if not exchange.redirects.may_send(slot):
-                return False
+                return
             now.slot = slot
-            self._move(now, exchange.links.of_slot(slot))
+            self._move(now, self._exchange.links.of_slot(slot))
         request = Request(written, now.slot)
         request.refused = partial(_queue_refused, now)
         self._send(now, request)
-        return True
 
     def reject(self, now: Opened, refusal: bytes) -> None:
         """Answer a command of the transaction with an error; EXEC fails then."""
