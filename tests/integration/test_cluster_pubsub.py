@@ -61,6 +61,23 @@ def test_ping_while_shard_channels_are_left(
             assert client.ask("PING", "x") == [b"pong", b"x"]
 
 
+def test_a_redirected_command_runs_before_the_subscription_behind_it(
+    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+) -> None:
+    for to in module_cluster.masters():  # one of them is home, which subscribes
+        other = next(node for node in module_cluster.masters() if node is not to)
+        key = module_cluster.key_at(other, "redirected")
+        module_cluster.begin_move(key_slot(key.encode()), to)
+        try:
+            with cluster_proxy.raw() as client:
+                assert client.ask("PING") == "PONG"
+                client.send(command("INCR", key) + command("SUBSCRIBE", "behind"))
+                assert client.reply() == 1
+                assert client.reply() == [b"subscribe", b"behind", 1]
+        finally:
+            module_cluster.give_up_moves()
+
+
 def test_other_commands_while_it_subscribes(client: Raw, other: Raw) -> None:
     assert client.ask("SUBSCRIBE", "mixed") == [b"subscribe", b"mixed", 1]
     resp3 = client.ask("PING") == "PONG"

@@ -73,10 +73,13 @@ class Subscriptions:
         """
         if route.how == r.MONITOR and not self.only:
             self._monitor(written)
-        elif route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
-            return self._end_all(route.name, self._names[_SHARD])
         elif route.name in self._names or route.name in _ENDS:
-            return self._change(route.name, args, written)
+            if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command
+                return False
+            if route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
+                self._end_all(route.name, self._names[_SHARD])
+            else:
+                self._change(route.name, args, written)
         elif self.only and route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
         elif self.only:
@@ -84,21 +87,18 @@ class Subscriptions:
                 error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
             )
         else:
-            return self._to_channel(Request(written, slot_of(args)))
+            exchange, slot = self._exchange, slot_of(args)
+            if not exchange.redirects.may_send(slot):
+                return False
+            exchange.send(exchange.links.of_slot(slot), Request(written, slot))
         return True
 
-    def _to_channel(self, request: Request) -> bool:
-        exchange = self._exchange
-        if not exchange.redirects.may_send(request.slot):
-            return False
-        exchange.send(exchange.links.of_slot(request.slot), request)
-        return True
-
-    def _change(self, name: bytes, args: list[bytes], written: bytes) -> bool:
+    def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:
         """Send a command that subscribes, or ends that; the next one waits for its replies.
 
         There is one for each name.
         """
+        exchange = self._exchange
         kind = _ENDS.get(name, name)
         names = self._names[kind]
         changed = args if args or kind == name else sorted(names)
@@ -118,20 +118,16 @@ class Subscriptions:
             return frame
 
         request.answered = answered
-        if not self._to_channel(request):
-            return False
-        self._exchange.alone = request
+        exchange.alone = request
+        exchange.send(exchange.links.of_slot(request.slot), request)
         if kind != _SHARD:
             self._follow_events(name, changed)
-        return True
 
-    def _end_all(self, name: bytes, names: set[bytes]) -> bool:
+    def _end_all(self, name: bytes, names: set[bytes]) -> None:
         """Unsubscribe from all shard channels, each at its node."""
         exchange = self._exchange
         parts = [Request(bulks(name, channel), key_slot(channel)) for channel in sorted(names)]
         for part in parts:
-            if not exchange.redirects.may_send(part.slot):
-                return False
             part.subscribes = name.lower()
 
         def joined(replies: list[bytes]) -> bytes:
@@ -143,7 +139,6 @@ class Subscriptions:
         exchange.alone = whole = Divided(len(parts), joined)
         whole.subscribes = name.lower()
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
-        return True
 
     # -- keyspace events --------------------------------------------------------------------------
 
