@@ -100,6 +100,10 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("CONFIG", "SET", "hz", 17) == "OK"
     for node in module_cluster.masters():
         assert node.ask("CONFIG", "GET", "hz") == [b"hz", b"17"]
+    for node in module_cluster.masters():
+        assert isinstance(node.ask("AUTH", "nobody", "x"), ReplyError)
+    assert client.ask("ACL", "LOG", "RESET") == "OK"
+    assert [node.ask("ACL", "LOG") for node in module_cluster.masters()] == [[], [], []]
     found = client.ask("CONFIG", "GET", "hz")
     assert found in ([b"hz", b"17"], {"b'hz'": b"17"})
     text = client.ask("INFO", "keyspace")

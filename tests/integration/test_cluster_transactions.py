@@ -74,11 +74,29 @@ def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
     assert replies[36:] == ["OK", b"7"]
 
 
-@pytest.mark.parametrize("line", ["SELECT 0", "CLIENT SETNAME a", "CLIENT TRACKING on"])
-def test_no_command_in_a_transaction_changes_one_link_alone(client: Raw, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("SELECT 0", "CLIENT SETNAME a", "CLIENT TRACKING on"),  # one link alone
+        *("FLUSHALL", "DBSIZE", "SCAN 0", "SCRIPT LOAD x", "CONFIG RESETSTAT", "INFO"),  # one node
+        *("CLIENT ID", "CLIENT KILL ID 1", "CLIENT LIST"),  # an id of one node
+    ],
+)
+def test_no_command_in_a_transaction_is_for_one_node_alone(client: Raw, line: str) -> None:
     replies = all_replies(client, "MULTI", line, "EXEC", f"GET {KEY}")
     assert "inside MULTI" in str(replies[1])
     assert replies[2] == ABORTED
+
+
+def test_watch_inside(client: Raw, module_cluster: Cluster) -> None:
+    aborts = module_cluster.engine == "valkey-9.1"
+    for first, key in (("PING", KEY), (f"GET {KEY}", OTHER), (f"GET {KEY}", KEY)):
+        replies = all_replies(client, "MULTI", first, f"WATCH {key}", "UNWATCH", "EXEC")
+        assert isinstance(replies[2], ReplyError)
+        if aborts or (first, key) != (f"GET {KEY}", KEY):
+            assert replies[4] == ABORTED
+        else:
+            assert replies[4] == [None, "OK"]
 
 
 def test_watch(client: Raw, cluster_proxy: BareClusterProxy) -> None:

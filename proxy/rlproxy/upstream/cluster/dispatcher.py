@@ -33,17 +33,15 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
-# Commands that are never part of a transaction: they aren't for one node, or change the connection.
-_NOT_INSIDE: Final = (
-    *(r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY),
-    *(r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE),
-)
 # Commands that no node gets, at once or ever: Redis refuses them before a login.
 _ANSWERED_HERE: Final = (r.CLUSTER, r.OK, r.REFUSED, r.MULTI, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
+# Commands that can be part of a transaction. The others aren't for one node, have ids of one node
+# in their reply, or change the connection.
+_INSIDE: Final = (r.BY_KEY, *_SPLIT, r.CHANNEL, r.HOME, r.CLIENT_CACHING, r.UNWATCH)
 
 
 class Dispatcher:
@@ -152,7 +150,7 @@ class Dispatcher:
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
-        if subscribes or route.how in _NOT_INSIDE:
+        if subscribes or route.how not in _INSIDE:
             self.transaction.refuse(now, route.name)
         else:
             self.transaction.queue(now, _keys(route, args), written)
