@@ -151,6 +151,29 @@ def hitting(proxy: Proxy, tag: str, clients: int = 4) -> RepeatingClients:
     return RepeatingClients(proxy.raw, clients, step)
 
 
+def test_hits_of_a_user_that_one_node_refuses_get_an_error(cluster: Cluster) -> None:
+    for node in cluster.masters():
+        node.do("ACL", "SETUSER", "cat", "on", ">pw", "+@all", "~*", "&*")
+    with (
+        harness.proxy(cluster.url, "--on-upstream-failure", "allow") as proxy,
+        proxy.raw() as client,
+    ):
+        assert client.ask("AUTH", "cat", "pw") == "OK"
+        for key in cluster.keys_of_all() * 5:  # by lane, but the first
+            assert isinstance(client.ask("RL.HIT", key, 9, 60), list)
+        refusing = cluster.masters()[0]
+        assert refusing.ask("ACL", "DELUSER", "cat") == 1
+        key = cluster.key_at(refusing)
+
+        def refused() -> bool:
+            got = client.ask("RL.HIT", key, 9, 60)
+            assert isinstance(got, ReplyError), got
+            return str(got).startswith("WRONGPASS")
+
+        wait_until(refused, "the proxy has seen the node's error")
+        assert refused()
+
+
 def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
     slot = key_slot(b"tag")
     with hitting(proxy, "tag") as load:

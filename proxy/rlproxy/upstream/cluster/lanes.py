@@ -38,6 +38,7 @@ TICK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MOST_S: Final = 1.0  # longest wait without a hit timeout
 SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced master delay no others
+_REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 
@@ -290,6 +291,7 @@ class ClusterLane(PooledLane):
             if lane.refused:
                 self.give_up()
                 self.retired = True  # sessions with calls under way need not wait for it
+                limit_s = 0.0
             lane.wake()
         self._answer_late(lane, queue, now, limit_s)
 
@@ -312,8 +314,7 @@ class ClusterLane(PooledLane):
         """Answer the calls that have waited for `limit_s` seconds."""
         latest = now - limit_s
         # Where the nodes have refused hits for that long, one try is enough.
-        refuses = 0.0 < self._cluster.down_since <= latest
-        since = now if refuses else latest
+        since = now if 0.0 < self._cluster.down_since <= latest else latest
         late = [call for call, _ in queue.again if call.since <= since]
         if late:
             queue.again = [each for each in queue.again if each[0].since > since]
@@ -326,9 +327,13 @@ class ClusterLane(PooledLane):
         error = encoding.unreachable(where, queue.why or why)
         if lane is not None and limit_s > 0.0 and not lane.ready:
             lane.circuit.timed_out(len(late), latest, now, limit_s)
+        refuses = lane is not None and lane.refused
         touched: list[Caller] = []
         for call in late:
-            call.caller.lane_down(call, error)
+            if refuses:  # its node serves others: the failure policy doesn't answer it
+                call.caller.lane_answered(call, _REFUSED)
+            else:
+                call.caller.lane_down(call, error)
             touch(call.caller, touched)
         settle(touched, now)
 
@@ -366,8 +371,6 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
         return "the cluster", "no node serves the slot of the key"
     if lane.circuit.open:
         return str(lane.address), lane.circuit.why
-    if lane.refused:
-        return str(lane.address), "it does not accept this user"
     return str(lane.address), "no connection in time"
 
 
