@@ -258,13 +258,17 @@ def test_broadcast_invalidations_of_a_master_that_joins(
     owner = module_cluster.owner(slot)
     with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
         client.ask("HELLO", 3)
-        assert client.ask("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "moved") == "OK"
+        for prefix in ("gone", "moved", "more"):
+            assert client.ask("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", prefix) == "OK"
+            if prefix == "gone":
+                assert client.ask("CLIENT", "TRACKING", "OFF") == "OK"
         added = module_cluster.add_node()
         try:
             module_cluster.move_slot(slot, added)
             wait_until(lambda: added.info("clients")["tracking_clients"] == "1", "it tracks")
             assert other.ask("SET", "moved", 1) == "OK"
             assert client.reply() == [b"invalidate", [b"moved"]]
+            assert added.info("stats")["tracking_total_prefixes"] == "2"
         finally:
             module_cluster.move_slot(slot, owner)
             module_cluster.remove_node(added)

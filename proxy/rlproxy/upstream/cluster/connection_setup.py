@@ -80,7 +80,10 @@ class ConnectionSetup:
                 self._exchange.answer(_NO_REDIRECT)
                 return True
             several = words[0] == b"SETINFO"  # it sets one of several attributes
-            return self._set(b" ".join(words[: 1 + several]), written)
+            key = b" ".join(words[: 1 + several])
+            if key == b"TRACKING" and b"PREFIX" in words and b"BCAST" in self.tracking:
+                key += written  # the prefixes of several commands add up
+            return self._set(key, written)
         return True
 
     @property
@@ -163,6 +166,9 @@ class ConnectionSetup:
 
         def answered(frame: bytes) -> bytes:
             if frame == OK:
+                if key == b"TRACKING":  # off, or all keys
+                    for prefixes in [each for each in self._set_up if each.startswith(key)]:
+                        del self._set_up[prefixes]
                 self._set_up[key] = written
                 for link in exchange.links.others():
                     link.send(own(written))
