@@ -115,6 +115,20 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("WAIT", 0, 10) == 0
 
 
+def test_no_command_but_the_split_ones_writes_to_several_slots(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    one, two = module_cluster.keys_of_all()[:2]
+    lines = ["MSETNX"] + ["MSETEX 2"] * (module_cluster.engine == "valkey-9.1")
+    for line in lines:
+        words = (*line.split(), one, "1", two, "1")
+        assert client.ask(*words) == CROSSSLOT
+        assert client.ask("MULTI") == "OK"
+        assert client.ask(*words) == CROSSSLOT
+        assert str(client.ask("EXEC")).startswith("EXECABORT")
+        assert client.ask("KEYS", "*") == []
+
+
 def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:
     if module_cluster.nodes[0].version < (7,):
         pytest.skip("no functions")

@@ -108,6 +108,9 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = len(keys) > 1
+            if _crosses(route, keys):
+                exchange.answer(CROSSSLOT)
+                return True
         if not exchange.redirects.may_send(slot):
             return False
         request = Request(written, slot, route.check)
@@ -152,8 +155,12 @@ class Dispatcher:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
         if subscribes or route.how not in _INSIDE:
             self.transaction.refuse(now, route.name)
+            return
+        keys = _keys(route, args)
+        if _crosses(route, keys):
+            self.transaction.reject(now, CROSSSLOT)
         else:
-            self.transaction.queue(now, _keys(route, args), written)
+            self.transaction.queue(now, keys, written)
 
     def _reset(self) -> None:
         self.transaction.forget()
@@ -223,3 +230,8 @@ class Dispatcher:
 def _keys(route: Route, args: list[bytes]) -> list[bytes]:
     """The keys of a command."""
     return [args[at] for at in route.keys(args)]
+
+
+def _crosses(route: Route, keys: list[bytes]) -> bool:
+    """Whether a node would run a command over several slots: Valkey 9.1 looks at no slot here."""
+    return route.name == b"MSETEX" and len(set(map(key_slot, keys))) > 1
