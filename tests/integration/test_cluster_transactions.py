@@ -78,14 +78,19 @@ def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
     "line",
     [
         *("SELECT 0", "CLIENT SETNAME a", "CLIENT TRACKING on"),  # one link alone
-        *("FLUSHALL", "DBSIZE", "SCAN 0", "SCRIPT LOAD x", "CONFIG RESETSTAT", "INFO"),  # one node
         *("CLIENT ID", "CLIENT KILL ID 1", "CLIENT LIST"),  # an id of one node
     ],
 )
-def test_no_command_in_a_transaction_is_for_one_node_alone(client: Raw, line: str) -> None:
+def test_commands_that_a_transaction_refuses(client: Raw, line: str) -> None:
     replies = all_replies(client, "MULTI", line, "EXEC", f"GET {KEY}")
     assert "inside MULTI" in str(replies[1])
     assert replies[2] == ABORTED
+
+
+def test_commands_without_a_key_go_along(client: Raw, module_cluster: Cluster) -> None:
+    owner = module_cluster.owner(SLOT)
+    replies = all_replies(client, "MULTI", f"SET {KEY} 7", "DBSIZE", "EXEC")
+    assert replies == ["OK", "QUEUED", "QUEUED", ["OK", owner.ask("DBSIZE")]]
 
 
 def test_watch_inside(client: Raw, module_cluster: Cluster) -> None:

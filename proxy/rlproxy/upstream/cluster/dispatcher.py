@@ -39,9 +39,12 @@ _SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CL
 _TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
 _WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
 _SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
-# Commands that can be part of a transaction. The others aren't for one node, have ids of one node
-# in their reply, or change the connection.
-_INSIDE: Final = (r.BY_KEY, *_SPLIT, r.CHANNEL, r.HOME, r.CLIENT_CACHING, r.UNWATCH)
+# Commands that are never part of a transaction: they change the connection, are answered here, or
+# take or return ids of clients, which the transaction's node would number itself.
+_NOT_INSIDE: Final = (
+    *(r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, *_WITH_IDS),
+    *(r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE),
+)
 
 
 class Dispatcher:
@@ -153,7 +156,7 @@ class Dispatcher:
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
         subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
-        if subscribes or route.how not in _INSIDE:
+        if subscribes or route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
             return
         keys = _keys(route, args)
