@@ -37,6 +37,10 @@ MAX_BULK: Final = 536870912  # default limit of servers for one bulk string, byt
 # commands are banned.
 MAX_ARGC: Final = 1048576
 
+# Requests that every parser rejects as malformed.
+BROKEN_BULK: Final = b"*1\r\n$-1\r\n"
+_UNBALANCED: Final = b'"\r\n'
+
 _CR: Final = 13
 _LF: Final = 10
 _STAR: Final = 42
@@ -193,8 +197,7 @@ class RequestFramer(RequestBuffer):
         minus = pos < len(self.buf) and self.buf[pos] == 45
         argc = self._number(pos + 1 if minus else pos)
         if minus and argc == 0:
-            self.bad = pos
-            return _BAD  # -0
+            return self._reject(pos)  # -0
         if argc < 0:
             return argc
         if minus or argc == 0:
@@ -202,8 +205,7 @@ class RequestFramer(RequestBuffer):
             return ~EMPTY
         self.argc = argc
         if argc > _INT_MAX:
-            self.bad = self.start
-            return _BAD
+            return self._reject(self.start)
         pos = self.end
         if argc > MAX_ARGC and not self.strict:
             return ~self._open_unnamed(pos, argc, UNKNOWN_COMMAND)
@@ -216,8 +218,7 @@ class RequestFramer(RequestBuffer):
         if self.strict:
             # By default, servers reject this header without waiting for the name.
             if length > MAX_BULK:
-                self.bad = pos
-                return _BAD
+                return self._reject(pos)
             if self.end + MAX_NAME + 1 > len(self.buf):
                 return ~self._wait(self.end + MAX_NAME + 1 - self.start)
             command = _banned(self.commands, self.buf[self.end : self.end + MAX_NAME + 1])
@@ -296,20 +297,20 @@ class RequestFramer(RequestBuffer):
         data = self.buf
         size = len(data)
         value = 0
-        self.bad = first = pos
+        first = pos
         while pos < size:
             byte = data[pos]
             if byte == _CR:
                 if pos + 1 >= size:
                     break
                 if pos == first or (pos > first + 1 and data[first] == 48):
-                    return _BAD
+                    return self._reject(first)
                 if data[pos + 1] != _LF:
                     self.lenient = True
                 self.end = pos + 2
                 return value
             if byte < 48 or byte > 57 or pos - first > 17:
-                return _BAD  # more than 18 digits are above the limit of every server
+                return self._reject(first)  # over 18 digits: above the limit of every server
             value = value * 10 + (byte - 48)
             pos += 1
         return _INCOMPLETE
@@ -322,9 +323,12 @@ class RequestFramer(RequestBuffer):
         if pos >= len(self.buf):
             return _INCOMPLETE
         if self.buf[pos] != _DOLLAR:
-            self.bad = pos
-            return _BAD
+            return self._reject(pos)
         return self._number(pos + 1)
+
+    def _reject(self, pos: int) -> int:
+        """Reject the header at `pos`: return _BAD, or _INCOMPLETE while servers wait for more."""
+        return _BAD if self._judge(pos) else _INCOMPLETE
 
     def _wait(self, need: int) -> int:
         """Wait for more bytes: next() can make progress with `need` bytes from `start` on."""
@@ -395,12 +399,12 @@ class RequestFramer(RequestBuffer):
         return BODY if pos > self.start else NEED_MORE
 
     def _next_inline(self) -> int:
-        self.bad = -1
         data = self.buf
         start = self.pos
         at = data.find(b"\n", start + self._scan)
         self._scan = len(data) - start if at < 0 else 0
         if self._scan > MAX_INLINE or at - start > MAX_INLINE:
+            self.mistake = data[start : start + MAX_INLINE + 1]
             return MALFORMED
         if at < 0:
             return self._wait(LINE_END)
@@ -408,6 +412,7 @@ class RequestFramer(RequestBuffer):
         # C strings end at a NUL: some servers do not find the end of a line with one.
         words = split_inline(line) if line.find(b"\0") < 0 else None
         if words is None:
+            self.mistake = _UNBALANCED if line.find(b"\0") < 0 else BROKEN_BULK
             return MALFORMED
         self._need = 0
         self.pos = self.end = at + 1

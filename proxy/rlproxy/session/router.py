@@ -26,8 +26,7 @@ from rlproxy.fairness.budget import (
 )
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.resp.request_buffer import BROKEN_BULK, MORE_NOTHING
-from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import key_queue
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
@@ -66,8 +65,8 @@ class Router(LaneHits):
 
     __slots__ = (
         "_forwards",
+        "_drops",
         "_held",
-        "_judged",
         "_run",
         "_work",
         "backlogged",
@@ -85,8 +84,8 @@ class Router(LaneHits):
             self.sharing = Sharing(parts)
         self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
         self._forwards = False  # see _special()
-        self._judged = False  # of malformed input, only the mistake is forwarded
         self.piped = False
+        self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
@@ -135,9 +134,7 @@ class Router(LaneHits):
 
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
-        if self._judged:
-            data = self._requests.more_of_line(data, self._requests.more)
-        if data:
+        if not self._drops:
             self._private.out.append(data)
 
     def most(self) -> int:
@@ -272,13 +269,14 @@ class Router(LaneHits):
         requests, private = self._requests, self._private
         self._send_run(requests.start)
         self._context.stats.error("protocol")
+        rest = requests.rest()
         # No bytes that may contain a denied command are forwarded without framing.
-        self._judged = requests.strict or requests.overlong()
-        rest = requests.mistake() if self._judged else requests.rest()
+        self._drops = requests.strict or requests.discarding
         if requests.discarding:
-            requests.more = MORE_NOTHING
-        # Redis has not received the broken command: another broken one makes it reply.
-        private.out.append(BROKEN_BULK if requests.discarding else rest)
+            rest = BROKEN_BULK  # Redis has not received the broken command
+        elif requests.strict:
+            rest = requests.mistake
+        private.out.append(rest)
         private.slots.expect(Slot(s.S_RAW))
         private.state.lower(RAW)
         self.piped = True

@@ -1,11 +1,10 @@
-"""request_buffer: no byte is lost, few are copied, and what remains of a malformed request."""
+"""request_buffer: no byte is lost, and few are copied."""
 
 from __future__ import annotations
 
 import pytest
 from rlproxy.resp import requests as f
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.request_buffer import MAX_INLINE, MORE_BYTE, MORE_LINE, MORE_NOTHING
 from rlproxy.resp.requests import RequestFramer
 
 TRAILING = bulks(b"ECHO", b"behind")
@@ -76,65 +75,3 @@ def test_small_pieces_are_not_copied_again_and_again(head: bytes, body: bytes) -
         while framer.next() not in (f.NEED_MORE, f.MALFORMED):
             framer.release()
     assert framer.copied < 5 * (len(head) + len(body))
-
-
-# -- malformed requests ----------------------------------------------------------------------------
-
-# fed bytes -> the bytes that make the server reply with its error, and what is missing of them
-MISTAKES = [
-    (b"*1\r\n$4\r\nPING\r\n*x\r\n" + TRAILING, b"*x\r\n", MORE_NOTHING),
-    (b"*x\r", b"*x\r", MORE_BYTE),
-    (b"*x", b"*x", MORE_LINE),
-    (b"*2\r\n$4\r\nPING\r\nX1\r\n" + TRAILING, b"*2\r\n$4\r\nPING\r\nX1\r\n", MORE_NOTHING),
-    (b"*2147483648\r\n" + TRAILING, b"*2147483648\r\n", MORE_NOTHING),
-    (b'GET "a\r\n' + TRAILING, b'"\r\n', MORE_NOTHING),
-    (b"GE\0T a\r\n" + TRAILING, b"*1\r\n$-1\r\n", MORE_NOTHING),
-    (b"x" * 70000, b"x" * (MAX_INLINE + 1), MORE_NOTHING),
-]
-
-
-@pytest.mark.parametrize(("data", "mistake", "more"), MISTAKES, ids=lambda value: str(value)[:20])
-def test_mistake_has_no_byte_behind_the_malformed_line(
-    data: bytes, mistake: bytes, more: int
-) -> None:
-    framer = RequestFramer()
-    framer.feed(data)
-    while framer.next() != f.MALFORMED:
-        pass
-    assert framer.mistake() == mistake
-    assert framer.more == more
-    assert framer.unread() == 0
-
-
-@pytest.mark.parametrize(
-    ("more", "data", "line", "left"),
-    [
-        (MORE_NOTHING, b"abc", b"", MORE_NOTHING),
-        (MORE_BYTE, b"abc", b"a", MORE_NOTHING),
-        (MORE_LINE, b"abc", b"abc", MORE_LINE),
-        (MORE_LINE, b"abc\r", b"abc\r", MORE_BYTE),
-        (MORE_LINE, b"abc\r\ndef", b"abc\r\n", MORE_NOTHING),
-    ],
-)
-def test_more_of_line(more: int, data: bytes, line: bytes, left: int) -> None:
-    framer = RequestFramer()
-    assert framer.more_of_line(data, more) == line
-    assert framer.more == left
-
-
-@pytest.mark.parametrize(
-    ("data", "overlong"),
-    [
-        (b"x" * (MAX_INLINE + 1), True),
-        (b"x" * (MAX_INLINE + 1) + b"\n", True),
-        (b'"' + b"x" * (MAX_INLINE - 1) + b"\n" + TRAILING, False),
-        (b'"\n' + TRAILING * 5000, False),
-        (b"*x\r\n" + b"y" * 70000, False),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_overlong(data: bytes, overlong: bool) -> None:
-    framer = RequestFramer()
-    framer.feed(data)
-    assert framer.next() == f.MALFORMED
-    assert framer.overlong() == overlong
