@@ -26,9 +26,6 @@ from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (
-    ANYTHING,
-    DEPOSED,
-    LEAST_S,
     NO_REPLY,
     REPLICA,
     UNKNOWN,
@@ -36,7 +33,6 @@ from rlproxy.upstream.sentinel import (
     Claim,
     Master,
     Notice,
-    Pace,
     accepts,
     answer,
     choose,
@@ -44,6 +40,10 @@ from rlproxy.upstream.sentinel import (
     unanswered,
 )
 
+CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
+TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
+TROUBLE_MOST_S: Final = 1.0  # longest pause between looks in trouble, in seconds
+LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
 REPLY_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
 RETRY_FIRST_S: Final = 0.1
 RETRY_MOST_S: Final = 5.0
@@ -291,7 +291,8 @@ class Failover:
         self._login = Login(upstream.user, upstream.password, "--upstream", tls)
         sentinels = upstream.sentinels
         self._sentinels = [_Sentinel(address, sentinels, tls) for address in sentinels.addresses]
-        self._pace = Pace(time.monotonic, random.random)
+        self._calm = Backoff(CALM_S, CALM_S, random.random)
+        self._trouble = Backoff(TROUBLE_FIRST_S, TROUBLE_MOST_S, random.random)
         self._notice = Notice(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
@@ -302,7 +303,6 @@ class Failover:
 
     def suspect(self) -> None:
         """Look soon, because the present master does not act as one."""
-        self._pace.suspect()
         self._wake.set()
 
     def start(self) -> None:
@@ -320,9 +320,12 @@ class Failover:
             self._wake.clear()
             well = await self._look()
             self.settled.set()
+            if well:
+                self._trouble.reset()
+            pause_s = (self._calm if well else self._trouble).pause_s()
             await asyncio.sleep(LEAST_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.pause_s(well)):
+                async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
     async def _look(self) -> bool:
@@ -331,8 +334,8 @@ class Failover:
         try:
             answers, claim = await self._query()
             if claim is not None:
-                taken, refused = await self._consider(claim)
-                if taken:
+                refused = await self._refusal(claim)
+                if not refused:
                     self._switch(claim)
             self._report(answers, refused)
         except Exception as error:  # an exception would end the task that follows the master
@@ -366,27 +369,21 @@ class Failover:
     def _confirms(self, claim: Claim) -> bool:
         return self.master is not None and claim.address == self.master.address
 
-    async def _consider(self, claim: Claim) -> tuple[bool, str]:
-        """Decide whether the server of `claim` becomes the master.
-
-        Returns the decision, and the reason of a refusal. The reason is empty if a Sentinel is
-        merely behind.
-        """
+    async def _refusal(self, claim: Claim) -> str:
+        """Return why the server of `claim` does not become the master; empty if it does."""
         if self._confirms(claim):
-            return True, ""
+            return ""
         former = UNKNOWN
-        if claim.needs != ANYTHING and self.master is not None:
+        if claim.if_gone and self.master is not None:
             former, _ = await self._role(self.master.address)
         itself, why = await self._role(claim.address)
         if accepts(claim, itself, former):
-            return True, ""
-        if claim.needs == DEPOSED:
-            return False, ""  # that Sentinel has not yet received the news of the present master
+            return ""
         named = f"{claim.address}, which the Sentinels name,"
         if itself == NO_REPLY:
-            return False, f"{named} cannot be reached: {why}"
+            return f"{named} cannot be reached: {why}"
         what = "is a replica" if itself == REPLICA else "is not the only master"
-        return False, f"{named} {what}"
+        return f"{named} {what}"
 
     async def _role(self, address: Address) -> tuple[str, str]:
         """Query the role of the server at `address`.

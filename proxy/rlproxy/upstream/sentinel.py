@@ -10,7 +10,7 @@ A Sentinel that was cut off and still names the old master is recognized by its 
     a newer epoch                                           it is a master
     no newer epoch, all name another one (set up anew)      it is a master
     no newer epoch, most name another one, none ours        ... and ours is gone, or a replica
-    no newer epoch, some name another one                   ... and ours replies it is a replica
+    anything else                                           (ours stays)
 
 A server whose role cannot be queried (password, rights) is believed to be a master in the first
 three rows.
@@ -23,12 +23,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlproxy.config.urls import Address
-from rlproxy.session.circuit_breaker import Backoff
-
-# The condition on the known master under which another server replaces it.
-ANYTHING: Final = 0
-GONE: Final = 1  # it does not answer, or it replies that it is a replica
-DEPOSED: Final = 2  # it replies that it is a replica
 
 # The role of a server by its reply to ROLE.
 MASTER: Final = "master"
@@ -36,11 +30,6 @@ REPLICA: Final = "a replica"
 UNKNOWN: Final = "unknown"  # the server answers, but its role cannot be queried
 NO_REPLY: Final = "no reply"  # the server does not answer
 
-CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
-TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
-TROUBLE_MOST_S: Final = 1.0  # longest pause between looks in trouble, in seconds
-SUSPECT_S: Final = 5.0  # seconds that trouble lasts after the latest suspicion
-LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
 NOTICE_S: Final = 10.0  # shortest time between log lines about the Sentinels, in seconds
 
 
@@ -69,12 +58,12 @@ class Master:
 class Claim:
     """A server that may become the master.
 
-    needs: the condition on the known master: ANYTHING, GONE or DEPOSED.
+    if_gone: only if the known master does not answer, or replies that it is a replica.
     """
 
     address: Address
     epoch: int
-    needs: int = ANYTHING
+    if_gone: bool = False
 
 
 def answer(name: str, where: object, facts: object) -> Answer:
@@ -139,16 +128,10 @@ def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | No
         return Claim(_most_named([each for each in named if each.epoch == newest])[0], newest)
     if not all_in:
         return None
-    others = [each for each in named if each.address != known.address]
-    if not others:
-        return Claim(known.address, known.epoch)
-    best = max(each.epoch for each in others)
-    address, count = _most_named(others)
-    if count == len(answers):
-        return Claim(address, best)
-    if 2 * count > len(answers) and len(others) == len(named):
-        return Claim(address, best, GONE)
-    return Claim(_most_named([each for each in others if each.epoch == best])[0], best, DEPOSED)
+    address, count = _most_named(named)
+    if 2 * count > len(answers) and known.address not in [each.address for each in named]:
+        return Claim(address, newest, count < len(answers))
+    return Claim(known.address, known.epoch)
 
 
 def _most_named(named: Sequence[Answer]) -> tuple[Address, int]:
@@ -167,11 +150,9 @@ def accepts(claim: Claim, itself: str, former: str) -> bool:
     itself: the role of that server.
     former: the role of the known master.
 
-    Where the role cannot be queried (password, rights), a claim that needs ANYTHING is accepted.
+    Where the role cannot be queried (password, rights), it is taken for a master, but not if_gone.
     """
-    if claim.needs == DEPOSED:
-        return itself == MASTER and former == REPLICA
-    if claim.needs == GONE:
+    if claim.if_gone:
         return itself == MASTER and former in (REPLICA, NO_REPLY)
     return itself in (MASTER, UNKNOWN)
 
@@ -186,39 +167,6 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
         if each is None or each.address is None:
             parts.append(f"{address} {each.why if each is not None else 'did not answer'}")
     return ", ".join(parts)
-
-
-class Pace:
-    """The times at which the Sentinels are queried.
-
-    While all is well, that is every 5 to 10 s (CALM_S). In trouble it is every 0.1 to 1 s.
-
-    clock: returns seconds.
-    chance: returns a random number from 0 to 1.
-    """
-
-    def __init__(self, clock: Callable[[], float], chance: Callable[[], float]) -> None:
-        self._clock = clock
-        self._chance = chance
-        self._trouble = Backoff(TROUBLE_FIRST_S, TROUBLE_MOST_S, chance)
-        self._suspect_until = float("-inf")
-
-    def suspect(self) -> None:
-        """Record a suspicion."""
-        now = self._clock()
-        if now >= self._suspect_until:
-            self._trouble.reset()
-        self._suspect_until = now + SUSPECT_S
-
-    def pause_s(self, well: bool) -> float:
-        """Return the seconds until the next look, after one that has just ended.
-
-        well: whether it found all well.
-        """
-        if well and self._clock() >= self._suspect_until:
-            self._trouble.reset()
-            return CALM_S * (1 - self._chance() / 2)
-        return self._trouble.pause_s()
 
 
 class Notice:

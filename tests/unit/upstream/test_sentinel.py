@@ -8,23 +8,15 @@ from hypothesis import strategies as st
 from rlproxy.config.urls import Address
 from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.sentinel import (
-    ANYTHING,
-    CALM_S,
-    DEPOSED,
-    GONE,
     MASTER,
     NO_REPLY,
     NOTICE_S,
     REPLICA,
-    SUSPECT_S,
-    TROUBLE_FIRST_S,
-    TROUBLE_MOST_S,
     UNKNOWN,
     Answer,
     Claim,
     Master,
     Notice,
-    Pace,
     accepts,
     answer,
     choose,
@@ -142,15 +134,15 @@ def test_at_first(told: list[Answer | None], claim: Claim | None) -> None:
         ([Answer(OLD, 4), None, None], None),
         ([Answer(NEW, 3), Answer(NEW, 3), None], None),
         # a Sentinel that was away
-        ([Answer(NEW, 3), Answer(OLD, 4), Answer(OLD, 4)], Claim(NEW, 3, DEPOSED)),
-        ([Answer(NEW, 3), DOWN, DOWN], Claim(NEW, 3, DEPOSED)),
+        ([Answer(NEW, 3), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
+        ([Answer(NEW, 3), DOWN, DOWN], Claim(OLD, 4)),
         # most have not heard of the failover that one has told of
-        ([Answer(NEW, 3), Answer(NEW, 3), Answer(OLD, 4)], Claim(NEW, 3, DEPOSED)),
+        ([Answer(NEW, 3), Answer(NEW, 3), Answer(OLD, 4)], Claim(OLD, 4)),
         # ... and that one is gone now
-        ([Answer(NEW, 3), Answer(NEW, 3), DOWN], Claim(NEW, 3, GONE)),
+        ([Answer(NEW, 3), Answer(NEW, 3), DOWN], Claim(NEW, 3, True)),
         # all were told another master by hand: their epochs begin again
         ([Answer(NEW, 0), Answer(NEW, 0), Answer(NEW, 0)], Claim(NEW, 0)),
-        ([Answer(NEW, 4), Answer(OLD, 4), DOWN], Claim(NEW, 4, DEPOSED)),
+        ([Answer(NEW, 4), Answer(OLD, 4), DOWN], Claim(OLD, 4)),
     ],
 )
 def test_later(told: list[Answer | None], claim: Claim | None) -> None:
@@ -168,7 +160,7 @@ answers = st.one_of(
 def test_nobody_moves_while_one_confirms_and_none_is_newer(told: list[Answer | None]) -> None:
     told = [*told, Answer(OLD, 4)]
     claim = choose(told, KNOWN)
-    if claim is not None and claim.address != OLD and claim.needs != DEPOSED:
+    if claim is not None and claim.address != OLD:
         assert claim.epoch > 4
 
 
@@ -181,25 +173,21 @@ def test_a_claim_is_what_somebody_says(told: list[Answer | None], known: Master 
 
 
 @pytest.mark.parametrize(
-    ("needs", "itself", "former", "taken"),
+    ("if_gone", "itself", "former", "taken"),
     [
-        (ANYTHING, MASTER, UNKNOWN, True),
-        (ANYTHING, UNKNOWN, UNKNOWN, True),  # it wants a password that the URL lacks
-        (ANYTHING, REPLICA, UNKNOWN, False),
-        (ANYTHING, NO_REPLY, UNKNOWN, False),
-        (GONE, MASTER, NO_REPLY, True),
-        (GONE, MASTER, REPLICA, True),
-        (GONE, MASTER, MASTER, False),
-        (GONE, MASTER, UNKNOWN, False),
-        (GONE, UNKNOWN, NO_REPLY, False),
-        (DEPOSED, MASTER, REPLICA, True),
-        (DEPOSED, MASTER, NO_REPLY, False),
-        (DEPOSED, MASTER, MASTER, False),
-        (DEPOSED, REPLICA, REPLICA, False),
+        (False, MASTER, UNKNOWN, True),
+        (False, UNKNOWN, UNKNOWN, True),  # it wants a password that the URL lacks
+        (False, REPLICA, UNKNOWN, False),
+        (False, NO_REPLY, UNKNOWN, False),
+        (True, MASTER, NO_REPLY, True),
+        (True, MASTER, REPLICA, True),
+        (True, MASTER, MASTER, False),
+        (True, MASTER, UNKNOWN, False),
+        (True, UNKNOWN, NO_REPLY, False),
     ],
 )
-def test_accepts(needs: int, itself: str, former: str, taken: bool) -> None:
-    assert accepts(Claim(NEW, 5, needs), itself, former) is taken
+def test_accepts(if_gone: bool, itself: str, former: str, taken: bool) -> None:
+    assert accepts(Claim(NEW, 5, if_gone), itself, former) is taken
 
 
 def test_unanswered() -> None:
@@ -232,24 +220,6 @@ def test_backoff_takes_a_half_off_at_most(chance: float) -> None:
     made = Backoff(2.0, 8.0, lambda: chance)
     assert 1.0 <= made.pause_s() <= 2.0
     assert 2.0 <= made.pause_s() <= 4.0
-
-
-def test_calm_and_trouble() -> None:
-    pace = Pace(Clock(), lambda: 0.0)
-    assert pace.pause_s(True) == CALM_S
-    assert pace.pause_s(False) == TROUBLE_FIRST_S
-    assert max(pace.pause_s(False) for _ in range(9)) == TROUBLE_MOST_S
-    assert pace.pause_s(True) == CALM_S
-    assert pace.pause_s(False) == TROUBLE_FIRST_S
-
-
-def test_suspicion_lasts_for_a_while() -> None:
-    clock = Clock()
-    pace = Pace(clock, lambda: 0.0)
-    pace.suspect()
-    assert pace.pause_s(True) == TROUBLE_FIRST_S
-    clock.now += SUSPECT_S
-    assert pace.pause_s(True) == CALM_S
 
 
 def test_a_notice_is_not_repeated() -> None:
