@@ -22,8 +22,7 @@ from rlproxy.ratelimit.wait_queue import (
     WaitQueues,
     Where,
 )
-from rlproxy.resp import encoding
-from rlproxy.resp.encoding import integers, rounded
+from rlproxy.resp.encoding import integers
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -191,16 +190,6 @@ def reply(client: Client) -> list[int]:
 # -- alone -----------------------------------------------------------------------------------------
 
 
-def test_admitted_at_once() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5")
-    assert one.calls == ["attempt"]
-    assert not bench.waiting.blocks(KEY)  # it is not known yet whether any client waits
-    one.answer(ADMITTED)
-    assert reply(one) == [0, 10, 4, -1, 1]
-    assert bench.assert_empty()
-
-
 def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
@@ -262,14 +251,6 @@ def test_hit_waits_if_retry_after_equals_its_wait() -> None:
     assert bench.assert_empty()
 
 
-def test_cost_that_never_fits_is_refused_at_once() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5 COST 11")
-    one.answer(script_reply(1, 10, 10, -1, 0))
-    assert reply(one) == [1, 10, 10, -1, 0]
-    assert bench.assert_empty()
-
-
 def test_hit_is_refused_when_its_time_is_over() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
@@ -284,14 +265,6 @@ def test_hit_is_refused_when_its_time_is_over() -> None:
     one.answer(refused(1_500_000))
     assert reply(one) == [1, 10, 0, 2, 9]
     assert bench.assert_empty()
-
-
-def test_times_are_returned_in_the_hits_unit_rounded_up() -> None:
-    assert integers(rounded([1, 10, 0, 1, 1], 1_000_000)) == [1, 10, 0, 1, 1]
-    assert integers(rounded([1, 10, 0, 1_000_001, 2_000_000], 1_000_000)) == [1, 10, 0, 2, 2]
-    assert integers(rounded([1, 10, 0, 1_001, 999], 1_000)) == [1, 10, 0, 2, 1]
-    assert integers(rounded([0, 10, 3, -1, 0], 1_000)) == [0, 10, 3, -1, 0]
-    assert rounded([1, 2, 3, -1, 5], 1) == encoding.five(1, 2, 3, -1, 5)
 
 
 @pytest.mark.parametrize("frame", ERRORS)
@@ -314,17 +287,6 @@ def test_error_is_the_reply_at_any_call(frame: bytes) -> None:
     one.answer(frame)
     assert one.replies == [frame]
     assert bench.assert_empty()
-
-
-def test_error_of_one_hit_does_not_affect_the_next() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
-    two.answer(refused(1_000_000))
-    one.answer(ERRORS[0])
-    assert one.replies == [ERRORS[0]]
-    assert two.replies == []
-    assert two.calls == ["look", "attempt"]
-    assert two.flush_all()
 
 
 def test_unsent_call_is_repeated() -> None:
@@ -388,21 +350,6 @@ def test_early_timer_is_set_again(early_s: float) -> None:
     assert one.call == "final"
 
 
-def test_early_timer_of_a_held_hit_is_set_again() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
-    one.answer(script_reply(0, 10, 4, -1, 100_000, 400_000))
-    for _ in range(3):
-        bench.clock.now += 0.1
-        bench.clock.fire()
-        assert one.replies == []
-    bench.clock.advance(0.0999)
-    assert one.replies == []
-    bench.clock.advance(0.0002)
-    assert reply(one)[0] == 0
-    assert bench.assert_empty()
-
-
 def test_late_timer_overtakes_no_client() -> None:
     """A process that was stopped, and continues."""
     bench = Bench()
@@ -459,20 +406,6 @@ def test_immediate_refusal_is_recorded(mark: str) -> None:
     assert bench.assert_empty()
 
 
-def test_hit_behind_the_head_peeks_before_its_refusal_is_recorded() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2 PENALTY 7")
-    one.answer(refused(8_000_000))
-    two.answer(refused(1_500_000))
-    bench.clock.advance(2)
-    assert two.calls == ["look", "look"]
-    two.answer(refused(1_000_000))
-    assert two.call == "final"
-    two.answer(refused(7_000_000))
-    assert reply(two) == [1, 10, 0, 7, 9]
-    assert one.replies == []
-
-
 def test_hit_that_would_only_overtake_is_not_recorded() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
@@ -489,70 +422,6 @@ def test_hit_that_would_only_overtake_is_not_recorded() -> None:
 # -- the queue -------------------------------------------------------------------------------------
 
 
-def test_order_of_arrival_is_independent_of_the_cost() -> None:
-    bench = Bench()
-    big = bench.wait("10 1 WAIT 9 COST 10")
-    small = [bench.wait("10 1 WAIT 9") for _ in range(3)]
-    big.answer(refused(900_000))
-    for client in small:
-        client.answer(ADMITTED)  # a peek: each would be admitted now
-        assert client.replies == []
-    bench.clock.advance(0.9)
-    assert bench.calling() == [big]
-    big.answer(ADMITTED)
-    for client in small:
-        assert bench.calling() == [client]
-        assert client.calls == ["look", "attempt"]
-        assert client.flush_all()
-        client.answer(ADMITTED)
-    assert [reply(client)[0] for client in bench.clients] == [0] * 4
-    assert bench.assert_empty()
-
-
-def test_next_hit_waits_for_its_own_retry_after() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9 COST 5")
-    two.answer(refused(2_000_000))
-    one.answer(refused(1_000_000))
-    bench.clock.advance(1)
-    one.answer(ADMITTED)
-    two.answer(refused(3_000_000))
-    bench.clock.advance(2.9)
-    assert two.call == ""
-    bench.clock.advance(0.1)
-    two.answer(ADMITTED)
-    assert two.calls == ["look", "attempt", "attempt"]
-    assert bench.assert_empty()
-
-
-def test_hit_that_joins_during_the_heads_call_peeks() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5")
-    two = bench.wait("10 1 WAIT 5")
-    assert two.calls == ["look"]
-    assert not bench.waiting.blocks(KEY)  # Redis has refused no client yet
-    one.answer(ADMITTED)  # two is the head, while its peek is in flight
-    assert two.calls == ["look"]
-    two.answer(script_reply(0, 10, 3, -1, 1_000_000))
-    assert two.calls == ["look", "attempt"]
-    two.answer(ADMITTED)
-    assert bench.assert_empty()
-
-
-def test_immediate_refusal_depends_only_on_the_hit_itself() -> None:
-    """The queue in front is no reason to refuse: those clients may leave."""
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 3600")
-    one.answer(refused(3_000_000_000))
-    two = bench.wait("10 1 WAIT 1")
-    two.answer(refused(1_000_000))
-    assert two.replies == []
-    three = bench.wait("10 1 WAIT 1")
-    three.answer(refused(1_000_001))
-    assert reply(three) == [1, 10, 0, 2, 9]
-    assert two.replies == []
-
-
 def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
@@ -565,16 +434,6 @@ def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
     assert bench.waiting.count == 1
 
 
-def test_refusal_behind_the_head_reports_its_own_time_if_longer() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 2 COST 9")
-    one.answer(refused(2_500_000))
-    two.answer(refused(2_000_000))
-    bench.clock.advance(2)
-    two.answer(refused(4_000_001))
-    assert reply(two) == [1, 10, 0, 5, 9]
-
-
 def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
@@ -585,20 +444,6 @@ def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     one.waiter.cancel()
     two.answer(refused(1_000_000))
     assert reply(two) == [1, 10, 0, 1, 9]
-    assert bench.assert_empty()
-
-
-def test_wait_that_ends_during_a_call() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 2")
-    one.answer(refused(1_000_000))
-    bench.clock.advance(1)
-    bench.clock.advance(2)
-    assert one.calls == ["attempt"] * 2
-    one.answer(refused(1_000_000))
-    assert one.call == "final"
-    one.answer(refused(1_000_000))
-    assert reply(one)[0] == 1
     assert bench.assert_empty()
 
 
@@ -621,104 +466,7 @@ def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
     assert bench.assert_empty()
 
 
-def test_each_key_and_database_has_its_queue() -> None:
-    bench = Bench()
-    places: list[Where] = [KEY, (1, KEY[1]), (0, b"$1\r\nK\r\n"), (0, b"$2\r\nk \r\n")]
-    clients = [bench.wait("10 1 WAIT 9", where) for where in places]
-    assert [client.calls for client in clients] == [["attempt"]] * 4
-    clients[0].answer(refused(5_000_000))
-    assert [bench.waiting.blocks(where) for where in places] == [True, False, False, False]
-    for client in clients[1:]:
-        client.answer(ADMITTED)
-    assert bench.waiting.count == 1
-
-
 # -- clients that leave ----------------------------------------------------------------------------
-
-
-def test_head_leaves_while_asleep() -> None:
-    bench = Bench()
-    one, two, three = (bench.wait("10 1 WAIT 9") for _ in range(3))
-    for client in (one, two, three):
-        client.answer(refused(3_000_000))
-    one.waiter.cancel()
-    assert one.replies == []
-    assert bench.calling() == [two]
-    assert two.flush_all()
-    assert bench.waiting.count == 2
-    two.answer(ADMITTED)
-    three.answer(ADMITTED)
-    assert bench.assert_empty()
-
-
-def test_head_leaves_during_its_call() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    two.answer(refused(3_000_000))
-    one.waiter.cancel()
-    assert two.calls == ["look", "attempt"]
-    one.answer(ADMITTED)  # late, without a client
-    assert one.replies == []
-    assert two.replies == []
-    two.answer(refused(1_000_000))
-    bench.clock.advance(1)
-    two.answer(ADMITTED)
-    assert bench.assert_empty()
-
-
-@pytest.mark.parametrize("asleep", [True, False])
-@pytest.mark.parametrize("which", [1, 2])
-def test_client_in_the_middle_or_at_the_end_leaves(which: int, asleep: bool) -> None:
-    bench = Bench()
-    clients = [bench.wait("10 1 WAIT 9") for _ in range(3)]
-    leaver = clients[which]
-    for client in clients:
-        if client is not leaver or asleep:
-            client.answer(refused(3_000_000))
-    leaver.waiter.cancel()
-    assert bench.waiting.count == 2
-    if not asleep:
-        leaver.answer(ADMITTED)
-    assert bench.calling() == []
-    bench.clock.advance(3)
-    for client in clients:
-        if client is not leaver:
-            assert bench.calling() == [client]
-            client.answer(ADMITTED)
-    assert leaver.replies == []
-    assert bench.assert_empty()
-
-
-def test_leaving_twice_has_no_further_effect() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    one.waiter.cancel()
-    one.waiter.cancel()
-    assert bench.waiting.count == 1
-    two.waiter.cancel()
-    assert bench.assert_empty()
-
-
-def test_promotion_does_not_affect_a_calling_or_held_hit() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9")
-    one.waiter.promoted()
-    assert one.calls == ["attempt"]
-    held = bench.wait("10 1 ALGO LEAKY WAIT 9", (0, b"other"))
-    held.answer(script_reply(0, 10, 4, -1, 100_000, 400_000))
-    held.waiter.promoted()
-    assert held.calls == ["attempt"]
-    assert len(bench.clock.live()) == 1
-
-
-def test_promoted_sleeper_keeps_one_timer() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9")
-    one.answer(refused(5_000_000))
-    for _ in range(5):
-        one.waiter.promoted()
-    assert one.calls == ["attempt"]
-    assert len(bench.clock.live()) == 1
 
 
 def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None:
@@ -745,25 +493,6 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
 
 
 # -- hits without WAIT -----------------------------------------------------------------------------
-
-
-def test_hits_without_wait_create_no_queue() -> None:
-    bench = Bench()
-    assert not bench.waiting.blocks(KEY)
-    assert bench.waiting.needs_us(KEY) == 1
-
-
-@pytest.mark.parametrize(
-    ("passed", "needs_us"),
-    [(0.0, 2_500_000), (0.5, 2_000_000), (2.4999995, 1), (2.5, 1), (2.6, 1)],
-)
-def test_remaining_time_of_the_head(passed: float, needs_us: int) -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9")
-    one.answer(refused(2_500_000))
-    bench.clock.advance(passed)
-    assert bench.waiting.blocks(KEY)
-    assert abs(bench.waiting.needs_us(KEY) - needs_us) <= 1  # within the precision of a float
 
 
 @pytest.mark.parametrize(
@@ -958,27 +687,6 @@ def test_head_calls_again_at_intervals() -> None:
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
 
 
-def test_shaped_hits_reserve_slots_at_once_and_get_replies_in_time() -> None:
-    bench = Bench()
-    clients = [bench.wait(SHAPED) for _ in range(5)]
-    assert bench.calling() == clients
-    for number, client in enumerate(clients):
-        assert client.calls == ["attempt"]
-        client.answer(script_reply(0, 10, 9 - number, -1, 100_000, number * 100_000))
-    assert reply(clients[0])[:3] == [0, 10, 9]  # not held at all
-    assert bench.waiting.count == 4
-    for number in range(1, 5):
-        assert bench.waiting.blocks(KEY)
-        assert abs(bench.waiting.needs_us(KEY) - 100_000) <= 1
-        bench.clock.advance(0.0999)
-        assert clients[number].replies == []
-        bench.clock.advance(0.0001)
-        assert reply(clients[number]) == [0, 10, 9 - number, -1, 1]
-        assert clients[number].flush_all()
-    assert [client.calls for client in clients] == [["attempt"]] * 5
-    assert bench.assert_empty()
-
-
 def test_departed_client_keeps_its_slot() -> None:
     bench = Bench()
     clients = [bench.wait(SHAPED) for _ in range(3)]
@@ -995,18 +703,6 @@ def test_departed_client_keeps_its_slot() -> None:
     assert reply(clients[2])[0] == 0
     assert bench.assert_empty()
     assert clients[0].replies == clients[1].replies == []
-
-
-def test_client_that_leaves_before_its_slot_is_known() -> None:
-    bench = Bench()
-    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
-    one.waiter.cancel()
-    one.answer(script_reply(0, 10, 5, -1, 100_000, 100_000))
-    two.answer(script_reply(0, 10, 5, -1, 100_000, 200_000))
-    assert one.replies == []
-    bench.clock.advance(0.2)
-    assert reply(two)[0] == 0
-    assert bench.assert_empty()
 
 
 def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
@@ -1148,19 +844,6 @@ def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
     two.answer(script_reply(0, 10, 5, -1, 100_000, 100_000))
     bench.clock.advance(0.1)
     assert reply(two)[0] == 0
-    assert bench.assert_empty()
-
-
-def test_held_hit_in_front_of_a_calling_one() -> None:
-    """Two rules on one key: the second one's algorithm decides once it is the head."""
-    bench = Bench()
-    one, two = bench.wait(SHAPED), bench.wait("10 1 ALGO TOKEN WAIT 5")
-    one.answer(script_reply(0, 10, 5, -1, 100_000, 1_000_000))
-    assert two.calls == ["look"]
-    two.answer(ERRORS[2])
-    assert two.replies == [ERRORS[2]]
-    bench.clock.advance(1)
-    assert reply(one)[0] == 0
     assert bench.assert_empty()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.config.urls import Address
 from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit import grammar, scripts
+from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
@@ -332,15 +332,6 @@ def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_calls_of_one_turn_leave_in_one_write(bench: Bench) -> None:
-    context = [bench.hit(key=b"%d" % number) for number in range(3)]
-    bench.loop.turns()
-    assert bench.wire.writes == [b"".join(by_sha(HIT, b"%d" % number) for number in range(3))]
-    replies = [r.five(0, 1, 0, -1, number) for number in range(3)]
-    bench.answer(*[byte.to_bytes() for byte in b"".join(replies)])
-    assert [call.reply for call in context] == replies
-
-
 def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     keys = [b"%d" % number for number in range(2 * MAX_UNSENT + 3)]
     calls = [bench.hit(key=key) for key in keys]
@@ -411,27 +402,6 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
     assert bench.known()
 
 
-def test_the_reply_to_caching_goes_to_nobody(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    before, call, behind = bench.hit(key=b"a"), bench.hit(), bench.hit(key=b"b")
-    assert bench.sent() == by_sha(HIT, b"a") + opener(HIT) + by_sha(HIT, b"b")
-    replies = [r.five(0, 1, 0, -1, 1), OK, STAYS, r.five(0, 1, 0, -1, 3)]
-    bench.answer(*[byte.to_bytes() for byte in b"".join(replies)])
-    assert before.reply == replies[0]
-    assert call.reply == r.five(1, 1, 0, 42, 60)
-    assert behind.reply == replies[3]
-
-
-def test_each_of_many_keys_has_its_own(bench: Bench) -> None:
-    for key in (b"a", b"b"):
-        bench.ask(REFUSED, key=key)
-    context = [bench.hit(key=key) for key in (b"a", b"b", b"c")]
-    assert bench.sent() == opener(HIT, b"a") + opener(HIT, b"b") + by_sha(HIT, b"c")
-    bench.answer(OK + STAYS + OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n" + ADMITTED)
-    assert [call.reply for call in context] == [r.five(1, 1, 0, 42, 60), ADMITTED, ADMITTED]
-    assert [bench.known(key=key) for key in (b"a", b"b", b"c")] == [True, False, False]
-
-
 @pytest.mark.parametrize("of", [HIT, IN_MS])
 def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> None:
     unit_us = of.unit_us
@@ -448,28 +418,10 @@ def test_an_opener_that_is_admitted_is_too(bench: Bench, of: Rule) -> None:
     assert bench.known(of)
 
 
-def test_what_wrote_while_it_refused_opens_nothing(bench: Bench) -> None:
-    assert bench.open(found=WROTE) == r.five(1, 1, 0, 42, 60)
-    call = bench.hit()
-    assert call.reply == b""
-    assert bench.sent() == opener(HIT)  # but may the next time
-    bench.answer(OK + STAYS)
-    assert bench.known()
-
-
 def test_an_opener_that_errs_opens_nothing(bench: Bench) -> None:
     assert bench.open(found=b"-OOM no memory\r\n") == b"-OOM no memory\r\n"
     assert bench.open() == r.five(1, 1, 0, 42, 60)  # as if the key had never been marked
     assert bench.known()
-
-
-def test_the_known_reply_ages(bench: Bench) -> None:
-    bench.open(IN_MS)
-    bench.loop.now += 0.25
-    assert bench.hit(IN_MS).reply == r.five(1, 1, 0, 40_751, 59_250)
-    bench.loop.now += 0.5
-    assert bench.hit(IN_MS).reply == r.five(1, 1, 0, 40_251, 58_750)
-    assert bench.sent() == b""
 
 
 def test_it_lives_from_the_sending(bench: Bench) -> None:
@@ -507,20 +459,6 @@ def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
     assert len(bench.denial_cache or ()) == 0
 
 
-def test_the_bound(loop: Loop) -> None:
-    bench = Bench(loop, remembers=2)
-    for key in (b"a", b"b", b"c"):
-        bench.ask(REFUSED, key=key)
-    context = [bench.hit(key=key) for key in (b"a", b"b", b"c")]
-    assert bench.sent() == by_sha(HIT, b"a") + opener(HIT, b"b") + opener(HIT, b"c")
-    bench.answer(REFUSED)  # which takes the place of b, whose opener is on its way
-    bench.answer(OK + STAYS + OK + STAYS)
-    assert [call.reply for call in context] == [REFUSED, *[r.five(1, 1, 0, 42, 60)] * 2]
-    assert bench.hit(key=b"c").reply
-    assert bench.hit(key=b"b").reply == b""
-    assert bench.sent() == by_sha(HIT, b"b")
-
-
 @pytest.mark.parametrize("use", ["answers", "opens"])
 def test_who_is_of_use_stays(loop: Loop, use: str) -> None:
     bench = Bench(loop, remembers=2)
@@ -538,17 +476,6 @@ def test_who_is_of_use_stays(loop: Loop, use: str) -> None:
     assert bench.hit(key=b"a").reply
     assert bench.hit(key=b"b").reply == b""
     assert bench.sent() == by_sha(HIT, b"b")
-
-
-def test_refusals_that_were_on_their_way_mark_once(bench: Bench) -> None:
-    bench.hit()
-    bench.hit()
-    bench.sent()
-    bench.answer(REFUSED)
-    bench.hit()
-    assert bench.sent() == opener(HIT)
-    bench.answer(REFUSED + OK + STAYS)
-    assert bench.known()
 
 
 def test_no_refusal_is_remembered_of_a_long_key(bench: Bench) -> None:
@@ -588,15 +515,6 @@ def test_a_push_cut_anywhere(bench: Bench) -> None:
     assert bench.ask(REFUSED) == REFUSED
 
 
-def test_a_push_among_replies(bench: Bench) -> None:
-    bench.open()
-    context = [bench.hit(key=b"a"), bench.hit(key=b"b")]
-    bench.sent()
-    bench.answer(ADMITTED + touched(b"k") + REFUSED)
-    assert [call.reply for call in context] == [ADMITTED, REFUSED]
-    assert not bench.known()
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_a_push_while_it_opens(bench: Bench, place: int) -> None:
     bench.ask(REFUSED)
@@ -624,15 +542,6 @@ def test_a_push_for_all(bench: Bench, push: bytes) -> None:
     bench.answer(push)
     for key in (b"k", b"kk", b"marked"):
         assert bench.ask(REFUSED, key=key) == REFUSED
-
-
-def test_a_push_for_all_while_it_opens(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    call = bench.hit()
-    bench.sent()
-    bench.answer(OK + ALL_TOUCHED + STAYS)
-    assert call.reply == r.five(1, 1, 0, 42, 60)
-    assert bench.ask(REFUSED) == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -679,15 +588,6 @@ def test_a_look_leaves_it(bench: Bench) -> None:
     assert bench.hit().reply
 
 
-def test_another_rule_while_it_opens(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    bench.hit()
-    bench.hit(OTHER)
-    assert bench.sent() == opener(HIT) + by_sha(OTHER)
-    bench.answer(OK + STAYS + ADMITTED)
-    assert bench.ask(REFUSED) == REFUSED
-
-
 @pytest.mark.parametrize("reply", [ADMITTED, b"-OOM no\r\n", b"-OOM 1\r\n", b"*-1\r\n"])
 def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) -> None:
     """One that was on its way beside the opener."""
@@ -702,15 +602,6 @@ def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) 
     assert bench.ask(REFUSED) == REFUSED
 
 
-def test_a_refusal_of_the_same_hit_leaves_it(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    bench.hit()
-    bench.hit()
-    bench.sent()
-    bench.answer(OK + STAYS + REFUSED)
-    assert bench.known()
-
-
 @pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
 def test_caching_refused(bench: Bench, refusal: bytes) -> None:
     """Rights were taken: nothing is remembered on this lane any more; the hit is answered."""
@@ -723,18 +614,6 @@ def test_caching_refused(bench: Bench, refusal: bytes) -> None:
     for key in (b"k", b"k", b"k", b"old", b"old", b"old"):
         assert bench.ask(REFUSED, key=key) == REFUSED
     assert bench.lane.ready
-
-
-def test_a_second_opener_on_its_way_when_caching_is_refused(bench: Bench) -> None:
-    bench.ask(REFUSED, key=b"a")
-    bench.ask(REFUSED, key=b"b")
-    context = [bench.hit(key=b"a"), bench.hit(key=b"b")]
-    bench.sent()
-    bench.answer(b"-NOPERM no\r\n" + STAYS + b"-NOPERM no\r\n" + STAYS)
-    assert [call.reply for call in context] == [r.five(1, 1, 0, 42, 60)] * 2
-    for key in (b"a", b"b"):
-        assert bench.ask(REFUSED, key=key) == REFUSED
-        assert bench.ask(REFUSED, key=key) == REFUSED
 
 
 def test_the_loss_of_the_lane(bench: Bench) -> None:
@@ -791,25 +670,6 @@ def test_who_wrote_elsewhere_asks_redis_until_the_lane_has_answered(bench: Bench
     assert bench.hit(caller=writer).reply
     bench.answer(REFUSED)
     assert bench.hit(caller=other).reply
-
-
-def test_what_such_a_one_is_told_drops_the_entry(bench: Bench) -> None:
-    bench.open()
-    writer = client()
-    writer.fenced = True
-    assert bench.hit(caller=writer).reply == b""
-    bench.sent()
-    bench.answer(ADMITTED)
-    assert bench.ask(REFUSED) == REFUSED
-
-
-def test_the_answer_to_another_lifts_no_fence(bench: Bench) -> None:
-    bench.open()
-    writer = client()
-    writer.fenced = True
-    bench.ask(ADMITTED, key=b"a")
-    assert writer.fenced
-    assert bench.hit(caller=writer).reply == b""
 
 
 def test_the_fence_keeps_nobody_from_opening(bench: Bench) -> None:
@@ -934,30 +794,6 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     assert bench.sent() == opener(HIT)
     bench.answer(OK + STAYS)
     assert bench.known()
-
-
-def test_noscript_to_an_opener_that_is_admitted_then(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    call = bench.hit()
-    bench.sent()
-    bench.answer(OK + NOSCRIPT)
-    bench.sent()
-    bench.loads()
-    bench.answer(ADMITTED)
-    assert call.reply == ADMITTED
-    assert bench.ask(REFUSED) == REFUSED
-
-
-def test_noscript_to_an_opener_whose_key_was_touched(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    call = bench.hit()
-    bench.sent()
-    bench.answer(OK + touched(b"k") + NOSCRIPT)
-    bench.sent()
-    bench.loads()
-    bench.answer(ADMITTED)
-    assert call.reply == ADMITTED
-    assert bench.open() == r.five(1, 1, 0, 42, 60)
 
 
 def test_noscript_to_a_hit_before_an_opener(bench: Bench) -> None:
@@ -1357,8 +1193,3 @@ def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
         now += seconds
         bench.answer(ADMITTED)
     assert bench.counters.round_trips.sum_s == pytest.approx(0.00155)
-
-
-def test_the_words_of_the_grammar_are_those_used_here() -> None:
-    assert not any(each.error for each in (HIT, IN_MS, OTHER, PEEK, REFUND, *NEVER))
-    assert grammar.MAX_LIMITS == 8
