@@ -47,17 +47,20 @@ def request(data: bytes, pos: int, max_bulk: int = MAX_BULK) -> Request:
 
 
 def _multibulk(data: bytes, pos: int, max_bulk: int) -> Request:
-    count, pos = _header(data, pos + 1, "invalid multibulk length", 65536)
-    if count > INT_MAX:
+    line, pos = _header(data, pos, "invalid multibulk length")
+    count = integer(line[1:])
+    if count is None or count > INT_MAX:
         raise ProtocolError("invalid multibulk length")
     words: list[bytes] = []
     while len(words) < count:
         if pos >= len(data):
             raise IncompleteError
-        if data[pos : pos + 1] != b"$":
-            raise ProtocolError(f"expected '$', got '{chr(data[pos])}'")
-        size, pos = _header(data, pos + 1, "invalid bulk length", 65536)
-        if not 0 <= size <= max_bulk:
+        first = chr(data[pos])
+        line, pos = _header(data, pos, "invalid bulk length")
+        if first != "$":
+            raise ProtocolError(f"expected '$', got '{first}'")
+        size = integer(line[1:])
+        if size is None or not 0 <= size <= max_bulk:
             raise ProtocolError("invalid bulk length")
         if pos + size + 2 > len(data):
             raise IncompleteError
@@ -66,19 +69,17 @@ def _multibulk(data: bytes, pos: int, max_bulk: int) -> Request:
     return Request(tuple(words), pos)
 
 
-def _header(data: bytes, pos: int, error: str, longest: int) -> tuple[int, int]:
+def _header(data: bytes, pos: int, error: str) -> tuple[bytes, int]:
+    """The header at `pos`, and the offset behind its line end."""
     end = data.find(b"\r", pos)
     nul = data.find(b"\0", pos)
     if end < 0 or 0 <= nul < end:
-        if len(data) - pos > longest:
+        if len(data) - pos > MAX_INLINE:
             raise ProtocolError(error)
         raise IncompleteError
     if end + 1 >= len(data):
         raise IncompleteError
-    value = integer(data[pos:end])
-    if value is None:
-        raise ProtocolError(error)
-    return value, end + 2
+    return data[pos:end], end + 2
 
 
 def integer(text: bytes) -> int | None:
