@@ -107,7 +107,7 @@ class Transaction:
         elif how == r.DISCARD and not args:
             self._discard(now, written)
         elif how == r.WATCH and slot_of(keys) not in (NO_SLOT, now.slot):
-            self.reject(now, _WATCH_INSIDE)  # the node would redirect it, and abort, too
+            exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:
             self._send(now, unguided(written))  # an error
         return True
