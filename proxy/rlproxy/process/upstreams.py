@@ -106,7 +106,8 @@ class OneServer:
             lambda found: self.on_server(found),
         )
         self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
-        self.facts.read_only = self.failover.suspect if self.failover else self.control.doubt
+        failover, control = self.failover, self.control
+        self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
 
@@ -177,7 +178,7 @@ class ClusterUpstream:
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
-        self.timeouts.on_doubt = self._probe
+        self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), one_node=True)
         self.facts.read_only = self.cluster.refresh
         settings = NodeSettings(
@@ -213,9 +214,9 @@ class ClusterUpstream:
     def _look(self) -> None:
         self._circuit.look(self._loop.time())
 
-    def _probe(self) -> None:
+    def _ping_nodes(self) -> None:
         for node in self.nodes.masters():
-            node.control.probe()
+            node.control.ping_now()
 
     def _identified(self) -> None:
         """Report the facts about the first master; commands must exist on all."""

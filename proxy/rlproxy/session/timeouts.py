@@ -44,7 +44,7 @@ class HitTimeouts:
         "_ticking",
         "_watched",
         "circuit",
-        "on_doubt",
+        "on_silence",
         "timeout_s",
     )
 
@@ -57,7 +57,7 @@ class HitTimeouts:
     ) -> None:
         self.circuit = circuit
         self.timeout_s: float = timeout_s
-        self.on_doubt: Callable[[], None] = nothing  # queries Redis on the control connection
+        self.on_silence: Callable[[], None] = nothing  # queries Redis on the control connection
         self._clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []
@@ -82,7 +82,7 @@ class HitTimeouts:
         self._later(pause_s, self.tick)
 
     def tick(self) -> None:
-        """Call each `look` function. Call `on_doubt` if Redis was silent for half the timeout."""
+        """Call each `look` function, and `on_silence` after half a timeout without a reply."""
         now = self._clock()
         if now - self._due > STALLED_S:
             self._start()  # this process was stalled: read the replies first
@@ -99,6 +99,5 @@ class HitTimeouts:
             self._start()
         else:
             self._ticking = False
-        doubtful = now - oldest >= self.timeout_s / 2 and self.circuit.last_reply_at <= oldest
-        if doubtful:
-            self.on_doubt()
+        if now - oldest >= self.timeout_s / 2 and self.circuit.last_reply_at <= oldest:
+            self.on_silence()

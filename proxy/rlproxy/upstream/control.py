@@ -91,10 +91,10 @@ class Control:
         self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
         self._connection = QueryConnection()
         self._moved = asyncio.Event()
-        self._probe = asyncio.Event()
+        self._ping_now = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
-        self._doubted = False  # the server may not be a master any more
+        self._identify_again = False  # the server may not be a master any more
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._logged = ""  # the problem that was logged last
         self._unexplained = False  # whether the connection was lost without a log line
@@ -115,13 +115,13 @@ class Control:
         self._loading.loaded = False
         self._connection.abort()
 
-    def probe(self) -> None:
-        """Send a PING now, because it is doubtful whether Redis answers."""
-        self._probe.set()
+    def ping_now(self) -> None:
+        """Send a PING now, because Redis may not answer any more."""
+        self._ping_now.set()
 
-    def doubt(self) -> None:
+    def identify_again(self) -> None:
         """Identify the server again: a hit's error shows that it is a replica."""
-        self._doubted = True
+        self._identify_again = True
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Control:
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
-        self._doubted = False
+        self._identify_again = False
         kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
         if not kind and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
@@ -318,7 +318,7 @@ class Control:
         """Load missing scripts and send PINGs, until the connection is lost."""
         lost = self._connection.lost
         while not lost.is_set():
-            await _first_of(_KEEP_S, lost, self._probe)
+            await _first_of(_KEEP_S, lost, self._ping_now)
             try:
                 await self._look()
             except OSError:
@@ -326,8 +326,8 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        if self._probe.is_set():
-            self._probe.clear()
+        if self._ping_now.is_set():
+            self._ping_now.clear()
             await self._in_time(self._connection.query(b"PING"))
         elif self._is_worth_another_try():
             self._retry_at = self._loop.time() + _PING_S
@@ -343,7 +343,7 @@ class Control:
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
-        return bool(self.problem or self._doubted) and self._loop.time() >= self._retry_at
+        return bool(self.problem or self._identify_again) and self._loop.time() >= self._retry_at
 
     def _misses_scripts(self) -> bool:
         """Return whether the scripts are to be loaded now. Refused ones wait for another try."""

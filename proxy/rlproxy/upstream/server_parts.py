@@ -49,7 +49,7 @@ class ServerParts:
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
         loading = ScriptLoading()
         self.control = Control(target, upstream, scripts, on_server, self.timeouts, loading)
-        self.timeouts.on_doubt = self.control.probe
+        self.timeouts.on_silence = self.control.ping_now
         circuit.on_open, circuit.on_close = self.opened, self.closed
         self.pool = LanePool(
             LaneContext(
@@ -71,8 +71,8 @@ class ServerParts:
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
     def opened(self) -> None:
-        """Probe the server and log that it does not answer: the circuit has opened."""
-        self.control.probe()
+        """Send a PING and log that it does not answer: the circuit has opened."""
+        self.control.ping_now()
         if self.circuit.logged and not self.control.warned:
             log.warning(
                 "redis_silent",

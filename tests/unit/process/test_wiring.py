@@ -102,11 +102,11 @@ async def test_no_password_is_logged_at_once(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages[0].startswith("protected mode: Redis' default user needs no password")
 
 
-async def test_an_outage_is_logged_and_probed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_logged_and_causes_a_ping(caplog: pytest.LogCaptureFixture) -> None:
     wiring = wired()
     circuit = wiring.context.circuit
     circuit.connect_failed(10.0, "refused")
-    assert one_server(wiring).control._probe.is_set()
+    assert one_server(wiring).control._ping_now.is_set()
     circuit.replied(12.5)
     silent, back = caplog.messages
     why = "Redis at h:1 does not answer (refused)"

@@ -15,10 +15,10 @@ class Time:
     def __init__(self, timeout_s: float) -> None:
         self.now = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.doubts: list[float] = []
+        self.silences: list[float] = []
         self.circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(self.circuit, timeout_s, lambda: self.now, self.later)
-        self.timeouts.on_doubt = lambda: self.doubts.append(self.now)
+        self.timeouts.on_silence = lambda: self.silences.append(self.now)
 
     def later(self, delay_s: float, function: Callable[[], None]) -> None:
         self.timers.append((self.now + delay_s, function))
@@ -62,24 +62,24 @@ def test_it_looks_four_times_per_timeout_or_more(timeout_s: float, every: float)
     assert looks == pytest.approx([100.0 + every, 100.0 + 2 * every])
 
 
-def test_doubt_begins_at_half_the_timeout_without_a_reply() -> None:
+def test_silence_begins_at_half_the_timeout_without_a_reply() -> None:
     time = Time(1.0)
     time.timeouts.watch(lambda _: 100.0)
     time.run(100.48)
-    assert time.doubts == []
+    assert time.silences == []
     time.run(100.56)
-    assert len(time.doubts) >= 1
+    assert len(time.silences) >= 1
     time.circuit.replied(100.55)
-    time.doubts.clear()
+    time.silences.clear()
     time.run(101.5)
-    assert time.doubts == []
+    assert time.silences == []
 
 
-def test_what_never_is_late_makes_no_doubt() -> None:
+def test_what_never_is_late_makes_no_silence() -> None:
     time = Time(1.0)
     time.timeouts.watch(lambda _: NEVER)
     time.run(110.0)
-    assert time.doubts == []
+    assert time.silences == []
 
 
 def test_after_a_stall_replies_are_read_first() -> None:

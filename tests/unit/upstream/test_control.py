@@ -234,7 +234,7 @@ async def test_a_replica_is_a_problem_until_it_is_a_master() -> None:
     await until(world.control.settled.is_set)
     assert not world.control.problem
     world.target.replies[b"HELLO"] = REPLICA_HELLO
-    world.control.doubt()
+    world.control.identify_again()
     await until(lambda: world.control.kind == "replica")
     world.target.replies[b"HELLO"] = HELLO
     world.control._retry_at = 0.0
