@@ -65,6 +65,7 @@ HOT = {
     ],
     "upstream/cluster": [
         "cluster_circuit",
+        "command_lanes",
         "command_splitter",
         "connection",
         "connection_setup",
@@ -80,7 +81,6 @@ HOT = {
         "redirects",
         "request",
         "routes",
-        "share",
         "slot_map",
         "subscriptions",
         "transaction",

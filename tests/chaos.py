@@ -307,7 +307,7 @@ async def _run(
     await world.check_counts()
     now = await asyncio.to_thread(proxy.counts_after, base, ("tasks", "Session", "Downstream"))
     for counts in (base, now):  # lanes stay open for a while
-        counts["fds but lanes"] = counts["fds"] - counts.get("SharedLane", 0)
+        counts["fds but lanes"] = counts["fds"] - counts.get("ServerLane", 0)
     for what in sorted(now):
         if what in ("fds but lanes", "tasks", "Session", "Downstream", "Waiter", "Call"):
             spare = SPARE_FDS if what == "fds but lanes" else 1

@@ -39,7 +39,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "fds": (0.05, 8),
     "tasks": (0.1, 8),
     "Session": (0.1, 8),
-    "SharedLane": (0.0, 4),
+    "ServerLane": (0.0, 4),
     "Waiter": (0.2, 10),
     "Call": (0.5, 400),
 }

@@ -23,7 +23,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.slots import S_AUTH, Slot
-from rlproxy.upstream.lane import SharedLane
+from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import LanePool
 
 from tests import harness
@@ -204,8 +204,8 @@ BREAKS = [
     "rlproxy.session.connection_state.ConnectionState.answered",
     "rlproxy.session.reply_slots.ReplySlots.answer",
     "rlproxy.session.session.Session.lane_answered",
-    "rlproxy.upstream.lane.SharedLane._connect",
-    "rlproxy.upstream.lane.SharedLane._greeted",
+    "rlproxy.upstream.lane.ServerLane._connect",
+    "rlproxy.upstream.lane.ServerLane._greeted",
     "rlproxy.upstream.lane_pool.Pool._lane",
     "rlproxy.downstream.connection.ClientConnection._connect",
     "rlproxy.upstream.control.Control._load",
@@ -280,7 +280,7 @@ def test_representations_hide_passwords() -> None:
     ):
         for text in (repr(each), str(each), f"{each}", "%s %r" % (each, each)):  # noqa: UP031
             assert SECRET not in text
-    for kind in (SharedLane, LanePool):  # these have no text representation
+    for kind in (ServerLane, LanePool):  # these have no text representation
         assert kind.__repr__ is object.__repr__
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from rlproxy.cli import main
 
 COUNTED = (
-    *("Session", "Downstream", "SharedLane", "Link", "Waiter", "Call"),
+    *("Session", "Downstream", "ServerLane", "Link", "Waiter", "Call"),
     *("Transport", "TCPTransport"),
 )
 

@@ -22,6 +22,6 @@ _INTERPRETED = [
     "session/test_waits.py",
     "upstream/cluster/test_links.py",
     "upstream/cluster/test_lanes.py",
-    "upstream/cluster/test_share.py",
+    "upstream/cluster/test_command_lanes.py",
 ]
 collect_ignore = _INTERPRETED if build.compiled() else []

@@ -34,7 +34,7 @@ from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
-from rlproxy.upstream.lane import SharedLane
+from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.server_parts import ServerParts
 
@@ -111,7 +111,7 @@ class OneServer:
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
 
-    def lanes(self) -> Sequence[SharedLane]:
+    def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
         return self.pool.lanes()
 
@@ -232,7 +232,7 @@ class ClusterUpstream:
                 )
             )
 
-    def lanes(self) -> Sequence[SharedLane]:
+    def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
         return [lane for node in self.nodes.all() for lane in node.pool.lanes()]
 

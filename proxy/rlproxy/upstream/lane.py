@@ -124,7 +124,7 @@ class LaneContext:
     clock: Callable[[], float]
 
 
-class SharedLane(PooledLane):
+class ServerLane(PooledLane):
     """The lane of one identity: a connection that is opened on demand, and again when lost."""
 
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
@@ -566,7 +566,7 @@ def _handshake(key: LaneKey, tracks: bool) -> list[bytes]:
 class _Link(asyncio.Protocol):
     """The protocol of one connection of a lane."""
 
-    def __init__(self, lane: SharedLane) -> None:
+    def __init__(self, lane: ServerLane) -> None:
         self._lane = lane
         self._transport: asyncio.BaseTransport | None = None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, PooledLane, SharedLane
+from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, PooledLane, ServerLane
 
 MAX_LANES: Final = 256
 MAX_LANES_PER_USER: Final = 32
@@ -64,16 +64,16 @@ class Pool(Generic[L]):
             lane.retire()
 
 
-class LanePool(Pool[SharedLane]):
+class LanePool(Pool[ServerLane]):
     """The lanes of one process to one server."""
 
     def __init__(self, context: LaneContext) -> None:
         super().__init__()
         context.loading.drained = self._drained
-        self.make: Callable[[LaneContext, LaneKey], SharedLane] = SharedLane
+        self.make: Callable[[LaneContext, LaneKey], ServerLane] = ServerLane
         self.context = context
 
-    def _made(self, key: LaneKey) -> SharedLane:
+    def _made(self, key: LaneKey) -> ServerLane:
         return self.make(self.context, key)
 
     def _drained(self) -> bool:

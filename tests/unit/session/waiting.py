@@ -133,7 +133,7 @@ class World:
         return [call.rule.words(SOURCE) + call.key + call.rule.tail for call in self.calls()]
 
     def lane_answers(self, *frames: bytes) -> None:
-        """The lane answers its oldest calls, as SharedLane reports them."""
+        """The lane answers its oldest calls, as ServerLane reports them."""
         touched: list[Caller] = []
         for frame in frames:
             call = self.lane.calls.pop(0)

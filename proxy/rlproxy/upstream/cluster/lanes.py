@@ -25,11 +25,11 @@ from rlproxy.resp import encoding
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.cluster.share import ClusterShare
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import HITS, LaneKey, PooledLane, settle, touch
 from rlproxy.upstream.lane_pool import Pool
@@ -391,7 +391,7 @@ class ClusterLanes(Pool[PooledLane]):
     def _made(self, key: LaneKey) -> PooledLane:
         if key.kind == HITS:
             return ClusterLane(self, key)
-        return ClusterShare(self.cluster, self.nodes, key)
+        return CommandLanes(self.cluster, self.nodes, key)
 
     def _changed(self) -> None:
         self.nodes.follow()

@@ -15,9 +15,9 @@ from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.node_lane import NodeLane, ShareLane
+from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.control import Identification
-from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, SharedLane
+from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
@@ -69,10 +69,10 @@ class Node(ServerParts):
         self.pool.make = self._make
         self.start()
 
-    def _make(self, context: LaneContext, key: LaneKey) -> SharedLane:
+    def _make(self, context: LaneContext, key: LaneKey) -> ServerLane:
         if key.kind == HITS:
             return NodeLane(context, key, self.address)
-        return ShareLane(context, key, self.address, self._cluster)
+        return NodeCommandLane(context, key, self.address, self._cluster)
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`."""

@@ -10,7 +10,7 @@ from rlproxy.ratelimit.denial_cache import MOST_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.lane import LaneContext, LaneKey, SharedLane
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 
 MAX_UNSENT: Final = 64  # ordinary commands that wait for the end of the tick
 # Errors of a node that has not run a call, which may run if it is sent again.
@@ -20,7 +20,7 @@ _NOT_RUN: Final = (
 )
 
 
-class NodeLane(SharedLane):
+class NodeLane(ServerLane):
     """The lane of one identity to one node, for hits.
 
     The lane of the cluster sets what these calls do:
@@ -63,7 +63,7 @@ class NodeLane(SharedLane):
         return True
 
     def _unfence(self, caller: Caller) -> None:
-        """See SharedLane.
+        """See ServerLane.
 
         What the client has written on another node may not have been reported yet. All refusals
         remembered before are over after MOST_S.
@@ -92,7 +92,7 @@ class NodeLane(SharedLane):
             self._denials.track(self._denials.tracks)
 
 
-class ShareLane(SharedLane):
+class NodeCommandLane(ServerLane):
     """The lane of one identity to one node, for ordinary commands.
 
     A command that the node has not run goes back to its caller, whose private connection follows

@@ -1,4 +1,4 @@
-"""share: the lane of an ordinary command in a cluster, with fed bytes and a clock handed in."""
+"""command_lanes: the lane of an ordinary command in a cluster; its bytes and its clock are fed."""
 
 from __future__ import annotations
 

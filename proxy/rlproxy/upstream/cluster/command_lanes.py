@@ -9,20 +9,20 @@ The lanes are those of each node's LanePool. No command waits here.
 from __future__ import annotations
 
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
-from rlproxy.upstream.lane import LaneKey, PooledLane, SharedLane
+from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
 
 
-class ClusterShare(PooledLane):
+class CommandLanes(PooledLane):
     """The lanes of one identity to the masters of a cluster, for reads or for writes.
 
-    It is always ready: chosen() decides about each command.
+    It is always ready, and takes no call itself: chosen() returns the lane for each command.
     """
 
     def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:
@@ -32,7 +32,7 @@ class ClusterShare(PooledLane):
         self._nodes = nodes
         self._identity = Identity(key.user, key.password, key.db)
         self._map: SlotMap = cluster.map
-        self._lanes: list[SharedLane | None] = [None] * len(self._map.shards)  # by index in the map
+        self._lanes: list[ServerLane | None] = [None] * len(self._map.shards)  # by index in the map
 
     def chosen(self, written: bytes, slot: int) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
@@ -59,7 +59,7 @@ class ClusterShare(PooledLane):
         slots = {key_slot(args[at]) for at in route.keys(args)}
         return slots.pop() if len(slots) == 1 else NO_SLOT
 
-    def _lane(self, slot: int) -> SharedLane | None:
+    def _lane(self, slot: int) -> ServerLane | None:
         """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""
         if self._map is not self._cluster.map:
             self._map = self._cluster.map
@@ -80,10 +80,3 @@ class ClusterShare(PooledLane):
             if lane is not None and (lane.retired or lane.refused):
                 self._lanes[index] = None
         return not any(self._lanes)
-
-    def submit(self, call: Call) -> bytes:
-        """Do not call it: the lane that chosen() returns takes the command."""
-        raise NotImplementedError
-
-    def wake(self) -> None:
-        """See Lane.wake(): there is nothing to do."""
