@@ -87,15 +87,15 @@ class Config:
     )
     workers: int = SERVING.fixed(
         number(1, 1, 256),
-        "processes that serve the same addresses, each with its own shared connections and "
-        "denial cache; a worker that dies is replaced",
+        "processes that serve the same addresses, each with its own lanes and denial "
+        "cache; a worker that dies is replaced",
     )
     share: bool | None = SERVING.fixed(
         AUTO,
-        "single ordinary commands (GET, SET, ...) of many clients travel on shared connections "
-        "too, in order; in front of a cluster also short pipelines. All other commands use the "
-        "client's private connection. auto: yes with redis+cluster:// and embedded:cluster, "
-        "else no",
+        "single ordinary commands (GET, SET, ...) of many clients share connections too "
+        "(command lanes), in order; in front of a cluster also short pipelines. All other "
+        "commands use the client's private connection. auto: yes with redis+cluster:// and "
+        "embedded:cluster, else no",
     )
     denial_cache: int = SERVING.fixed(
         number(65536, 0, 100_000_000),
@@ -211,8 +211,8 @@ class Config:
     )
     max_lane_hits: int = LIMITS.fixed(
         number(65536, 1, 10_000_000),
-        "unanswered hits of all clients on one shared connection; further hits use their "
-        "client's private connection",
+        "unanswered hits of all clients on one lane, a connection that clients share; further hits "
+        "use their client's private connection",
     )
     max_unread: int = LIMITS.fixed(
         number(65536, 1024, 1_073_741_824, "BYTES"),
@@ -270,7 +270,7 @@ class Config:
 
     @property
     def shares(self) -> bool:
-        """Whether ordinary commands travel on shared connections: --share, or its default."""
+        """Whether ordinary commands travel on command lanes: --share, or its default."""
         return self.upstream.clustered if self.share is None else self.share
 
 

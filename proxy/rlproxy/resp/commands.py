@@ -34,8 +34,8 @@ OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy an
 # Kinds of commands that clients send first on a connection (handshake).
 GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
 
-# Classes of commands for shared connections (--share).
-PRIVATE: Final = 0  # never on a shared connection
+# Classes of commands for command lanes (--share).
+PRIVATE: Final = 0  # never on a command lane
 SHARED_READ: Final = 1  # sent again on the private connection if its reply is large
 SHARED_WRITE: Final = 2  # its reply is always small
 
@@ -116,7 +116,7 @@ class Command:
 # Commands that leave no state on their connection and give one reply. WATCH counts as one: Redis
 # notes a hit on a watched key, whichever connection it comes by. READS change no data, WRITES
 # change data, rights or the server. With --share, those of SHARED_READS and SHARED_WRITES go by
-# shared connections: they never block and do not depend on connection state. The replies of
+# command lanes: they never block and do not depend on connection state. The replies of
 # SHARED_WRITES are small. A command of SHARED_READS with a large reply is sent again on the private
 # connection.
 SHARED_READS: Final = b"""

@@ -34,7 +34,7 @@ def not_covered(name: bytes) -> bytes:
     """Return the error for a WAIT or WAITAOF (`name`) whose number might be too high."""
     return r.error(
         f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
-        "shared connection of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
+        "lane of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
         "with --share, send WAIT 0 0 before the first write, too; on a Redis Cluster only hits on "
         "keys of one slot can be covered"
     )

@@ -1,4 +1,4 @@
-"""Ordinary commands on shared connections (--share) to a cluster: each on the lane to its master.
+"""Command lanes (--share) to a cluster: each ordinary command takes the lane to its master.
 
     chosen() ──slot of the keys──> the lane of the identity to the slot's master
            └── no key, several slots, a lane that is not ready ──> the client's private connection
