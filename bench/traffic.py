@@ -108,13 +108,13 @@ def run(client: Client, options: str) -> Run:
     client.ask(b"FLUSHALL")
     client.ask(b"SCRIPT", b"LOAD", rule.script.source)
     sha = rule.script.sha
-    hit, look = rule.limiter.final(), rule.limiter.look()
+    hit, peek = rule.limiter.copy(1), rule.limiter.peek()
     calls: list[Words] = []
     kinds: list[tuple[int, bool]] = []
     for at_us in sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC}):
         wanted = (False, True, False) if at_us in TRAFFIC else (False,)
         for is_hit in wanted:
-            calls.append(_call(sha, hit if is_hit else look, is_hit and rule.shapes, at_us))
+            calls.append(_call(sha, hit if is_hit else peek, is_hit and rule.shapes, at_us))
             calls.append((b"PERSIST", b"k"))  # the key's TTL counts by Redis' real clock
             kinds.append((at_us, is_hit))
     replies = cast("list[list[int]]", client.ask_all(calls)[::2])

@@ -148,7 +148,7 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
     assert not (rule.reads and rule.takes)
     variants = [rule]
     if rule.takes:
-        variants += [rule.look(), rule.attempt(), rule.final(), rule.attempt().look()]
+        variants += [rule.peek(), rule.attempt(), rule.in_microseconds(), rule.attempt().peek()]
     for variant in variants:
         _call(variant, args[0])
 

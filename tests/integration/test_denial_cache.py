@@ -718,7 +718,7 @@ def rule_of(words: Words) -> Rule:
 
 def look(direct: Raw, words: Words) -> list[int]:
     """The answer the server itself would give to the hit `words`; times in microseconds."""
-    peek_rule = rule_of(words).look()
+    peek_rule = rule_of(words).peek()
     assert peek_rule.script is not None and peek_rule.limiter is not None
     source = (
         peek_rule.script.source + b" "

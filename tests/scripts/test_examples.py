@@ -19,7 +19,7 @@ def send(client: redis.Redis, seconds: float, command: str) -> list[int]:
     words = command.encode().split()
     rule = GRAMMAR.rule(b"", words[0], words[1:])
     if rule.waits:
-        rule = rule.final()
+        rule = rule.in_microseconds()
     assert rule.error == b"" and rule.limiter is not None
     argv = rule.tail.split(b"\r\n")[1::2]
     call = Caller(client, rule.limiter.algorithm.name.decode())

@@ -191,21 +191,17 @@ class Limiter:
         made.limits = self.limits
         return made
 
-    def final(self) -> Limiter:
-        """Return a copy whose reply is in microseconds."""
-        return self.copy(1)
-
     def attempt(self) -> Limiter:
         """Return a copy without STRICT and PENALTY, so that a refusal writes nothing.
 
         Its reply is in microseconds.
         """
-        made = self.final()
+        made = self.copy(1)
         made.strict = False
         made.penalty_us = 0
         return made
 
-    def look(self) -> Limiter:
+    def peek(self) -> Limiter:
         """Return a copy in PEEK mode, which writes nothing. Its reply is in microseconds."""
         made = self.attempt()
         made.mode = PEEK

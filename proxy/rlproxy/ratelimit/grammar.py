@@ -119,9 +119,9 @@ class Rule:
     __slots__ = (
         "_attempt",
         "_by_sha",
-        "_final",
+        "_in_microseconds",
         "_label",
-        "_look",
+        "_peek",
         "denies",
         "error",
         "frees",
@@ -155,9 +155,9 @@ class Rule:
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
         self._by_sha = b""  # cached words(LOADED)
         self._label = b""  # cached label()
-        self._look: Rule | None = None
+        self._peek: Rule | None = None
         self._attempt: Rule | None = None
-        self._final: Rule | None = None
+        self._in_microseconds: Rule | None = None
 
     def words(self, way: int) -> bytes:
         """Return the request up to the key.
@@ -179,11 +179,11 @@ class Rule:
             self._label = rule_text(self.limiter)
         return self._label
 
-    def look(self) -> Rule:
+    def peek(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
-        if self._look is None:
-            self._look = self._variant(Limiter.look, False)
-        return self._look
+        if self._peek is None:
+            self._peek = self._variant(Limiter.peek, False)
+        return self._peek
 
     def attempt(self) -> Rule:
         """Return the same hit without STRICT and PENALTY, so that a refusal writes nothing.
@@ -195,11 +195,11 @@ class Rule:
             self._attempt = self._variant(Limiter.attempt, self.shapes)
         return self._attempt
 
-    def final(self) -> Rule:
+    def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
-        if self._final is None:
-            self._final = self._variant(Limiter.final, self.shapes)
-        return self._final
+        if self._in_microseconds is None:
+            self._in_microseconds = self._variant(lambda limiter: limiter.copy(1), self.shapes)
+        return self._in_microseconds
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""

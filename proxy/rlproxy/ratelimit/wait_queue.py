@@ -5,7 +5,7 @@
     queue of key: [head, ..., ...]       └───refused──> sleep for its retry_after, attempt again
                                 others: sleep until they are the head, or their deadline has passed
 
-A hit behind the head sends one look when it joins and one at its deadline. Only the head attempts:
+A hit behind the head sends one peek when it joins and one at its deadline. Only the head attempts:
 when its retry_after is over, when quota was given back, and every LONGEST_PAUSE_S at the latest.
 While a refused hit waits on a key, hits without WAIT on that key are refused with the time that the
 head still needs. Without that rule, a stream of them would starve the head. Attempts carry neither
@@ -31,7 +31,7 @@ from rlproxy.ratelimit.outcomes import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, W
 from rlproxy.resp import encoding
 
 # Least time from the head's latest request to an early attempt, in seconds. Early attempts happen
-# when another hit's look finds room. Also the pause after a refusal without a retry_after.
+# when another hit's peek finds room. Also the pause after a refusal without a retry_after.
 WAKE_S: Final = 0.1
 # Longest time from the head's latest request to its next attempt, in seconds.
 LONGEST_PAUSE_S: Final = 30.0
@@ -41,8 +41,8 @@ MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect f
 # The states of a waiter: the request under way, or none.
 _SLEEPING: Final = 0  # no request under way
 _ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
-_LOOK: Final = 2  # a look when joining behind the head: can the hit be admitted in time?
-_LAST_LOOK: Final = 3  # a look at the deadline, behind the head: the numbers of the refusal
+_PEEK: Final = 2  # a peek when joining behind the head: can the hit be admitted in time?
+_LAST_PEEK: Final = 3  # a peek at the deadline, behind the head: the numbers of the refusal
 _FINAL: Final = 4  # the hit with all its options: admitted or refused for good
 _HELD: Final = 5  # admitted; its reply is due later
 _GONE: Final = 6  # has left its queue
@@ -121,7 +121,7 @@ class Waiter:
         if shapes or self._waiting.is_head(self):
             self._put(_ATTEMPT)
         else:
-            self._put(_LOOK)
+            self._put(_PEEK)
 
     def answered(self, frame: bytes) -> None:
         """Process Redis' reply to the request under way.
@@ -131,8 +131,8 @@ class Waiter:
         does = self._does
         if does == _GONE:
             return
-        if frame == encoding.LOST and does in (_LOOK, _LAST_LOOK):
-            self._put(does)  # a look may be sent twice
+        if frame == encoding.LOST and does in (_PEEK, _LAST_PEEK):
+            self._put(does)  # a peek may be sent twice
             return
         self._does = _SLEEPING
         found = encoding.integers(frame)
@@ -143,8 +143,8 @@ class Waiter:
         self._first = False
         if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
             self._settled(found)
-        elif does == _LAST_LOOK:
-            self._last_looked(found)
+        elif does == _LAST_PEEK:
+            self._last_peeked(found)
         elif hopeless:
             self._refuse(found)
         else:
@@ -212,16 +212,16 @@ class Waiter:
         if does == _ATTEMPT:
             self._send(self._rule.attempt())
         elif does == _FINAL:
-            self._send(self._rule.final())
+            self._send(self._rule.in_microseconds())
         else:
-            self._send(self._rule.look())
+            self._send(self._rule.peek())
 
     def _go_on(self) -> None:
         """Send the request that is due, or sleep until one is."""
         now = self._waiting.clock()
         head = self._waiting.is_head(self)
         if now >= self._deadline:
-            self._put(_FINAL if head else _LAST_LOOK)
+            self._put(_FINAL if head else _LAST_PEEK)
         elif head and now >= min(self.due, self.sent_at + LONGEST_PAUSE_S):
             self._put(_ATTEMPT)
         else:
@@ -260,12 +260,12 @@ class Waiter:
         else:
             self.leave(encoding.rounded(found, self._limiter.unit_us))
 
-    def _last_looked(self, found: list[int]) -> None:
+    def _last_peeked(self, found: list[int]) -> None:
         if found[0] == 1:
             found[3] = max(found[3], self._waiting.needs_us(self.where))
             self._refuse(found)
         elif self._waiting.is_head(self):
-            self._put(_FINAL)  # the hits before it left during the look
+            self._put(_FINAL)  # the hits before it left during the peek
         else:
             self.leave(self._waiting.overtaking(self.where, self._rule, found))
 
@@ -393,8 +393,8 @@ class WaitQueues:
     def overtaking(self, where: Where, rule: Rule, found: list[int]) -> bytes:
         """Return the refusal of a hit that would overtake the queue.
 
-        Wakes the head if the look found room, at most every WAKE_S.
-        found: the script's reply to a look at the hit, times in microseconds.
+        Wakes the head if the peek found room, at most every WAKE_S.
+        found: the script's reply to a peek at the hit, times in microseconds.
         """
         limiter = rule.limiter
         assert limiter is not None
@@ -402,7 +402,7 @@ class WaitQueues:
         retry_us = -1 if never else max(found[3], self.needs_us(where))
         head = self._head(where)
         if found[0] == 0 and head is not None and self.clock() >= head.sent_at + WAKE_S:
-            head.woken()  # the look found room, so the head's retry_after may be stale
+            head.woken()  # the peek found room, so the head's retry_after may be stale
         return encoding.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------

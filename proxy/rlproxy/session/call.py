@@ -58,7 +58,7 @@ class Call:
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.returned = False  # its lane has given it back: it goes to the private connection
         self.late = False  # its client has a reply already
-        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` looks
+        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` peeks
         self._slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
         self.redirects: int = 0  # how often a node of a cluster could not run it

@@ -1,4 +1,4 @@
-"""Hits on a key for which others wait: each is sent as a look, and overtakes none. No I/O."""
+"""Hits on a key for which others wait: each is sent as a peek, and overtakes none. No I/O."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def next_call(
 
 
 def fall_in(call: Call, waiting: WaitQueues, db: int) -> None:
-    """Reduce a hit to a look if others wait on its key, so that it does not overtake them."""
+    """Reduce a hit to a peek if others wait on its key, so that it does not overtake them."""
     if waiting.blocks((db, call.key)):
         call.behind = call.rule
-        call.rule = call.rule.look()  # counted as the hit
+        call.rule = call.rule.peek()  # counted as the hit
 
 
 def concerns(call: Call, waiting: WaitQueues) -> bool:

@@ -226,7 +226,7 @@ class ServerLane(PooledLane):
             rule = call.rule
             if call.expects_ok:
                 if call.opens:
-                    rule = rule.final()
+                    rule = rule.in_microseconds()
                     out.append(_CACHING)
                 else:
                     out.append(_ASKING)

@@ -361,12 +361,12 @@ def test_variants_of_a_limiter(algo: str) -> None:
     same = {name for name, value in before.items() if value == plain[name]}
     assert same == {"algorithm", "mode", "unit_us"}
     gentle = {"strict": False, "penalty_us": 0}
-    assert fields(made.final()) == {**before, "unit_us": 1}
+    assert fields(made.copy(1)) == {**before, "unit_us": 1}
     assert fields(made.attempt()) == {**before, "unit_us": 1, **gentle}
-    assert fields(made.look()) == {**before, "unit_us": 1, **gentle, "mode": PEEK}
+    assert fields(made.peek()) == {**before, "unit_us": 1, **gentle, "mode": PEEK}
     assert fields(made) == before
     for made.mode in (PEEK, REFUND):
-        assert made.attempt().mode == made.final().mode == made.mode
+        assert made.attempt().mode == made.copy(1).mode == made.mode
 
 
 def test_only_variants_are_answered_in_microseconds() -> None:
@@ -376,5 +376,5 @@ def test_only_variants_are_answered_in_microseconds() -> None:
     assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
     made.penalty_us = 9 * SECOND
     assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
-    assert joined_argv(made.final(), True) == "10|6000000|1|0|1|9000000 5000000"
-    assert joined_argv(made.look()) == "10|6000000|1|0|1|peek"
+    assert joined_argv(made.copy(1), True) == "10|6000000|1|0|1|9000000 5000000"
+    assert joined_argv(made.peek()) == "10|6000000|1|0|1|peek"

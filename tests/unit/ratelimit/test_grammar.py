@@ -970,21 +970,21 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "look", "attempt", "final"), VARIANTS)
-def test_variants_of_a_waiting_hit(text: str, look: str, attempt: str, final: str) -> None:
+@pytest.mark.parametrize(("text", "peek", "attempt", "final"), VARIANTS)
+def test_variants_of_a_waiting_hit(text: str, peek: str, attempt: str, final: str) -> None:
     rule = parse(text)
     before = joined_argv(rule)
-    assert joined_argv(rule.look()) == look
+    assert joined_argv(rule.peek()) == peek
     assert joined_argv(rule.attempt()) == attempt
-    assert joined_argv(rule.final()) == final
+    assert joined_argv(rule.in_microseconds()) == final
     assert joined_argv(rule) == before
-    for made in (rule.look, rule.attempt, rule.final):
+    for made in (rule.peek, rule.attempt, rule.in_microseconds):
         assert made() is made()  # created once
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
-    look_rule = rule.look()
-    assert look_rule.reads
-    assert not rule.attempt().reads and not rule.final().reads
+    peek_rule = rule.peek()
+    assert peek_rule.reads
+    assert not rule.attempt().reads and not rule.in_microseconds().reads
 
 
 FLAGS = [
@@ -1109,7 +1109,7 @@ def test_a_policy_is_the_written_out_rule(
     assert {"tail", "denies", "unit_us"} <= set(fields)
     for field in set(fields) - {"limiter", "row"}:
         assert getattr(one, field) == getattr(other, field), field
-    for variant in (Rule.look, Rule.attempt, Rule.final) if one.waits else (Rule.look,):
+    for variant in (Rule.peek, Rule.attempt, Rule.in_microseconds) if one.waits else (Rule.peek,):
         assert variant(one).tail == variant(other).tail
     assert one.limiter is not None
     assert other.limiter is not None

@@ -49,13 +49,13 @@ def test_throttle_is_shown_as_gcra() -> None:
 def test_a_policy_is_shown_by_its_name() -> None:
     GRAMMAR.use({b"login": Policy(b"login", b"5 60", False)})
     rule = parsed(b"POLICY login COST 2")
-    assert rule.label() == b"login"
-    assert rule.look().label() == rule.attempt().label() == rule.final().label() == b"login"
+    for each in (rule, rule.peek(), rule.attempt(), rule.in_microseconds()):
+        assert each.label() == b"login"
 
 
 def test_the_calls_of_a_waiting_hit_have_its_text() -> None:
     rule = parsed(b"5 60 STRICT WAIT 2")
-    assert rule.look().label() == rule.attempt().label() == rule.label() == b"5 60 STRICT WAIT 2"
+    assert rule.peek().label() == rule.attempt().label() == rule.label() == b"5 60 STRICT WAIT 2"
 
 
 TIMES = st.integers(1000, 10**12)

@@ -149,15 +149,16 @@ class Client:
 
     def _call(self, asked: Rule) -> None:
         assert not self.call, "one question at a time"
-        for name in ("look", "attempt", "final"):
-            if asked is getattr(self.rule, name)():
+        ways = {"peek": Rule.peek, "attempt": Rule.attempt, "final": Rule.in_microseconds}
+        for name, way in ways.items():
+            if asked is way(self.rule):
                 self.call = name
         limiter, whole = asked.limiter, self.rule.limiter
         assert limiter is not None and whole is not None
         if not self.call:  # a shaped hit that has waited
             assert limiter.wait_us <= whole.wait_us
             self.left_us = limiter.wait_us
-            self.call = "look" if asked.reads else "final" if limiter.penalty_us else "attempt"
+            self.call = "peek" if asked.reads else "final" if limiter.penalty_us else "attempt"
         assert limiter.unit_us == 1
         self.calls.append(self.call)
 
@@ -297,12 +298,12 @@ def test_unsent_call_is_repeated() -> None:
     one.answer(refused(3_000_000))
     two = bench.wait("10 1 WAIT 1")
     two.lose()
-    assert two.calls == ["look"] * 2
+    assert two.calls == ["peek"] * 2
     two.answer(refused(1_000_000))
     bench.clock.advance(1)
-    assert two.calls == ["look"] * 3  # its last call
+    assert two.calls == ["peek"] * 3  # its last call
     two.lose()
-    assert two.calls == ["look"] * 4
+    assert two.calls == ["peek"] * 4
     two.answer(refused(3_000_000))
     assert reply(two) == [1, 10, 0, 3, 9]
     bench.clock.advance(2)
@@ -359,10 +360,10 @@ def test_late_timer_overtakes_no_client() -> None:
     bench.clock.now += 100
     bench.clock.advance(0)
     assert one.call == "final"
-    assert two.call == "look"
+    assert two.call == "peek"
     one.answer(ADMITTED)
     two.answer(ADMITTED)  # it is the head by now, so no client is overtaken
-    assert two.calls == ["look", "look", "final"]
+    assert two.calls == ["peek", "peek", "final"]
     two.answer(ADMITTED)
     assert reply(one)[0] == reply(two)[0] == 0
     assert bench.assert_empty()
@@ -376,11 +377,11 @@ def test_only_the_final_refusal_is_recorded(mark: str) -> None:
     bench = Bench()
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     made = one.rule
-    for asked in (made.attempt(), made.look()):
+    for asked in (made.attempt(), made.peek()):
         assert asked.limiter is not None
         assert not asked.limiter.strict
         assert not asked.limiter.penalty_us
-    final = made.final().limiter
+    final = made.in_microseconds().limiter
     assert final is not None
     assert (final.strict, final.penalty_us > 0) == ("STRICT" in mark, "PENALTY" in mark)
     one.answer(refused(4_000_000))
@@ -398,7 +399,7 @@ def test_immediate_refusal_is_recorded(mark: str) -> None:
     bench = Bench()
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     two = bench.wait(f"10 1 WAIT 5 {mark}")
-    for client, first in ((one, "attempt"), (two, "look")):
+    for client, first in ((one, "attempt"), (two, "peek")):
         client.answer(refused(6_000_000))
         assert client.calls == [first, "final"]
         client.answer(refused(7_500_000))
@@ -414,7 +415,7 @@ def test_hit_that_would_only_overtake_is_not_recorded() -> None:
     assert two.replies == []
     bench.clock.advance(2)
     two.answer(script_reply(0, 10, 4, -1, 3_000_000))
-    assert two.calls == ["look", "look"]
+    assert two.calls == ["peek", "peek"]
     assert reply(two) == [1, 10, 0, 6, 3]  # the time that the first one still needs
     assert one.replies == []
 
@@ -428,7 +429,7 @@ def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
     one.answer(refused(9_500_000))
     two.answer(refused(1_000_000))
     bench.clock.advance(1.5)
-    assert two.call == "look"
+    assert two.call == "peek"
     two.answer(refused(500_000, 7_000_001))
     assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, this one 0.5
     assert bench.waiting.count == 1
@@ -440,7 +441,7 @@ def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     one.answer(refused(8_000_000))
     two.answer(refused(1_000_000))
     bench.clock.advance(2)
-    assert two.call == "look"
+    assert two.call == "peek"
     one.waiter.cancel()
     two.answer(refused(1_000_000))
     assert reply(two) == [1, 10, 0, 1, 9]
@@ -479,7 +480,7 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
     one.answer(refused(999_999))
     assert reply(one) == [1, 10, 0, 1, 9]
     two.answer(refused(1_000_000))
-    assert two.call in ("look", "final")
+    assert two.call in ("peek", "final")
     two.answer(refused(999_999))
     assert reply(two) == [1, 10, 0, 1, 9]
     assert bench.assert_empty()
@@ -496,7 +497,7 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "looked", "expected"),
+    ("text", "peeked", "expected"),
     [
         ("10 9", [0, 10, 3, -1, 4_000_000], [1, 10, 0, 3, 4]),  # it would be admitted
         ("10 9 MS", [0, 10, 3, -1, 4_000_001], [1, 10, 0, 2500, 4001]),
@@ -507,17 +508,17 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
         ("10 9 MS", [1, 10, 0, 2_500_001, 1], [1, 10, 0, 2501, 1]),
     ],
 )
-def test_overtaking_hit_is_refused(text: str, looked: list[int], expected: list[int]) -> None:
+def test_overtaking_hit_is_refused(text: str, peeked: list[int], expected: list[int]) -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(2_500_000))
-    assert integers(bench.waiting.overtaking(KEY, rule(text), looked)) == expected
+    assert integers(bench.waiting.overtaking(KEY, rule(text), peeked)) == expected
 
 
 def test_hit_after_the_head_has_left_is_not_refused() -> None:
     bench = Bench()
-    looked = [0, 10, 3, -1, 4_000_000]
-    assert integers(bench.waiting.overtaking(KEY, rule("10 9"), looked)) == [1, 10, 0, 1, 4]
+    peeked = [0, 10, 3, -1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, rule("10 9"), peeked)) == [1, 10, 0, 1, 4]
 
 
 def test_heads_remaining_time_is_never_reported_as_zero() -> None:
@@ -567,7 +568,7 @@ def test_refund_wakes_the_head() -> None:
     assert len(bench.clock.live()) == 2
     bench.waiting.freed(KEY)
     one.answer(ADMITTED)
-    assert two.calls == ["look", "attempt"]
+    assert two.calls == ["peek", "attempt"]
     two.answer(ADMITTED)
     assert bench.assert_empty()
 
@@ -678,7 +679,7 @@ def test_head_calls_again_at_intervals() -> None:
     bench.clock.advance(1)
     other.answer(ADMITTED)
     assert head.calls == ["attempt"] * 5
-    assert other.calls == ["look"] + ["attempt"] * 2
+    assert other.calls == ["peek"] + ["attempt"] * 2
     assert bench.assert_empty()
 
 
@@ -813,7 +814,7 @@ def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
     for client in clients:
         client.answer(penalised(1_000_000))
     clients.append(bench.wait(SHAPED))  # behind those that wait
-    assert clients[2].call == "look"
+    assert clients[2].call == "peek"
     clients[2].answer(refused(1_000_000))
     bench.clock.advance(1)
     for number, client in enumerate(clients):
@@ -859,10 +860,10 @@ def test_drain_refuses_waiting_hits() -> None:
     held = bench.wait(SHAPED, other)
     held.answer(script_reply(0, 10, 5, -1, 100_000, 1_000_000))
     bench.waiting.drain()
-    assert [each.call for each in bench.clients] == ["final", "look", "look", ""]
+    assert [each.call for each in bench.clients] == ["final", "peek", "peek", ""]
     assert head.flush_all() and second.flush_all()
     third.answer(refused(3_000_000))  # the reply to its earlier call
-    assert third.call == "look"
+    assert third.call == "peek"
     third.answer(refused(3_000_000))
     assert third.call == "final"
     third.answer(refused(3_000_000))
@@ -1024,7 +1025,7 @@ class Simulation:
                 assert found[0] == 1 and found[2] == 0 and (found[3] > 0 or found[3] == -1)
             visitor.replies.append(found)
 
-        self._run(visitor, made.look() if behind else made, answered)
+        self._run(visitor, made.peek() if behind else made, answered)
 
     def _wait(self, visitor: Visitor) -> None:
         busy = False

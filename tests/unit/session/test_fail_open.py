@@ -263,12 +263,12 @@ def test_a_silent_connection_is_reported_once() -> None:
 
 
 def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
-    """A hit that must not overtake is answered as the hit that it is, not as its look."""
+    """A hit that must not overtake is answered as the hit that it is, not as its peek."""
     failing = Failing("allow")
     call = call_of(failing.caller)
     row = call.row
     call.behind = call.rule
-    call.rule = call.rule.look()
+    call.rule = call.rule.peek()
     call.reply = failing.context.failure.reply(call, ERROR, "lost")
     assert call.reply == ADMITS
     assert call.row == NO_ROW

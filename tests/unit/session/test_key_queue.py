@@ -13,7 +13,7 @@ from tests.unit.ratelimit.test_wait_queue import Clock, script_reply
 from tests.unit.session.parts import call_of, rule
 
 KEY = b"$1\r\nk\r\n"
-ROOM = script_reply(0, 10, 4, -1, 1_000_000)  # a look that found room
+ROOM = script_reply(0, 10, 4, -1, 1_000_000)  # a peek that found room
 FULL = script_reply(1, 10, 0, 2_500_000, 9_000_000)
 
 
@@ -50,7 +50,7 @@ def reset_of(caller: Caller, key: bytes = KEY) -> Call:
 
 
 @pytest.mark.parametrize(
-    ("refused", "key", "db", "looks"),
+    ("refused", "key", "db", "peeks"),
     [
         (True, b"k", 0, True),
         (True, b"other", 0, False),
@@ -58,17 +58,17 @@ def reset_of(caller: Caller, key: bytes = KEY) -> Call:
         (False, b"k", 0, False),  # Redis has not refused the waiting hit
     ],
 )
-def test_a_hit_behind_a_refused_one_of_its_key_looks(
-    refused: bool, key: bytes, db: int, looks: bool
+def test_a_hit_behind_a_refused_one_of_its_key_peeks(
+    refused: bool, key: bytes, db: int, peeks: bool
 ) -> None:
     queue = Queue(refused)
     call = call_of(Caller(), key)
     before = call.rule
     key_queue.fall_in(call, queue.waiting, db)
-    assert key_queue.concerns(call, queue.waiting) == looks
-    if looks:
+    assert key_queue.concerns(call, queue.waiting) == peeks
+    if peeks:
         assert call.behind is before
-        assert call.rule is before.look()
+        assert call.rule is before.peek()
         assert not call.rule.takes
     else:
         assert call.behind is None
@@ -89,13 +89,13 @@ def behind(queue: Queue) -> Call:
     return call
 
 
-def test_a_look_with_room_is_refused_with_the_time_of_those_before_it() -> None:
+def test_a_peek_with_room_is_refused_with_the_time_of_those_before_it() -> None:
     queue = Queue()
     reply = key_queue.edited(behind(queue), ROOM, queue.waiting, 0)
     assert r.integers(reply) == [1, 10, 0, 5, 1]
 
 
-def test_a_look_without_room_is_refused_with_the_longer_time() -> None:
+def test_a_peek_without_room_is_refused_with_the_longer_time() -> None:
     queue = Queue()
     long = script_reply(1, 10, 0, 30_000_000, 9_000_000)
     assert r.integers(key_queue.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5

@@ -275,7 +275,7 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
+def test_a_hit_that_must_not_overtake_peeks_only_where_its_reply_can_be_edited(
     counted: bool,
 ) -> None:
     parts = Parts()
@@ -284,7 +284,7 @@ def test_a_hit_that_must_not_overtake_looks_only_where_its_reply_can_be_edited(
         parts.private.state.lower(RAW)
     call = call_of(parts.caller)
     hit = call.behind = call.rule
-    call.rule = hit.look()
+    call.rule = hit.peek()
     parts.private.hit(call)
     assert (call.rule is hit) == (not counted)
     assert (call.behind is None) == (not counted)

@@ -21,7 +21,7 @@ from tests.unit.session.waiting import (
     Client,
     World,
     attempt,
-    look,
+    peek,
 )
 
 # -- alone -----------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_however_it_is_written(written: bytes, piecemeal: bool) -> None:
     other = world.probed()
     pieces = [written[at : at + 1] for at in range(len(written))] if piecemeal else [written]
     assert other.send(*pieces) == b""
-    assert world.on_lanes() == [look()]  # in the same queue, behind the other
+    assert world.on_lanes() == [peek()]  # in the same queue, behind the other
     world.lane_answers(LATER)
     client.vanishes()
     assert world.on_lanes() == [attempt()]

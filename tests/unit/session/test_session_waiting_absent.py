@@ -29,7 +29,7 @@ from tests.unit.session.waiting import (
     World,
     absent,
     attempt,
-    look,
+    peek,
 )
 
 
@@ -150,6 +150,6 @@ def test_too_many_wait_already() -> None:
     assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
     others.pop().cancel()
     blocking = world.waits()
-    assert client.send(WAITING + PING) == look() + PING  # it doesn't overtake either
+    assert client.send(WAITING + PING) == peek() + PING  # it doesn't overtake either
     assert client.answer(LATER + PONG) == r.five(1, 10, 0, 2, 9) + PONG
     blocking.vanishes()

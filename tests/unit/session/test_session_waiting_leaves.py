@@ -26,7 +26,7 @@ from tests.unit.session.waiting import (
     World,
     attempt,
     final,
-    look,
+    peek,
 )
 
 
@@ -160,9 +160,9 @@ def test_the_lane_is_lost_with_questions_of_many() -> None:
         client.send(WAITING)
     assert len(world.calls()) == 4
     world.lane_lost(sent=2)
-    # an attempt may have been counted; a look, sent or not, is asked again
+    # an attempt may have been counted; a peek, sent or not, is asked again
     assert [client.down() for client in clients] == [r.LOST, b"", b"", b""]
-    assert [client.up() for client in clients] == [b"", look(), look(), look()]
+    assert [client.up() for client in clients] == [b"", peek(), peek(), peek()]
     clients[1].answer(LATER)
     assert clients[1].up() == attempt()
     assert clients[1].answer(ADMITTED) == ADMITTED_REPLY
@@ -179,9 +179,9 @@ def test_an_unauthenticated_hit_does_not_wait() -> None:
     world = World()
     head = world.waits()
     one = world.client()
-    assert one.send(WAITING) == look()
+    assert one.send(WAITING) == peek()
     assert one.answer(NOAUTH) == NOAUTH
-    assert one.send(HIT) == look(HIT_RULE)  # it was no probe
+    assert one.send(HIT) == peek(HIT_RULE)  # it was no probe
     assert one.answer(NOAUTH) == NOAUTH
     assert head.down() == b""
     assert world.waiting.count == 1

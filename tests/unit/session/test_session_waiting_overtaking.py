@@ -22,16 +22,16 @@ from tests.unit.session.waiting import (
     HIT,
     HIT_RULE,
     LATER,
-    LOOKED,
     MULTI,
     NIL,
     OK,
+    PEEKED,
     QUEUED,
     WAITING,
     World,
     absent,
     attempt,
-    look,
+    peek,
 )
 
 # -- hits without WAIT ----------------------------------------------------------------------------
@@ -42,8 +42,8 @@ def test_a_hit_does_not_overtake_by_lane() -> None:
     waits = world.waits()
     client = world.probed()
     assert client.send(HIT + bulks(b"RL.HIT", b"other", b"10", b"60")) == b""
-    assert world.on_lanes() == [look(HIT_RULE), absent(HIT_RULE, b"other")]
-    world.lane_answers(LOOKED, FIVE)
+    assert world.on_lanes() == [peek(HIT_RULE), absent(HIT_RULE, b"other")]
+    world.lane_answers(PEEKED, FIVE)
     assert client.down() == BEHIND + FIVE
     world.clock.advance(2)
     assert len(world.calls()) == 1
@@ -57,31 +57,31 @@ def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
     world = World()
     world.waits()
     client = world.client()
-    assert client.send(GET + HIT + HIT + GET) == GET + look(HIT_RULE) * 2 + GET
-    replies = NIL + LOOKED + LOOKED + NIL
+    assert client.send(GET + HIT + HIT + GET) == GET + peek(HIT_RULE) * 2 + GET
+    replies = NIL + PEEKED + PEEKED + NIL
     out = client.answer(*[replies[at : at + 1] for at in range(len(replies))])
     assert out == NIL + BEHIND * 2 + NIL
     assert client.idle()
 
 
-def test_a_hit_that_was_looked_at_while_its_lane_was_lost() -> None:
+def test_a_hit_that_was_peeked_at_while_its_lane_was_lost() -> None:
     world = World()
     world.waits()
     client = world.probed()
     client.send(HIT * 2)
     world.lane_lost(sent=1)
     assert client.down() == r.LOST
-    assert client.up() == look(HIT_RULE)
-    assert client.answer(LOOKED) == BEHIND
+    assert client.up() == peek(HIT_RULE)
+    assert client.answer(PEEKED) == BEHIND
     assert client.idle()
 
 
-def test_the_private_connection_is_lost_with_a_look_on_it() -> None:
+def test_the_private_connection_is_lost_with_a_peek_on_it() -> None:
     world = World()
     world.waits()
     client = world.client()
     client.send(HIT + WRONG_HIT + HIT)
-    client.answer(LOOKED[:9])
+    client.answer(PEEKED[:9])
     client.loses_upstream()
     assert client.session.closed
     assert b":1\r\n" not in client.down()
@@ -102,8 +102,8 @@ def test_behind_a_transaction_in_one_write_it_does_not(end: bytes, reply: bytes)
     client = world.client()
     sent = client.send(MULTI + PING + end + HIT)
     client.answer(OK + QUEUED + reply)
-    assert sent + client.up() == MULTI + PING + end + look(HIT_RULE)
-    assert client.answer(LOOKED) == BEHIND
+    assert sent + client.up() == MULTI + PING + end + peek(HIT_RULE)
+    assert client.answer(PEEKED) == BEHIND
 
 
 def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
@@ -129,8 +129,8 @@ def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
     sent = client.send(HIT + select + HIT)
     out = client.answer(FIVE + OK)
     sent += client.up()
-    assert sent == absent(HIT_RULE) + select + look(HIT_RULE)
-    assert out + client.answer(LOOKED) == FIVE + OK + BEHIND
+    assert sent == absent(HIT_RULE) + select + peek(HIT_RULE)
+    assert out + client.answer(PEEKED) == FIVE + OK + BEHIND
 
 
 def test_behind_a_select_that_failed_in_one_write() -> None:
@@ -141,8 +141,8 @@ def test_behind_a_select_that_failed_in_one_write() -> None:
     error = b"-ERR DB index is out of range\r\n"
     sent = client.send(select + HIT)
     client.answer(error)
-    assert sent + client.up() == select + look(HIT_RULE)
-    assert client.answer(LOOKED) == BEHIND
+    assert sent + client.up() == select + peek(HIT_RULE)
+    assert client.answer(PEEKED) == BEHIND
 
 
 LOOKING = [
@@ -179,7 +179,7 @@ def test_throttles_don_t_overtake(name: bytes) -> None:
     world.waits()
     client = world.client()
     client.send(bulks(name, b"k", b"9", b"10", b"60"))
-    assert client.answer(LOOKED) == BEHIND
+    assert client.answer(PEEKED) == BEHIND
 
 
 # -- what is given back ----------------------------------------------------------------------------

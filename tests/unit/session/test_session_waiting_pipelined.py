@@ -26,7 +26,7 @@ from tests.unit.session.waiting import (
     World,
     absent,
     attempt,
-    look,
+    peek,
 )
 
 
@@ -90,7 +90,7 @@ def test_behind_a_select_it_is_in_that_database() -> None:
     three = world.client()
     three.send(select)
     three.answer(OK)
-    assert three.send(WAITING) == look()  # behind the first one there
+    assert three.send(WAITING) == peek()  # behind the first one there
     assert zero.up() == b""
 
 

@@ -15,7 +15,7 @@ from tests.unit.session.waiting import (
     BEHIND,
     HIT,
     LATER,
-    LOOKED,
+    PEEKED,
     WAITING,
     World,
     attempt,
@@ -73,11 +73,11 @@ def test_half_a_push_and_then_nothing() -> None:
     assert world.waiting.count == 0
 
 
-def test_pushes_around_a_look() -> None:
+def test_pushes_around_a_peek() -> None:
     world = World()
     world.waits()
     client = world.client()
     client.send(HIT + PING)
-    stream = PUSH + LOOKED + PUSH + PONG + PUSH
+    stream = PUSH + PEEKED + PUSH + PONG + PUSH
     expected = PUSH + BEHIND + PUSH + PONG + PUSH
     assert client.answer(*[stream[at : at + 1] for at in range(len(stream))]) == expected

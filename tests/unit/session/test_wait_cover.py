@@ -74,13 +74,13 @@ def test_a_hit_by_lane_between_the_rewrite_and_the_reply_is_not_covered() -> Non
     [
         (b"10 60", FIVE, True),
         (b"10 60", b"-WRONGTYPE no\r\n", False),  # Redis gave no access to the key
-        (b"look", FIVE, False),
+        (b"peek", FIVE, False),
     ],
 )
 def test_the_key_of_a_hit_that_redis_ran_is_kept(text: bytes, reply: bytes, kept: bool) -> None:
     call = call_of(Caller(), b"new")
-    if text == b"look":
-        call.rule = call.rule.look()
+    if text == b"peek":
+        call.rule = call.rule.peek()
     cover = written()
     cover.answered(call, reply)
     assert cover.last_hit == (b"$3\r\nnew\r\n" if kept else b"$1\r\nk\r\n")

@@ -42,7 +42,7 @@ ADMITTED_REPLY = r.five(0, 10, 4, -1, 1)  # the same for a client
 LATER = refused(2_000_000)
 REFUSED_REPLY = r.five(1, 10, 0, 2, 9)
 BEHIND = r.five(1, 10, 0, 2, 4)  # for hits without WAIT: the two seconds of the first one
-LOOKED = script_reply(0, 10, 3, -1, 4_000_000)
+PEEKED = script_reply(0, 10, 3, -1, 4_000_000)
 
 
 def as_eval(asked: Rule, key: bytes = b"k") -> bytes:
@@ -54,12 +54,12 @@ def attempt(text: str = RULE, key: bytes = b"k") -> bytes:
     return as_eval(rule(text).attempt(), key)
 
 
-def look(text: str = RULE, key: bytes = b"k") -> bytes:
-    return as_eval(rule(text).look(), key)
+def peek(text: str = RULE, key: bytes = b"k") -> bytes:
+    return as_eval(rule(text).peek(), key)
 
 
 def final(text: str = RULE, key: bytes = b"k") -> bytes:
-    return as_eval(rule(text).final(), key)
+    return as_eval(rule(text).in_microseconds(), key)
 
 
 def absent(text: str = RULE, key: bytes = b"k") -> bytes:

@@ -81,7 +81,7 @@ def by_source(of: Rule, key: bytes = b"k") -> bytes:
 
 def opener(of: Rule, key: bytes = b"k") -> bytes:
     """A hit whose key Redis is to tell of, answered in microseconds."""
-    return CACHING + by_sha(of.final(), key)
+    return CACHING + by_sha(of.in_microseconds(), key)
 
 
 class Wire(asyncio.Transport):
@@ -447,7 +447,7 @@ NEVER = [
     rule(b"1", b"60", b"WAIT", b"3"),
     PEEK,
     REFUND,
-    HIT.look(),
+    HIT.peek(),
     HIT.attempt(),
 ]
 
@@ -582,7 +582,7 @@ def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
 
 def test_a_look_leaves_it(bench: Bench) -> None:
     bench.open()
-    for of in (PEEK, HIT.look()):
+    for of in (PEEK, HIT.peek()):
         for reply in (REFUSED, ADMITTED):
             assert bench.ask(reply, of) == reply
     assert bench.hit().reply
