@@ -79,7 +79,7 @@ class Waiter:
         "_waiting",
         "sent_at",
         "due",
-        "waits",
+        "blocks_others",
         "where",
     )
 
@@ -111,7 +111,7 @@ class Waiter:
         self.where = where
         self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
-        self.waits = False  # Redis has refused it or holds it: hits without WAIT must not overtake
+        self.blocks_others = False  # others must not overtake: Redis has refused it or holds it
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Waiter:
         if self._does != _GONE:
             self.leave(b"")
 
-    def last_word(self) -> bool:
+    def end_of_file(self) -> bool:
         """End the wait because the client sends no more.
 
         Returns whether the client still gets a reply: only while the first request is unanswered.
@@ -274,7 +274,7 @@ class Waiter:
         self._does = _GONE
         self._stop_timer()
         self._waiting.left(self)
-        if self.waits:
+        if self.blocks_others:
             found = encoding.integers(reply)
             how = WAIT_LEFT
             if found:
@@ -417,17 +417,17 @@ class WaitQueues:
         Not recorded for a hit that Redis answers with an error, or admits at its first attempt: it
         blocks no other hit.
         """
-        if not waiter.waits:
-            waiter.waits = True
+        if not waiter.blocks_others:
+            waiter.blocks_others = True
             self._queues[waiter.where].refused += 1
 
     def held(self, waiter: Waiter) -> None:
         """Record that the hit is admitted and its reply is due later: the next one is the head."""
         queue = self._queues[waiter.where]
         del queue.waiters[waiter]
-        queue.refused -= waiter.waits
+        queue.refused -= waiter.blocks_others
         queue.held[waiter] = None
-        waiter.waits = True
+        waiter.blocks_others = True
         self.promote(waiter.where)
 
     def left(self, waiter: Waiter) -> None:
@@ -437,7 +437,7 @@ class WaitQueues:
             del queue.held[waiter]
         else:
             del queue.waiters[waiter]
-            queue.refused -= waiter.waits
+            queue.refused -= waiter.blocks_others
         self.count -= 1
         if not queue.waiters and not queue.held:
             del self._queues[waiter.where]

@@ -54,9 +54,9 @@ class HeldHit(OwnCalls):
             waiter.cancel()
         self._parts.lanes.remove_held()
 
-    def last_word(self) -> bool:
+    def end_of_file(self) -> bool:
         """End the wait because the client sends no more. Returns whether a reply will come."""
-        return self._waiter is None or self._waiter.last_word()
+        return self._waiter is None or self._waiter.end_of_file()
 
     def late(self) -> None:
         """End the wait because Redis does not reply in time."""

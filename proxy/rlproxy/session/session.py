@@ -114,7 +114,7 @@ class Session(SessionParts):
     def receive_eof(self) -> None:
         """Take the client's end of file."""
         self.requests.eof = True
-        if self._held is not None and not self._held.last_word():
+        if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
         elif self.wait == WAIT_QUIESCENT:
             self._route()  # after the end of file, no request waits for replies

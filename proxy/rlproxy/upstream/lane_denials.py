@@ -48,10 +48,10 @@ class LaneDenials:
         call.denial = denial
         return denial
 
-    def known(self, call: Call, waits: bool) -> bytes:
+    def known(self, call: Call, earlier_unsent: bool) -> bytes:
         """Return the remembered refusal of `call`, or nothing.
 
-        waits: calls that Redis did not run are to be sent before this one.
+        earlier_unsent: calls that Redis did not run are to be sent before this one.
 
         Updates the entry of its key: a marked entry makes `call` the one that opens it.
         """
@@ -60,7 +60,7 @@ class LaneDenials:
             return b""
         now = self._cache.clock()
         if denial.state == d.OPEN:
-            if waits or call.caller.fenced or now < call.caller.trusts_at:
+            if earlier_unsent or call.caller.fenced or now < call.caller.trusts_at:
                 return b""
             known = denial.answer(now)
             if known:

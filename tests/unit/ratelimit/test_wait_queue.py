@@ -473,8 +473,8 @@ def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
 def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    assert one.waiter.last_word()
-    assert two.waiter.last_word()
+    assert one.waiter.end_of_file()
+    assert two.waiter.end_of_file()
     one.answer(refused(1_000_000))
     assert one.calls == ["attempt", "final"]
     one.answer(refused(999_999))
@@ -485,12 +485,12 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
     assert reply(two) == [1, 10, 0, 1, 9]
     assert bench.assert_empty()
     three = bench.wait("10 1 WAIT 9")
-    assert three.waiter.last_word()
+    assert three.waiter.end_of_file()
     three.answer(ADMITTED)
     assert reply(three)[0] == 0
     four = bench.wait("10 1 WAIT 9")
     four.answer(refused(1_000_000))
-    assert not four.waiter.last_word()
+    assert not four.waiter.end_of_file()
 
 
 # -- hits without WAIT -----------------------------------------------------------------------------

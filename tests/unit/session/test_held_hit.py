@@ -128,7 +128,7 @@ def test_the_end_of_file_causes_a_last_call() -> None:
     held = Held()
     held.start()
     held.reply(refused(3_000_000))
-    replies = held.hit.last_word()
+    replies = held.hit.end_of_file()
     assert replies == bool(held.lane.calls)
 
 
@@ -139,7 +139,7 @@ def test_a_cancelled_hit_gets_no_reply() -> None:
     assert held.context.waiting.count == 0
     held.reply(ADMITTED)
     assert held.got == []
-    assert held.hit.last_word()
+    assert held.hit.end_of_file()
     held.hit.cancel()
 
 
