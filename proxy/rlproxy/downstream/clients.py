@@ -15,7 +15,6 @@ from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.session.call import nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.connector import Target
 
@@ -98,7 +97,7 @@ class Clients:
         self.tasks: set[asyncio.Task[None]] = set()
         self.turned_away: set[Client] = set()  # refused clients, connections lingering
         self.draining = False
-        self.on_leave: Callable[[], None] = nothing  # called after a connection has ended
+        self.on_leave: Callable[[], None] = lambda: None  # called after a connection has ended
         context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def reconfigure(self, config: Config) -> None:

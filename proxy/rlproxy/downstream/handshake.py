@@ -19,7 +19,6 @@ from rlproxy.net.peers import Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.session.call import nothing
 
 MAX_ARRIVING: Final = 10000  # clients in their accept phase at a time; more are closed at once
 
@@ -50,7 +49,7 @@ class Handshakes:
         self.header = header
         self.timeout_s = timeout_s
         self.context = context
-        self.on_gone: Callable[[], None] = nothing  # called when one leaves without service
+        self.on_gone: Callable[[], None] = lambda: None  # called when one leaves without service
         self.throttle = throttle
         self.arriving: set[Handshake] = set()
 

@@ -15,15 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.session.call import nothing
-
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
 MOST_LOGGED: Final = 5  # outages logged per LOGGED_S, those of the control connection included
 LOGGED_S: Final = 60.0  # seconds
-
-
-def _not_reported(_open_s: float, _without: int) -> None:
-    """Do nothing, as an `on_close` that is not set."""
 
 
 class Counts:
@@ -70,9 +64,9 @@ class CircuitBreaker:
         self.why = ""
         self.last_reply_at: float = -1e9  # time of the latest reply of Redis
         self.counts = Counts()
-        self.on_open: Callable[[], None] = nothing
+        self.on_open: Callable[[], None] = lambda: None
         # arguments: seconds open, hits answered without Redis
-        self.on_close: Callable[[float, int], None] = _not_reported
+        self.on_close: Callable[[float, int], None] = lambda _open_s, _without: None
         self.logged = False  # this outage is logged
         self._logged: int = 0
         self._logged_since: float = -1e9
@@ -129,29 +123,3 @@ class CircuitBreaker:
         self.since = now
         self.why = ""
         self.on_close(out_s, self.counts.without() - self._without)
-
-
-class Backoff:
-    """Pauses between attempts, doubled each time from `first_s` to `most_s`.
-
-    Each is shortened at random by up to a half. So clients that lost the same server do not all
-    come back at once.
-    """
-
-    __slots__ = ("_first_s", "_most_s", "_next_s", "_random")
-
-    def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._next_s = first_s
-        self._random = random  # returns a number from 0 to 1
-
-    def pause_s(self) -> float:
-        """Return the next pause in seconds."""
-        pause = self._next_s
-        self._next_s = min(2 * pause, self._most_s)
-        return pause * (1.0 - self._random() / 2)
-
-    def reset(self) -> None:
-        """Start again at the first pause, after a success."""
-        self._next_s = self._first_s

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import CircuitBreaker
 
 EVERY: Final = 4  # looks per timeout; more if MOST_S is shorter
@@ -21,14 +20,6 @@ STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait 
 # Return values of a `look` function in place of a time.
 NOTHING: Final = -1.0  # no hit is unanswered: stop watching
 NEVER: Final = 1e18  # keep watching, but no hit can be late yet
-
-
-def _no_clock() -> float:
-    return 0.0
-
-
-def _no_timer(_delay_s: float, _function: Callable[[], None]) -> None:
-    return
 
 
 class HitTimeouts:
@@ -52,12 +43,12 @@ class HitTimeouts:
         self,
         circuit: CircuitBreaker,
         timeout_s: float = 0.0,
-        clock: Callable[[], float] = _no_clock,
-        later: Callable[[float, Callable[[], None]], object] = _no_timer,
+        clock: Callable[[], float] = lambda: 0.0,
+        later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _function: None,
     ) -> None:
         self.circuit = circuit
         self.timeout_s: float = timeout_s
-        self.on_silence: Callable[[], None] = nothing  # queries Redis on the control connection
+        self.on_silence: Callable[[], None] = lambda: None  # sends PINGs
         self._clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []

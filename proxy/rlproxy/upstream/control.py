@@ -23,8 +23,8 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
-from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import ScriptLoading

@@ -22,7 +22,7 @@ import hiredis
 from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
-from rlproxy.session.circuit_breaker import Backoff
+from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (

@@ -34,9 +34,9 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import NOTHING, HitTimeouts
+from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
 from rlproxy.upstream.lane_denials import LaneDenials

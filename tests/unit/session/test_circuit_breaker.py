@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.session.circuit_breaker import (
-    LOGGED_S,
-    MOST_LOGGED,
-    SETTLED_S,
-    Backoff,
-    CircuitBreaker,
-)
+from rlproxy.session.circuit_breaker import LOGGED_S, MOST_LOGGED, SETTLED_S, CircuitBreaker
 
 
 def opened(now: float = 100.0) -> CircuitBreaker:
@@ -84,12 +78,3 @@ def test_a_few_outages_a_minute_are_logged() -> None:
     circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
     assert circuit.logged
     assert [circuit.may_log(101.0 + LOGGED_S) for _ in range(MOST_LOGGED)].count(True) == 4
-
-
-def test_pauses_double_up_to_a_bound_and_are_shortened_at_random() -> None:
-    backoff = Backoff(0.05, 0.5, lambda: 0.0)
-    assert [backoff.pause_s() for _ in range(6)] == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
-    backoff.reset()
-    assert backoff.pause_s() == 0.05
-    shortest = Backoff(0.05, 0.5, lambda: 1.0)
-    assert [shortest.pause_s() for _ in range(2)] == [0.025, 0.05]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.config.urls import Address
-from rlproxy.session.circuit_breaker import Backoff
 from rlproxy.upstream.sentinel import (
     MASTER,
     NO_REPLY,
@@ -206,20 +205,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_backoff() -> None:
-    made = Backoff(0.1, 1.0, lambda: 0.0)
-    assert [made.pause_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    made.reset()
-    assert made.pause_s() == 0.1
-
-
-@given(st.floats(0, 1))
-def test_backoff_takes_a_half_off_at_most(chance: float) -> None:
-    made = Backoff(2.0, 8.0, lambda: chance)
-    assert 1.0 <= made.pause_s() <= 2.0
-    assert 2.0 <= made.pause_s() <= 4.0
 
 
 def test_a_notice_is_not_repeated() -> None:

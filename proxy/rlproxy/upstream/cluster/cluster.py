@@ -18,7 +18,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
-from rlproxy.session.circuit_breaker import Backoff
+from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes

@@ -11,7 +11,6 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
-from rlproxy.session.call import nothing
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -38,8 +37,8 @@ class NodeSettings:
     max_lane_hits: int
     counters: Counters
     counts: Counts
-    on_server: Callable[[], None] = nothing
-    on_state: Callable[[], None] = nothing
+    on_server: Callable[[], None] = lambda: None
+    on_state: Callable[[], None] = lambda: None
     timeout_s: float = 0.0
 
 

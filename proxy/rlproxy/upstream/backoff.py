@@ -1,0 +1,31 @@
+"""Backoff: the pauses between attempts to reach a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Backoff:
+    """Pauses between attempts, doubled each time from `first_s` to `most_s`.
+
+    Each is shortened at random by up to a half. So clients that lost the same server do not all
+    come back at once.
+    """
+
+    __slots__ = ("_first_s", "_most_s", "_next_s", "_random")
+
+    def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._next_s = first_s
+        self._random = random  # returns a number from 0 to 1
+
+    def pause_s(self) -> float:
+        """Return the next pause in seconds."""
+        pause = self._next_s
+        self._next_s = min(2 * pause, self._most_s)
+        return pause * (1.0 - self._random() / 2)
+
+    def reset(self) -> None:
+        """Start again at the first pause, after a success."""
+        self._next_s = self._first_s
