@@ -98,13 +98,13 @@ def clean_error(line: bytes) -> bytes:
     return line
 
 
-def refused_eval(error: bytes) -> bool | None:
-    """Return whether Redis refuses EVALSHA in `error`: False if it refuses EVAL, None if neither.
+def refused_eval(error: bytes) -> bytes:
+    """Return the command that Redis refuses in `error`: EVAL, EVALSHA, or b"" if neither.
 
     It does not know the command, or this user has no right to it.
     """
     found = _UNKNOWN.match(error) or _NO_RIGHT.match(error)
-    return None if found is None else len(found[1]) > len(b"EVAL")
+    return b"" if found is None else found[1].upper()
 
 
 def unreachable(where: str, why: str) -> bytes:

@@ -384,7 +384,7 @@ def _not_run(error: bytes) -> bool:
     """Whether Redis has not run a hit by EVALSHA that gets `error`. EVAL might run it."""
     if error.startswith(b"-NOSCRIPT "):
         return True
-    return r.refused_eval(error) is True
+    return r.refused_eval(error) == b"EVALSHA"
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:

@@ -397,10 +397,10 @@ class ServerLane(PooledLane):
             self._context.counters.noscript += 1
         else:
             refused = encoding.refused_eval(error)
-            if refused is None:
-                return False
-            self._by_source = refused  # (an error for EVAL: EVALSHA may be allowed by now)
             if not refused:
+                return False
+            self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now
+            if not self._by_source:
                 return False
         if self._denials is not None:
             self._denials.reopen(call)
