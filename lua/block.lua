@@ -1,5 +1,5 @@
 -- algo     every one: ARGV[1] names that of the limiter
--- promise  every hit of the algorithm on the key is refused until the block is over
+-- guarantee every hit of the algorithm on the key is refused until the block is over
 -- state    that of the algorithm, with the end of the block as the end of its penalty. A key without
 --          state gets an empty one: its times are 0, long ago under every rule
 -- KEYS[1]  the limiter

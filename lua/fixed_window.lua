@@ -1,5 +1,5 @@
 -- algo     FIXED
--- promise  at most max hits from the first one until window later, then a new window:
+-- guarantee at most max hits from the first one until window later, then a new window:
 --          up to twice max across an edge
 -- state    F<count>:<start, microseconds since 1970>; during a penalty then ! and the microseconds
 --          at which it ends

@@ -1,5 +1,5 @@
 -- algo     GCRA
--- promise  max hits per window, evenly refilled, in bursts of up to BURST; stores its debt as time
+-- guarantee max hits per window, evenly refilled, in bursts of up to BURST; stores its debt as time
 -- state    19-digit integer, the theoretical arrival time in nanoseconds since 1970 (redis-cell's
 --          own format); during a penalty then ! and the microseconds at which it ends
 -- KEYS[1]  the limiter

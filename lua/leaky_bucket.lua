@@ -1,5 +1,5 @@
 -- algo     LEAKY
--- promise  a bucket that drains at max per window and overflows above BURST; stores the level. With
+-- guarantee a bucket that drains at max per window and overflows above BURST; stores the level. With
 --          WAIT it shapes: hits leave evenly, each held until those before it have drained
 -- state    L<level>:<19 digits, nanoseconds since 1970>: the level in whole hits at that time;
 --          during a penalty then ! and the microseconds at which it ends

@@ -1,5 +1,5 @@
 -- algo     COUNTER
--- promise  an estimate: the hits of this window, and those of the one before weighted by its
+-- guarantee an estimate: the hits of this window, and those of the one before weighted by its
 --          overlap
 -- state    C<start, microseconds since 1970>:<hits in this window>:<hits in the one before>; during
 --          a penalty then ! and the microseconds at which it ends

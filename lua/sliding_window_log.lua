@@ -1,5 +1,5 @@
 -- algo     LOG
--- promise  never more than max hits admitted in any window, exactly
+-- guarantee never more than max hits admitted in any window, exactly
 -- state    list of 16-digit stamps, microseconds since 1970, oldest first, one per hit of cost 1;
 --          once a PENALTY began, before them: - and the 16 digits of its end
 -- KEYS[1]  the limiter

@@ -1,5 +1,5 @@
 -- algo     ZLOG
--- promise  never more than max hits admitted in any window, exactly; ZRANGE shows when they were
+-- guarantee never more than max hits admitted in any window, exactly; ZRANGE shows when they were
 -- state    sorted set, one member per hit of cost 1: score microseconds since 1970, member these 16
 --          digits, - and 6 digits that number the hits of a microsecond; once a PENALTY began,
 --          a member of - and the 16 digits of its end, with that score

@@ -1,5 +1,5 @@
 -- algo     TOKEN
--- promise  a bucket of BURST tokens, refilled continuously at max per window; stores the tokens
+-- guarantee a bucket of BURST tokens, refilled continuously at max per window; stores the tokens
 -- state    T<tokens>:<19 digits, nanoseconds since 1970>: whole tokens at that time; during a
 --          penalty, then ! and the microseconds at which it ends
 -- KEYS[1]  the limiter

@@ -140,12 +140,12 @@ class RecordingProtocol(asyncio.Protocol):
 )
 async def test_accepted_headers_set_the_client_address(header: bytes, peer: str) -> None:
     loop = asyncio.get_running_loop()
-    arrivals = Handshakes(loop, RecordingProtocol, True, 5.0, None, no_log())
-    server = await loop.create_server(lambda: arrivals.protocol(False, True), "127.0.0.1", 0)
+    handshakes = Handshakes(loop, RecordingProtocol, True, 5.0, None, no_log())
+    server = await loop.create_server(lambda: handshakes.protocol(False, True), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(header + b"PING")
     assert await asyncio.wait_for(reader.readline(), 10) == f"{peer} b'PING'\n".encode()
-    assert not arrivals.arriving
+    assert not handshakes.under_way
     writer.close()
     await writer.wait_closed()
     server.close()
@@ -167,31 +167,31 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         peers.append(peer)
         return asyncio.Protocol()
 
-    arrivals = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, no_log())
+    handshakes = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, no_log())
     for header in (LOOPBACK, VERSION_1):
-        arrival = arrivals.protocol(False, True)
-        arrival.connection_made(FromAfar())
-        arrival.data_received(header)
+        handshake = handshakes.protocol(False, True)
+        handshake.connection_made(FromAfar())
+        handshake.data_received(header)
     assert peers == [None, Peer("10.0.0.9", 40000)]
 
 
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
     loop = asyncio.get_running_loop()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    arrivals = Handshakes(loop, RecordingProtocol, True, 5.0, context, no_log())
-    assert isinstance(arrivals.protocol(False, False), RecordingProtocol)
+    handshakes = Handshakes(loop, RecordingProtocol, True, 5.0, context, no_log())
+    assert isinstance(handshakes.protocol(False, False), RecordingProtocol)
     gone: list[int] = []
-    arrivals.on_gone = lambda: gone.append(1)
-    server = await loop.create_server(lambda: arrivals.protocol(True, True), "127.0.0.1", 0)
+    handshakes.on_gone = lambda: gone.append(1)
+    server = await loop.create_server(lambda: handshakes.protocol(True, True), "127.0.0.1", 0)
     for start in (b"", VERSION_1, VERSION_1 + b"\x16"):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(start)
-        while not arrivals.arriving:
+        while not handshakes.under_way:
             await asyncio.sleep(0.001)
-        arrivals.close()
+        handshakes.close()
         with contextlib.suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
-    assert not arrivals.arriving
+    assert not handshakes.under_way
     assert len(gone) == 3
     server.close()

@@ -205,7 +205,7 @@ BREAKS = [
     "rlproxy.session.reply_slots.ReplySlots.answer",
     "rlproxy.session.session.Session.lane_answered",
     "rlproxy.upstream.lane.ServerLane._connect",
-    "rlproxy.upstream.lane.ServerLane._greeted",
+    "rlproxy.upstream.lane.ServerLane._handshake_reply",
     "rlproxy.upstream.lane_pool.Pool._lane",
     "rlproxy.downstream.connection.ClientConnection._connect",
     "rlproxy.upstream.control.Control._load",

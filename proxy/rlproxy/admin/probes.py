@@ -32,7 +32,7 @@ class Seen:
     facts: Facts = NO_FACTS
 
     def fresh(self) -> bool:
-        """Whether the worker has published within HEARD_S."""
+        """Whether the worker has published within SILENT_S."""
         return self.age_s is not None and fresh(self.age_s)
 
 

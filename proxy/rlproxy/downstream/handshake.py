@@ -20,7 +20,7 @@ from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 
-MAX_ARRIVING: Final = 10000  # clients in their accept phase at a time; more are closed at once
+MAX_HANDSHAKES: Final = 10000  # clients in their accept phase at a time; more are closed at once
 
 
 class Handshakes:
@@ -51,7 +51,7 @@ class Handshakes:
         self.context = context
         self.on_gone: Callable[[], None] = lambda: None  # called when one leaves without service
         self.throttle = throttle
-        self.arriving: set[Handshake] = set()
+        self.under_way: set[Handshake] = set()
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
         """Make the protocol of a new connection.
@@ -64,15 +64,15 @@ class Handshakes:
 
     def close(self) -> None:
         """Abort all connections that are in their accept phase."""
-        for arrival in list(self.arriving):
-            arrival.cut()
+        for handshake in list(self.under_way):
+            handshake.cut()
 
 
 class Handshake(asyncio.Protocol):
     """The protocol of one client in its accept phase. It passes the transport on at the end."""
 
-    def __init__(self, arrivals: Handshakes, header: bool, tls: bool) -> None:
-        self._arrivals = arrivals
+    def __init__(self, handshakes: Handshakes, header: bool, tls: bool) -> None:
+        self._handshakes = handshakes
         self._header = header  # whether the header is still outstanding
         self._tls = tls
         self._transport: asyncio.Transport | None = None
@@ -86,12 +86,12 @@ class Handshake(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self._seen = peer_of(transport.get_extra_info("peername"))
-        arrivals = self._arrivals
-        if len(arrivals.arriving) >= MAX_ARRIVING:
-            self._turn_away(f"{MAX_ARRIVING} others are in their handshakes")
+        handshakes = self._handshakes
+        if len(handshakes.under_way) >= MAX_HANDSHAKES:
+            self._turn_away(f"{MAX_HANDSHAKES} others are in their handshakes")
             return
-        arrivals.arriving.add(self)
-        self._timer = arrivals.loop.call_later(arrivals.timeout_s, self._late)
+        handshakes.under_way.add(self)
+        self._timer = handshakes.loop.call_later(handshakes.timeout_s, self._late)
         if not self._header:
             self._secure(b"")
 
@@ -129,16 +129,16 @@ class Handshake(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         self._done()
-        served = self._arrivals.serve(self._peer)
+        served = self._handshakes.serve(self._peer)
         transport.set_protocol(served)
         served.connection_made(transport)
         if rest:
             served.data_received(rest)
 
     def _secure(self, rest: bytes) -> None:
-        transport, context = self._transport, self._arrivals.context
+        transport, context = self._transport, self._handshakes.context
         assert transport is not None and context is not None
-        serve, peer = self._arrivals.serve, self._peer
+        serve, peer = self._handshakes.serve, self._peer
         self._stream = stream = TlsStream(lambda: serve(peer), context, self._settled)
         transport.set_protocol(stream)
         stream.connection_made(transport)
@@ -157,16 +157,16 @@ class Handshake(asyncio.Protocol):
 
     def _late(self) -> None:
         what = "PROXY header" if self._header else "TLS handshake"
-        self._turn_away(f"no {what} within {self._arrivals.timeout_s:g} s")
+        self._turn_away(f"no {what} within {self._handshakes.timeout_s:g} s")
 
     def _log_failure(self, why: str) -> None:
-        happened, client = self._arrivals.throttle.happened, str(self._seen)
+        happened, client = self._handshakes.throttle.happened, str(self._seen)
         if self._header:
             happened("clients_turned_away", TURNED_AWAY, client=client, reason=why)
         else:
             text = "{count:,} TLS handshake(s) failed: {reason}"
             happened("tls_handshakes_failed", text, client=client, reason=why)
-        self._arrivals.stats.error("handshake")
+        self._handshakes.stats.error("handshake")
 
     def _turn_away(self, why: str) -> None:
         self._log_failure(why)
@@ -186,9 +186,9 @@ class Handshake(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._arrivals.arriving.discard(self)
+        self._handshakes.under_way.discard(self)
 
     def _leave(self) -> None:
         if self._transport is not None:
             self._done()
-            self._arrivals.on_gone()
+            self._handshakes.on_gone()

@@ -13,12 +13,12 @@ from rlproxy.observability.key_prefixes import PrefixHits
 from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
-HEARD_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
+SILENT_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
 
 
 def fresh(age_s: float) -> bool:
     """Whether a worker that published `age_s` seconds ago counts as running."""
-    return abs(age_s) <= HEARD_S  # a negative age: the clock was set back since
+    return abs(age_s) <= SILENT_S  # a negative age: the clock was set back since
 
 
 @dataclass(frozen=True)

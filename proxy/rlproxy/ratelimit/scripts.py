@@ -25,7 +25,7 @@ LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
 SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see encoding.admitted()
 
-_REQUIRED: Final = ("algo", "promise", "state", "KEYS[1]", "returns", "cost")
+_REQUIRED: Final = ("algo", "guarantee", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
 _CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")

@@ -32,7 +32,7 @@ INTROSPECT: Final = 16  # COMMAND: stateless, but the RL commands are added to i
 OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
 
 # Kinds of commands that clients send first on a connection (handshake).
-GREETS: Final = (AUTH, HELLO, SELECT, CLIENT)
+HANDSHAKE: Final = (AUTH, HELLO, SELECT, CLIENT)
 
 # Classes of commands for command lanes (--share).
 PRIVATE: Final = 0  # never on a command lane

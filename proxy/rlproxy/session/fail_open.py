@@ -154,7 +154,7 @@ class FailOpen(SessionPart):
         private, requests, context = self._private, self._requests, self._context
         if private.status not in (NONE, OPENING, FAILED) or not context.failure.answers_hits():
             return b""
-        if requests.command.kind not in c.GREETS or requests.oversize:
+        if requests.command.kind not in c.HANDSHAKE or requests.oversize:
             return b""
         handshake = private.handshake or DeferredHandshake()
         reply = handshake.take(requests, context.server.name, context.server.version)

@@ -46,5 +46,5 @@ CLOSE: Final = 512
 
 ENDED_BY_LANE: Final = WAIT_LANE | WAIT_LANE_EMPTY
 ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_IN_PLACE
-# Waits without a bound of their own: the hits behind them are answered after the hit timeout.
+# Waits that have no bound: the hits behind them are answered after the hit timeout.
 TIMED: Final = WAIT_OPEN | WAIT_HANDSHAKE

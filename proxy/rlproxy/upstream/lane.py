@@ -48,7 +48,7 @@ HITS: Final = c.PRIVATE
 READS: Final = c.SHARED_READ
 WRITES: Final = c.SHARED_WRITE
 _KINDS: Final = {HITS: "hits", READS: "reads", WRITES: "writes"}
-# Calls that wait for the end of the tick. With so many, Redis begins while further ones are read.
+# Calls that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 16
 MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
 RETRY_FIRST_S: Final = 0.05
@@ -304,7 +304,7 @@ class ServerLane(PooledLane):
                     return frame
                 self._abort()  # a reply without a call: replies cannot be matched any more
                 return b""
-            if not self._greeted(frame):
+            if not self._handshake_reply(frame):
                 return b""
 
     def _declined(self, framer: ReplyFramer, touched: list[Caller]) -> bool:
@@ -436,7 +436,7 @@ class ServerLane(PooledLane):
         self._handshakes = len(requests)
         transport.write(b"".join(requests))
 
-    def _greeted(self, frame: bytes) -> bool:
+    def _handshake_reply(self, frame: bytes) -> bool:
         """Process a reply of the handshake. Returns whether the connection is kept."""
         self._handshakes -= 1
         if self._handshakes == 0 and self._denials is not None:
@@ -532,7 +532,7 @@ def _report_lost(written: list[Call], unsent: list[Call], now: float) -> None:
 
 
 def touch(caller: Caller, touched: list[Caller]) -> None:
-    """Add `caller` to those whom the present batch concerns."""
+    """Add `caller` to `touched`, the callers with replies in the present batch."""
     if not caller.dirty:
         caller.dirty = True
         touched.append(caller)

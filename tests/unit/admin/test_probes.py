@@ -14,7 +14,7 @@ from rlproxy.admin.probes import (
     not_ready,
     without_redis,
 )
-from rlproxy.observability.published import HEARD_S, Facts, UpstreamFacts
+from rlproxy.observability.published import SILENT_S, Facts, UpstreamFacts
 
 UP = UpstreamFacts("redis:6379")
 AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")
@@ -26,7 +26,7 @@ def seen(worker: int = 0, age_s: float | None = 0.1, **facts: Any) -> Seen:
 
 
 def test_worker_with_a_recent_snapshot_is_alive() -> None:
-    assert not_alive([seen(0), seen(1, HEARD_S)]) == []
+    assert not_alive([seen(0), seen(1, SILENT_S)]) == []
 
 
 def test_silent_worker_is_named() -> None:

@@ -12,7 +12,7 @@ from rlproxy.ratelimit.scripts import ScriptError, strip
 
 HEAD = """\
 -- algo     X
--- promise  nothing
+-- guarantee nothing
 -- state    none
 -- KEYS[1]  the key
 -- ARGV[1]  max
@@ -27,7 +27,7 @@ def test_header_is_parsed() -> None:
     header = s.parse_header("x", HEAD + BODY)
     assert header["algo"] == "X"
     assert header["returns"] == "one or two"
-    assert list(header) == ["algo", "promise", "state", "KEYS[1]", "ARGV[1]", "returns", "cost"]
+    assert list(header) == ["algo", "guarantee", "state", "KEYS[1]", "ARGV[1]", "returns", "cost"]
 
 
 def without(word: str) -> str:
@@ -37,7 +37,7 @@ def without(word: str) -> str:
 WRONG = [
     *[
         (without(word) + BODY, f"the header lacks {word}")
-        for word in ("algo", "promise", "state", "cost")
+        for word in ("algo", "guarantee", "state", "cost")
     ],
     (without("KEYS[1]") + BODY, "the header lacks KEYS"),
     (HEAD + "-- algo     Y\n" + BODY, "the header has algo twice"),

@@ -117,7 +117,7 @@ class ConnectionSetup:
             if how == r.AUTH:
                 self._set_up[b"AUTH"] = written
             else:
-                self._greeted(args)
+                self._take_hello(args)
                 home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
             exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
@@ -125,7 +125,7 @@ class ConnectionSetup:
 
         return self._alone(written, answered)
 
-    def _greeted(self, args: list[bytes]) -> None:
+    def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
         if args:
             self._exchange.protocol = 3 if args[0] == b"3" else 2

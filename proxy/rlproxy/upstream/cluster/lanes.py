@@ -144,7 +144,7 @@ class ClusterLane(PooledLane):
         if refused > 0:
             self.give_up()
 
-    # -- the topology -----------------------------------------------------------------------------
+    # -- the map of the cluster -------------------------------------------------------------------
 
     def changed(self) -> None:
         """Take the present map of the cluster."""

@@ -11,7 +11,7 @@ slot moves. Source: the Redis Cluster specification, "Redirection and resharding
 A node can refuse a command with several keys, or an EXEC, because one key has moved, and run the
 next command, whose only key has not. So it is answered before the next one on its slot is sent.
 
-A script can answer `MOVED 1 HOST:PORT` by itself. So the node gets the same command with an empty
+A script can write `MOVED 1 HOST:PORT`, too. So the node gets the same command with an empty
 script. If it redirects that one, the redirect is its own. Where this can't be checked, as with the
 command of a module, a redirect leads to known masters only, and does not change the map.
 """

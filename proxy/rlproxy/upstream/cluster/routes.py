@@ -298,7 +298,7 @@ class Route:
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
     check: None if a redirect is the node's own. A program of the client can write one too: then
         this stands in the program's place in the command that checks it. Empty for commands whose
-        redirects can't be checked: those that nobody has reviewed, and DEBUG.
+        redirects can't be checked: those that are not reviewed, and DEBUG.
     below: routes by subcommand.
     """
 
