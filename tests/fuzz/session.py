@@ -22,7 +22,7 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.identity import Identity
-from rlproxy.session.missing_hit import MissingHit
+from rlproxy.session.missing_script import HitWithoutScript
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_UNREAD, Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
@@ -168,7 +168,7 @@ class FakeLane(Lane):
         self.walk.alone()
         known = self.walk.known and call.rule.denies and self.carries == c.PRIVATE
         key = call.key.partition(b"\r\n")[2][:-2]
-        again = isinstance(call.caller, MissingHit)  # no refusal is remembered for such a hit
+        again = isinstance(call.caller, HitWithoutScript)  # no refusal is remembered for such a hit
         if known and refuses(key) and not again:
             return _refusal(call, key)
         self.unsent.append(call)
@@ -391,7 +391,7 @@ class Walk:
         redis = self.redis
         if _for_nobody(call):
             return r.five(0, 1, 1, -1, 1)
-        if isinstance(call.caller, MissingHit):  # a hit that is sent again
+        if isinstance(call.caller, HitWithoutScript):  # a hit that is sent again
             context = redis.left.pop(0)
             assert lane.identity.key() == context, (lane.identity.key(), context)
             words = reference.request(call.rule.words(LOADED) + call.key + call.rule.tail, 0).words

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.session.missing_hit import MAX_BY_SHA
+from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests import harness
 from tests.gate import gated

@@ -12,7 +12,7 @@ _INTERPRETED = [
     "session/test_client_requests.py",
     "session/test_fail_open.py",
     "session/test_held_hit.py",
-    "session/test_key_queue.py",
+    "session/test_overtaking.py",
     "session/test_lane_calls.py",
     "session/test_lane_hits.py",
     "session/test_private_stream.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
-from rlproxy.session import key_queue
+from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import Identity
@@ -105,8 +105,8 @@ class LaneCalls:
         db: the client's database.
         """
         waiting = self._context.waiting
-        if key_queue.concerns(call, waiting):
-            reply = key_queue.edited(call, reply, waiting, db)
+        if overtaking.concerns(call, waiting):
+            reply = overtaking.edited(call, reply, waiting, db)
         call.reply = reply
         return call is self.head
 

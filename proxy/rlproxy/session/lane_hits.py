@@ -6,7 +6,7 @@ from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
-from rlproxy.session import key_queue
+from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import MAX_LANE_CALL, REFRESH_S
@@ -64,7 +64,7 @@ class LaneHits(SessionPart):
         if requests.size() > MAX_LANE_CALL:
             return None
         db = self._private.state.identity.db
-        call = key_queue.next_call(requests, self._caller, self._context, db)
+        call = overtaking.next_call(requests, self._caller, self._context, db)
         if call is None or (call.rule.script is None and not call.reply):
             return None
         return call

@@ -21,7 +21,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
-from rlproxy.session import command_policy, command_replies, key_queue
+from rlproxy.session import command_policy, command_replies, overtaking
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
@@ -284,7 +284,7 @@ class PrivateStream:
             call.rule = call.behind  # its reply cannot be edited: send it as any hit
             call.behind = None
         waiting = self._context.waiting
-        caught = counted and key_queue.concerns(call, waiting)
+        caught = counted and overtaking.concerns(call, waiting)
         if counted or not shadow(call.row):
             self.put(call, LOADED if by_sha else SOURCE)
         else:
@@ -292,7 +292,7 @@ class PrivateStream:
         slot = Slot(s.S_HIT)
         if caught:
             db = self.state.identity.db
-            slot = Catch(lambda reply: key_queue.edited(call, reply, waiting, db), s.S_HIT)
+            slot = Catch(lambda reply: overtaking.edited(call, reply, waiting, db), s.S_HIT)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long
         if counted:

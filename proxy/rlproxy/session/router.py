@@ -10,7 +10,7 @@ The order invariant: replies are never outstanding on lanes and on the private c
 So commands run, and their replies leave, in the order of the requests: both ways append replies to
 the same list.
 While the lanes owe replies, all requests but hits wait here. While the private connection owes
-replies, hits go there, too. The exception is a hit that is sent again by lane: see `missing_hit`.
+replies, hits go there, too. The exception: a hit that a lane sends again, see `missing_script`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rlproxy.fairness.budget import (
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
-from rlproxy.session import key_queue
+from rlproxy.session import overtaking
 from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import GOODBYE, FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
-from rlproxy.session.missing_hit import waits_for_hits
+from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
 from rlproxy.session.private_stream import FAILED, NONE, OPEN_NOW
 from rlproxy.session.sharing import Sharing
@@ -356,7 +356,7 @@ class Router(LaneHits):
             requests.discarding = True
             private.reject(r.TOO_LONG, _NOTHING_OURS)
             return WAIT_NOTHING
-        call = key_queue.next_call(requests, self._caller, self._context, state.identity.db)
+        call = overtaking.next_call(requests, self._caller, self._context, state.identity.db)
         if call is None:
             private.answer_status(requests)
             return WAIT_NOTHING
@@ -373,7 +373,7 @@ class Router(LaneHits):
             if not self._context.waiting.full():
                 self._held = call
                 return WAIT_HELD
-            key_queue.fall_in(call, self._context.waiting, state.identity.db)
+            overtaking.fall_in(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
@@ -386,7 +386,7 @@ class Router(LaneHits):
         state = private.state
         if not state.plain() or state.moving > 0 or private.handshake is not None:
             return False
-        if not private.slots.can_count() or key_queue.concerns(call, self._context.waiting):
+        if not private.slots.can_count() or overtaking.concerns(call, self._context.waiting):
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)

@@ -22,7 +22,7 @@ from rlproxy.session import connection_state as state
 from rlproxy.session.call import Call, Caller, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.missing_hit import send_again
+from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionParts
 from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW
 from rlproxy.session.router import Router

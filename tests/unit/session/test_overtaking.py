@@ -1,4 +1,4 @@
-"""key_queue: hits without WAIT do not overtake those that wait on their key."""
+"""overtaking: hits without WAIT do not overtake those that wait on their key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
-from rlproxy.session import key_queue
+from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Caller
 
 from tests.unit.ratelimit.test_wait_queue import Clock, script_reply
@@ -64,8 +64,8 @@ def test_a_hit_behind_a_refused_one_of_its_key_peeks(
     queue = Queue(refused)
     call = call_of(Caller(), key)
     before = call.rule
-    key_queue.fall_in(call, queue.waiting, db)
-    assert key_queue.concerns(call, queue.waiting) == peeks
+    overtaking.fall_in(call, queue.waiting, db)
+    assert overtaking.concerns(call, queue.waiting) == peeks
     if peeks:
         assert call.behind is before
         assert call.rule is before.peek()
@@ -77,42 +77,42 @@ def test_a_hit_behind_a_refused_one_of_its_key_peeks(
 
 def test_a_call_that_frees_concerns_those_that_wait() -> None:
     queue = Queue()
-    assert key_queue.concerns(reset_of(Caller()), queue.waiting)
+    assert overtaking.concerns(reset_of(Caller()), queue.waiting)
     nobody = WaitQueues(queue.clock.time, queue.clock.call_at)
-    assert not key_queue.concerns(reset_of(Caller()), nobody)
+    assert not overtaking.concerns(reset_of(Caller()), nobody)
 
 
 def behind(queue: Queue) -> Call:
     call = call_of(Caller())
-    key_queue.fall_in(call, queue.waiting, 0)
+    overtaking.fall_in(call, queue.waiting, 0)
     assert call.behind is not None
     return call
 
 
 def test_a_peek_with_room_is_refused_with_the_time_of_those_before_it() -> None:
     queue = Queue()
-    reply = key_queue.edited(behind(queue), ROOM, queue.waiting, 0)
+    reply = overtaking.edited(behind(queue), ROOM, queue.waiting, 0)
     assert r.integers(reply) == [1, 10, 0, 5, 1]
 
 
 def test_a_peek_without_room_is_refused_with_the_longer_time() -> None:
     queue = Queue()
     long = script_reply(1, 10, 0, 30_000_000, 9_000_000)
-    assert r.integers(key_queue.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5
-    assert r.integers(key_queue.edited(behind(queue), long, queue.waiting, 0))[3] == 30
+    assert r.integers(overtaking.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5
+    assert r.integers(overtaking.edited(behind(queue), long, queue.waiting, 0))[3] == 30
 
 
 def test_an_error_is_passed_on_without_the_name_of_the_script() -> None:
     queue = Queue()
     dirty = b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n"
-    assert key_queue.edited(behind(queue), dirty, queue.waiting, 0) == b"-OOM no\r\n"
+    assert overtaking.edited(behind(queue), dirty, queue.waiting, 0) == b"-OOM no\r\n"
 
 
 def test_a_reset_lets_those_that_wait_try_again() -> None:
     queue = Queue()
     queue.clock.now += 1
     attempts = len(queue.asked)
-    assert key_queue.edited(reset_of(Caller()), b":1\r\n", queue.waiting, 0) == b":1\r\n"
+    assert overtaking.edited(reset_of(Caller()), b":1\r\n", queue.waiting, 0) == b":1\r\n"
     assert len(queue.asked) == attempts + 1
 
 
@@ -121,7 +121,7 @@ def test_a_reset_elsewhere_or_refused_frees_nothing(db: int, reply: bytes, tries
     queue = Queue()
     queue.clock.now += 1
     attempts = len(queue.asked)
-    key_queue.edited(reset_of(Caller()), reply, queue.waiting, db)
+    overtaking.edited(reset_of(Caller()), reply, queue.waiting, db)
     assert len(queue.asked) == attempts + tries
 
 
@@ -131,5 +131,5 @@ def test_a_reset_of_several_keys_frees_each() -> None:
     call = reset_of(Caller(), b"$5\r\nother\r\n")
     call.others = [KEY]
     attempts = len(queue.asked)
-    key_queue.edited(call, b":2\r\n", queue.waiting, 0)
+    overtaking.edited(call, b":2\r\n", queue.waiting, 0)
     assert len(queue.asked) == attempts + 1

@@ -1,4 +1,4 @@
-"""missing_hit: hits by EVALSHA among other commands, also while their script is missing."""
+"""missing_script: hits by EVALSHA among other commands, also while their script is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import nothing
-from rlproxy.session.missing_hit import MAX_BY_SHA
+from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests.unit.session.bench import (
     FIVE,

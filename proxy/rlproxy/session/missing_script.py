@@ -54,7 +54,7 @@ def send_again(parts: SessionParts) -> None:
         if private.identity_moved():
             lanes.forget_lanes()
         lane = lanes.lane_for_hits(private.state.identity)
-        hit = MissingHit(parts)
+        hit = HitWithoutScript(parts)
         if lane is not None:
             again = Call(hit, call.rule, call.key)
             lane.submit(again)
@@ -63,7 +63,7 @@ def send_again(parts: SessionParts) -> None:
         hit.lane_returned(call)
 
 
-class MissingHit(OwnCalls):
+class HitWithoutScript(OwnCalls):
     """The sender of one such hit, as a lane sees it."""
 
     __slots__ = ()
