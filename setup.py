@@ -26,6 +26,7 @@ HOT = {
         "denial_cache",
         "entry_form",
         "grammar",
+        "hit_replies",
         "outcomes",
         "scripts",
         "wait_queue",

@@ -11,6 +11,7 @@ from zlib import crc32
 
 from rlproxy.ratelimit import policies, scripts
 from rlproxy.ratelimit.grammar import Grammar, wrong_report
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -288,17 +289,17 @@ class Model:
         """
         limit = int(argv[0]) if argv[0].isdigit() else 0
         if refuses(key):
-            return r.five(1 - admits, limit, 0, -1, 1)
+            return five(1 - admits, limit, 0, -1, 1)
         looks = b"peek" in argv
         if attempt and len(argv) > 5 and b" " in argv[5]:  # its script returns how long to hold it
             self.log.append(("hit", key, argv[0], context))
-            return b"*6" + r.five(0, limit, 1, -1, 1)[2:] + b":%d\r\n" % (crc32(key) % HELD_US)
+            return b"*6" + five(0, limit, 1, -1, 1)[2:] + b":%d\r\n" % (crc32(key) % HELD_US)
         if attempt and not looks and crc32(key) % 8 == 1 and key not in self.shy:
             self.shy.add(key)
-            return r.five(1, limit, 0, HELD_US, 1)
+            return five(1, limit, 0, HELD_US, 1)
         if not attempt or not looks:
             self.log.append(("hit", key, argv[0], context))
-        return r.five(0, limit, 1, -1, 1)
+        return five(0, limit, 1, -1, 1)
 
     # -- state -------------------------------------------------------------------------------------
 

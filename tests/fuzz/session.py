@@ -11,6 +11,7 @@ from itertools import count
 
 from rlproxy.ratelimit import algorithms
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import WaitQueues
@@ -208,7 +209,7 @@ def _says_nothing(data: bytes) -> bool:
 
 def _refusal(call: Call, key: bytes) -> bytes:
     argv = reference.request(b"*%d\r\n" % call.rule.tail.count(b"$") + call.rule.tail, 0).words
-    return r.five(1 - shadow(call.rule.row), int(argv[0]), 0, -1, 1)
+    return five(1 - shadow(call.rule.row), int(argv[0]), 0, -1, 1)
 
 
 class Clock:
@@ -390,7 +391,7 @@ class Walk:
     def _executed(self, lane: FakeLane, call: Call) -> bytes:
         redis = self.redis
         if _for_nobody(call):
-            return r.five(0, 1, 1, -1, 1)
+            return five(0, 1, 1, -1, 1)
         if isinstance(call.caller, HitWithoutScript):  # a hit that is sent again
             context = redis.left.pop(0)
             assert lane.identity.key() == context, (lane.identity.key(), context)

@@ -10,6 +10,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import (
     ADMITTED,
     CALLS,
@@ -25,7 +26,6 @@ from rlproxy.ratelimit.outcomes import (
     WIDTH,
     shadow,
 )
-from rlproxy.resp.encoding import admitted
 
 MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import admitted, five
 from rlproxy.ratelimit.outcomes import shadow
-from rlproxy.resp import encoding
 
 # Longest life of an entry, in seconds. It bounds the delay of changes that Redis does not announce:
 # changed rights, clock changes, SWAPDB, a broken connection.
@@ -116,8 +116,8 @@ class Denial:
         age_us = max(0, int((now - self._replied_at) * _MICROSECONDS))
         retry = max(1, -((age_us - self._retry_us) // unit_us))
         reset = max(0, -((age_us - self._reset_us) // unit_us))
-        reply = encoding.five(1, self._limit, self._remaining, retry, reset)
-        self._reply = encoding.admitted(reply) if shadow(self.rule.row) else reply
+        reply = five(1, self._limit, self._remaining, retry, reset)
+        self._reply = admitted(reply) if shadow(self.rule.row) else reply
         until_us = min(
             self._retry_us - (retry - 1) * unit_us, self._reset_us - (reset - 1) * unit_us
         )

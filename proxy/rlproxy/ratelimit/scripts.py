@@ -23,7 +23,7 @@ MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVA
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
-SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see encoding.admitted()
+SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see hit_replies
 
 _REQUIRED: Final = ("algo", "guarantee", "state", "KEYS[1]", "returns", "cost")
 _FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")

@@ -27,6 +27,7 @@ from typing import Final
 
 from rlproxy.ratelimit.algorithms import MICROSECONDS, Limiter
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.ratelimit.outcomes import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, WAITS
 from rlproxy.resp import encoding
 
@@ -135,7 +136,7 @@ class Waiter:
             self._put(does)  # a peek may be sent twice
             return
         self._does = _SLEEPING
-        found = encoding.integers(frame)
+        found = integers(frame)
         if not found:  # an error, or not a reply of the script
             self.leave(frame)
             return
@@ -242,7 +243,7 @@ class Waiter:
         """Reply to a hit that is admitted or finally refused, after its hold if there is one."""
         held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
         held_us = min(held_us, self._limiter.wait_us)  # a wrong reply must not hold it for longer
-        reply = encoding.rounded(found, self._limiter.unit_us)
+        reply = rounded(found, self._limiter.unit_us)
         if held_us > 0:
             self._does = _HELD
             self._reply = reply
@@ -258,7 +259,7 @@ class Waiter:
         if self._limiter.strict or self._limiter.penalty_us:
             self._put(_FINAL)  # only the real refusal counts the hit or begins the penalty
         else:
-            self.leave(encoding.rounded(found, self._limiter.unit_us))
+            self.leave(rounded(found, self._limiter.unit_us))
 
     def _last_peeked(self, found: list[int]) -> None:
         if found[0] == 1:
@@ -275,7 +276,7 @@ class Waiter:
         self._stop_timer()
         self._waiting.left(self)
         if self.blocks_others:
-            found = encoding.integers(reply)
+            found = integers(reply)
             how = WAIT_LEFT
             if found:
                 how = WAIT_REFUSED if found[0] == 1 else WAIT_ADMITTED
@@ -403,7 +404,7 @@ class WaitQueues:
         head = self._head(where)
         if found[0] == 0 and head is not None and self.clock() >= head.sent_at + WAKE_S:
             head.woken()  # the peek found room, so the head's retry_after may be stale
-        return encoding.rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
+        return rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from mypy_extensions import i64
 
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_report
+from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
@@ -102,7 +103,7 @@ class ClientRequests(RequestFramer):
         if context.server.implements(name):
             return None
         if self.oversize:
-            return Call(caller, Rule(r.TOO_LONG), b"")
+            return Call(caller, Rule(TOO_LONG), b"")
         if name != c.RL_HIT and name in c.REPORTS:
             wrong = wrong_report(name, self.arguments())
             return Call(caller, Rule(wrong), b"") if wrong else None

@@ -8,6 +8,7 @@ from typing import Final
 from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
@@ -118,10 +119,10 @@ class FailurePolicy:
         if self.mode == _ALLOW or shadow(row):
             counts.failed_open += 1
             self.stats.unanswered(row, FAILED_OPEN)
-            return r.five(0, limit, limit, -1, 0)
+            return five(0, limit, limit, -1, 0)
         counts.failed_closed += 1
         self.stats.unanswered(row, FAILED_CLOSED)
-        return r.five(1, limit, 0, 1, 1)
+        return five(1, limit, 0, 1, 1)
 
 
 def _limit(call: Call) -> int:

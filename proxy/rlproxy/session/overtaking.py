@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call, Caller
@@ -43,7 +44,7 @@ def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
         for key in [call.key, *(call.others or [])]:
             waiting.freed((db, key))
     rule = call.behind
-    found = r.integers(reply) if rule is not None else []
+    found = integers(reply) if rule is not None else []
     if rule is None or not found:
         return reply
     return waiting.overtaking((db, call.key), rule, found)

@@ -24,6 +24,7 @@ from rlproxy.fairness.budget import (
     WORK_OF_STATE,
     WORK_OF_STATUS,
 )
+from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
@@ -354,7 +355,7 @@ class Router(LaneHits):
         state = private.state
         if code == OPEN:
             requests.discarding = True
-            private.reject(r.TOO_LONG, _NOTHING_OURS)
+            private.reject(TOO_LONG, _NOTHING_OURS)
             return WAIT_NOTHING
         call = overtaking.next_call(requests, self._caller, self._context, state.identity.db)
         if call is None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rlproxy.ratelimit import denial_cache as d
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
-from rlproxy.resp import encoding
+from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.session.call import Call
 
 MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk; refusals of longer keys are not remembered
@@ -103,12 +103,12 @@ class LaneDenials:
     def _opened(self, call: Call, frame: bytes) -> bytes:
         denial = call.denial
         assert denial is not None
-        found = encoding.integers(frame)
+        found = integers(frame)
         if found and found[0] == 1:
             denial.opened(found, self._cache.clock())
         else:
             self._cache.drop(denial)
-        return encoding.rounded(found, call.rule.unit_us) if found else frame
+        return rounded(found, call.rule.unit_us) if found else frame
 
     def pushed(self, push: bytes) -> None:
         """Drop the entry of a touched key, or all entries after a null push (FLUSHDB)."""

@@ -12,6 +12,7 @@ from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five, integers
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 
@@ -32,8 +33,8 @@ def test_rows_do_not_overlap() -> None:
 
 
 REPLIES = [
-    (r.five(0, 10, 5, -1, 60), "admitted"),
-    (r.five(1, 10, 0, 60, 60), "refused"),
+    (five(0, 10, 5, -1, 60), "admitted"),
+    (five(1, 10, 0, 60, 60), "refused"),
     (b"-NOPERM no\r\n", "failed"),
     (r.LOST, "failed"),
     (b"+QUEUED\r\n", "unseen"),
@@ -63,7 +64,7 @@ SHADOW = LOG + oc.WIDTH
 def test_a_shadow_hit_is_answered_as_admitted(reply: bytes, outcome: str) -> None:
     stats = Counters()
     refused = outcome == "refused"
-    shown = r.five(0, 10, 0, -1, 60) if refused else reply
+    shown = five(0, 10, 0, -1, 60) if refused else reply
     assert stats.answered(SHADOW, reply, KEY) == shown
     assert stats.answered(LOG, reply, KEY) == reply
     assert outcomes(stats, LOG) == (
@@ -73,8 +74,8 @@ def test_a_shadow_hit_is_answered_as_admitted(reply: bytes, outcome: str) -> Non
 
 def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
     stats = Counters()
-    for reply in (r.five(1, 10, 0, 60, 60), r.five(0, 10, 0, -1, 60)):
-        assert stats.answered(oc.SHADOW_PEEK, reply, KEY) == r.five(0, 10, 0, -1, 60)
+    for reply in (five(1, 10, 0, 60, 60), five(0, 10, 0, -1, 60)):
+        assert stats.answered(oc.SHADOW_PEEK, reply, KEY) == five(0, 10, 0, -1, 60)
     assert stats.answered(oc.SHADOW_PEEK, r.LOST, KEY) == r.LOST
     stats.unanswered(oc.SHADOW_PEEK, oc.UNSEEN)
     stats.unanswered(oc.SHADOW_PEEK, oc.FAILED)
@@ -150,7 +151,7 @@ def test_every_frame_is_counted_once(frame: bytes) -> None:
         stats = Counters()
         stats.answered(LOG, frame, KEY)
         assert sum(stats.hits) == 1
-        found = r.integers(frame)
+        found = integers(frame)
         assert not found or (len(found) == frame[1] - 48 and found[0] in (0, 1))
 
 
@@ -165,14 +166,14 @@ def test_errors_of_hits_by_kind() -> None:
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))
 def test_other_calls_are_counted(call: int) -> None:
     stats = Counters()
-    stats.answered(oc.other(call), r.five(0, 10, 0, -1, 60), KEY)
+    stats.answered(oc.other(call), five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
 
 
 def test_reply_without_a_row_is_not_counted() -> None:
     stats = Counters()
-    stats.answered(oc.NO_ROW, r.five(0, 1, 0, -1, 60), KEY)
+    stats.answered(oc.NO_ROW, five(0, 1, 0, -1, 60), KEY)
     stats.unanswered(oc.NO_ROW, oc.FAILED)
     stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
     assert not any(stats.hits) and not any(stats.calls)
@@ -194,14 +195,14 @@ def test_reply_without_a_row_is_not_counted() -> None:
 )
 def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) -> None:
     stats = Counters()
-    stats.answered(GCRA, r.five(0, limit, remaining, -1, 60), KEY)
+    stats.answered(GCRA, five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // oc.WIDTH] == near
 
 
 def test_refused_hit_is_not_near_the_limit() -> None:
     stats = Counters()
-    stats.answered(LOG, r.five(1, 10, 0, 1, 1), KEY)
+    stats.answered(LOG, five(1, 10, 0, 1, 1), KEY)
     assert not any(stats.near)
 
 
@@ -233,7 +234,7 @@ def test_refused_keys_come_with_the_latest_rule() -> None:
     batches: list[dict[bytes, Rule]] = []
     stats.on_keys = lambda *found: batches.append(found[3])
     one, other = rule(LOG), rule(GCRA)
-    admits, refuses = r.five(0, 10, 9, -1, 60), r.five(1, 10, 0, 60, 60)
+    admits, refuses = five(0, 10, 9, -1, 60), five(1, 10, 0, 60, 60)
     for key, reply, by in (
         (b"a", refuses, one),
         (b"a", refuses, other),
@@ -277,7 +278,7 @@ def test_keys_of_many_hits_are_sampled() -> None:
 def test_hits_decided_by_redis_are_counted() -> None:
     stats = Counters()
     for row in (LOG, GCRA):
-        for reply in (r.five(0, 5, 4, -1, 1), r.five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
+        for reply in (five(0, 5, 4, -1, 1), five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
             stats.answered(row, reply, KEY)
     assert stats.decided() == 4
 

@@ -18,12 +18,13 @@ from rlproxy.observability.policy_counters import (
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy, Rule
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import encoding as r
 
 KEY = r.bulk(b"k")
-ADMITTED = r.five(0, 10, 9, -1, 60)
-REFUSED = r.five(1, 10, 0, 60, 60)
-NEAR = r.five(0, 10, 0, -1, 60)
+ADMITTED = five(0, 10, 9, -1, 60)
+REFUSED = five(1, 10, 0, 60, 60)
+NEAR = five(0, 10, 0, -1, 60)
 
 
 def policy(name: str, text: str = "10 60", shadow: bool = False) -> Policy:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import denial_cache as d
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five, integers
 from rlproxy.ratelimit.outcomes import WIDTH, row_of
-from rlproxy.resp import encoding as r
 
 SECOND = 1_000_000
 TICK = 2.0**-20  # a little less than a microsecond
@@ -37,10 +37,10 @@ def opened(found: list[int], sent_at: float, replied_at: float, unit_us: int = S
     return denial
 
 
-def integers(reply: bytes) -> list[int]:
+def numbers(reply: bytes) -> list[int]:
     """The five integers of a reply; its bytes must be those of any refusal."""
-    found = r.integers(reply)
-    assert reply == r.five(found[0], found[1], found[2], found[3], found[4])
+    found = integers(reply)
+    assert reply == five(found[0], found[1], found[2], found[3], found[4])
     return found
 
 
@@ -54,7 +54,7 @@ def model(found: list[int], sent_at: float, replied_at: float, unit_us: int, now
         return b""
     age_us = max(0, int((Fraction(now) - Fraction(replied_at)) * SECOND))
     retry, reset = [-(-(time_us - age_us) // unit_us) for time_us in found[3:5]]
-    return r.five(1, found[1], found[2], max(1, retry), max(0, reset))
+    return five(1, found[1], found[2], max(1, retry), max(0, reset))
 
 
 @settings(max_examples=300, deadline=None)
@@ -111,27 +111,27 @@ def test_entry_answers_as_the_model_does(
 
 def test_times_age_and_are_rounded_up() -> None:
     denial = opened([1, 5, 0, 2_500_000, 60_000_000, 2_500_000], 100.0, 100.25)
-    assert integers(denial.answer(100.25)) == [1, 5, 0, 3, 60]
-    assert integers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
-    assert integers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
-    assert integers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
+    assert numbers(denial.answer(100.25)) == [1, 5, 0, 3, 60]
+    assert numbers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
+    assert numbers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
+    assert numbers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
 
 
 def test_a_shadow_hit_is_answered_as_admitted() -> None:
     denial = opened([1, 10, 3, 5 * SECOND, 60 * SECOND, SECOND], 0.0, 0.0)
     denial.rule.row = row_of(b"LOG") + WIDTH
-    assert denial.answer(0.5) == r.five(0, 10, 3, -1, 60)
+    assert denial.answer(0.5) == five(0, 10, 3, -1, 60)
     assert denial.answer(0.5) is denial.answer(0.5)
 
 
 def test_times_in_milliseconds() -> None:
     denial = opened([1, 5, 0, 3000, 250_500, 3000], 1.0, 1.0, unit_us=1000)
-    assert integers(denial.answer(1.0)) == [1, 5, 0, 3, 251]
-    assert integers(denial.answer(1.0 + 2**-11)) == [1, 5, 0, 3, 251]  # 488 microseconds
-    assert integers(denial.answer(1.0 + 513 * TICK)) == [1, 5, 0, 3, 251]  # 489
-    assert integers(denial.answer(1.0 + 525 * TICK)) == [1, 5, 0, 3, 250]  # 500
-    assert integers(denial.answer(1.0 + 1049 * TICK)) == [1, 5, 0, 2, 250]  # 1000
-    assert integers(denial.answer(1.0 + 3145 * TICK)) == [1, 5, 0, 1, 248]  # 2999
+    assert numbers(denial.answer(1.0)) == [1, 5, 0, 3, 251]
+    assert numbers(denial.answer(1.0 + 2**-11)) == [1, 5, 0, 3, 251]  # 488 microseconds
+    assert numbers(denial.answer(1.0 + 513 * TICK)) == [1, 5, 0, 3, 251]  # 489
+    assert numbers(denial.answer(1.0 + 525 * TICK)) == [1, 5, 0, 3, 250]  # 500
+    assert numbers(denial.answer(1.0 + 1049 * TICK)) == [1, 5, 0, 2, 250]  # 1000
+    assert numbers(denial.answer(1.0 + 3145 * TICK)) == [1, 5, 0, 1, 248]  # 2999
     assert denial.answer(1.0 + 3146 * TICK) == b""  # 3000
 
 
@@ -146,13 +146,13 @@ def test_unchanged_reply_is_the_same_object() -> None:
 def test_reset_after_stays_zero_where_a_gap_alone_refuses() -> None:
     """The reply is about the limit with the least remaining, which may be as if never used."""
     denial = opened([1, 2, 2, 50 * SECOND, 0, 50 * SECOND], 0.0, 0.0)
-    assert integers(denial.answer(0.0)) == [1, 2, 2, 50, 0]
+    assert numbers(denial.answer(0.0)) == [1, 2, 2, 50, 0]
     assert denial.answer(0.5) is denial.answer(0.0)
 
 
 def test_lifetime_is_at_most_a_second_from_the_sending() -> None:
     denial = opened([1, 5, 0, 600_000_000, 600_000_000, 600_000_000], 10.0, 10.5)
-    assert integers(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
+    assert numbers(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
     assert denial.answer(11.0) == b""
     assert denial.state == d.MARKED
 
@@ -178,12 +178,12 @@ def test_only_an_opening_entry_is_opened(state: int) -> None:
 
 def test_entry_may_be_opened_again() -> None:
     denial = opened([1, 5, 0, 500_000, 60_000_000, 500_000], 0.0, 0.0)
-    assert integers(denial.answer(0.25)) == [1, 5, 0, 1, 60]
+    assert numbers(denial.answer(0.25)) == [1, 5, 0, 1, 60]
     assert denial.answer(0.5) == b""
     denial.state = d.OPENING
     denial.sent_at = 0.5
     denial.opened([1, 9, 2, 3_000_000, 80_000_000, 250_000], 0.5)
-    assert integers(denial.answer(0.5)) == [1, 9, 2, 3, 80]
+    assert numbers(denial.answer(0.5)) == [1, 9, 2, 3, 80]
     assert denial.answer(0.75) == b""
 
 

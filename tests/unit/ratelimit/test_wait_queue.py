@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import (
     KEEP_S,
     LONGEST_PAUSE_S,
@@ -22,7 +23,6 @@ from rlproxy.ratelimit.wait_queue import (
     WaitQueues,
     Where,
 )
-from rlproxy.resp.encoding import integers
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")

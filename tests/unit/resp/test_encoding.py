@@ -15,39 +15,6 @@ def test_error_is_one_line() -> None:
     assert r.error("ERR \udcff").count(b"\r\n") == 1
 
 
-def test_five() -> None:
-    assert r.five(1, 10, 0, -1, 60) == b"*5\r\n:1\r\n:10\r\n:0\r\n:-1\r\n:60\r\n"
-
-
-def test_an_admission_keeps_all_but_two_integers() -> None:
-    assert r.admitted(r.five(1, 10, 3, 42, 60)) == r.five(0, 10, 3, -1, 60)
-    assert r.admitted(r.five(0, 10, 3, -1, 60)) == r.five(0, 10, 3, -1, 60)
-
-
-def test_integers_are_those_of_any_reply_of_a_script() -> None:
-    assert r.integers(r.five(1, 10, 0, -1, 60)) == [1, 10, 0, -1, 60]
-    assert r.integers(b"*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n:7\r\n") == [1, 5, 0, 7, 9, 7]
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        *(b"", b"*0\r\n", b"*-1\r\n", b"+OK\r\n", b":1\r\n", b"_\r\n", b"-ERR x\r\n"),
-        b"*3\r\n:1\r\n:2\r\n:3\r\n",
-        b"*6\r\n" + b":1\r\n" * 5,
-        b"*5\r\n" + b":1\r\n" * 6,
-        b"*7\r\n" + b":1\r\n" * 7,
-        b"*5\r\n" + b"$1\r\n1\r\n" * 5,
-        b"*5\r\n:2\r\n" + b":1\r\n" * 4,
-        b"*5\r\n:1\r\n" + b":\r\n" * 4,
-        b"*5\r\n:1\r\n:%b\r\n:1\r\n:1\r\n:1\r\n" % (b"1" * 5000),
-        b"~5\r\n" + b":1\r\n" * 5,
-    ],
-)
-def test_what_is_no_reply_to_a_hit_has_no_integers(frame: bytes) -> None:
-    assert r.integers(frame) == []
-
-
 def test_an_unknown_eval_is_reported_without_the_script() -> None:
     for name, args in ((b"'EVAL'", b"'local a' '1' "), (b"`EVAL_RO`", b"`local a`, `1`, ")):
         error = b"-ERR unknown command %b, with args beginning with: %b\r\n" % (name, args)
@@ -62,29 +29,6 @@ def test_only_an_error_is_cleaned() -> None:
     assert r.clean_error(text) == text
 
 
-ROUNDED = [
-    # retry_after and reset_after in microseconds, in milliseconds, in seconds
-    ((1, 1), (1, 1), (1, 1)),
-    ((1000, 1001), (1, 2), (1, 1)),
-    ((999_999, 1_000_000), (1000, 1000), (1, 1)),
-    ((1_000_001, 2_000_000), (1001, 2000), (2, 2)),
-    ((-1, 0), (-1, 0), (-1, 0)),  # admitted: there is nothing to round
-    ((-1, 59_000_001), (-1, 59_001), (-1, 60)),
-    ((1, 315_360_000_000_000), (1, 315_360_000_000), (1, 315_360_000)),
-]
-
-
-@pytest.mark.parametrize(("exact", "millis", "seconds"), ROUNDED)
-@pytest.mark.parametrize("more", [[], [7]])
-def test_rounded(
-    exact: tuple[int, int], millis: tuple[int, int], seconds: tuple[int, int], more: list[int]
-) -> None:
-    """The client never sees the sixth integer."""
-    found = [int(exact[0] > 0), 10, 3, *exact, *more]
-    for unit_us, (retry, reset) in ((1, exact), (1000, millis), (1_000_000, seconds)):
-        assert r.rounded(found, unit_us) == r.five(found[0], 10, 3, retry, reset)
-
-
 def test_bulks() -> None:
     assert r.bulks() == b"*0\r\n"
     assert r.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"
@@ -92,7 +36,6 @@ def test_bulks() -> None:
 
 
 def test_texts_of_the_contract() -> None:
-    assert r.TOO_LONG == b"-ERR RL command longer than 65536 bytes\r\n"
     assert r.LOST.startswith(b"-UPSTREAMDOWN ")
     assert r.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
     assert b"h:1" in r.unreachable("h:1", "refused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -24,12 +25,12 @@ ARITY = b"-ERR wrong number of arguments for 'rl.hit' command\r\n"
 UNKNOWN = b"-ERR unknown command 'RL.HIT', with args beginning with: 'k' \r\n"
 PING = bulks(b"PING")
 PONG = b"+PONG\r\n"
-FIVE = r.five(0, 10, 9, -1, 60)
+FIVE = five(0, 10, 9, -1, 60)
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 PUSH = b">2\r\n$7\r\nmessage\r\n$1\r\nx\r\n"
 WAIT = bulks(b"WAIT", b"1", b"0")
 REWRITE = wait_cover.REWRITE + b"$1\r\nk\r\n"
-DENIED = r.five(1, 10, 0, 42, 60)
+DENIED = five(1, 10, 0, 42, 60)
 DOWN = r.unreachable("redis:1", "refused")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.observability.counters import Counters
+from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.ratelimit.outcomes import RESET, other
-from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, TAIL
@@ -69,7 +69,7 @@ def test_a_command_that_is_too_long_is_a_call_with_its_error() -> None:
     assert code == COMMAND
     call = parts.requests.call(parts.caller, parts.context)
     assert call is not None
-    assert call.reply == r.TOO_LONG
+    assert call.reply == TOO_LONG
 
 
 @pytest.mark.parametrize("words", [(b"RL.HELP",), (b"RL.STATS",), (b"RL.TOP", b"10")])

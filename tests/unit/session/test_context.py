@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import (
     FAILED,
     FAILED_CLOSED,
@@ -26,8 +27,8 @@ from tests.unit.session.bench import GRAMMAR
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
 ROW = row_of(b"GCRA")
-ADMITS = r.five(0, 10, 10, -1, 0)
-REFUSES = r.five(1, 10, 0, 1, 1)
+ADMITS = five(0, 10, 10, -1, 0)
+REFUSES = five(1, 10, 0, 1, 1)
 
 
 class Failing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import FAILED_OPEN, NO_ROW
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -18,8 +19,8 @@ from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT
 from tests.unit.session.parts import Parts, call_of
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
-ADMITS = r.five(0, 10, 10, -1, 0)
-REFUSES = r.five(1, 10, 0, 1, 1)
+ADMITS = five(0, 10, 10, -1, 0)
+REFUSES = five(1, 10, 0, 1, 1)
 LATE = r.late(1.0)
 MULTI, EXEC, QUIT = bulks(b"MULTI"), bulks(b"EXEC"), bulks(b"QUIT")
 AUTH = bulks(b"AUTH", b"pw")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.session.held_hit import HeldHit
@@ -13,7 +14,7 @@ from tests.unit.session.bench import PING
 from tests.unit.session.parts import Parts, call_of
 
 LATE = r.late(0.0)
-ADMITS = r.rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
+ADMITS = rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
 
 
 class Held(Parts):
@@ -121,7 +122,7 @@ def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
     assert len(held.got) <= 1
     if not held.got:
         held.reply(refused(3_000_000))
-    assert [r.integers(reply)[0] for reply in held.got] == [1]
+    assert [integers(reply)[0] for reply in held.got] == [1]
 
 
 def test_the_end_of_file_causes_a_last_call() -> None:

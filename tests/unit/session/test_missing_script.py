@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -239,7 +240,7 @@ def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     found = bench.answer(PONG + NOSCRIPT + PONG)
     for call in bench.lane.calls:
         call.caller.lane_returned(call)
-    assert found + bench.down() == PONG + r.five(0, 10, 10, -1, 0) + PONG
+    assert found + bench.down() == PONG + five(0, 10, 10, -1, 0) + PONG
 
 
 def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:

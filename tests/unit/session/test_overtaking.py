@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import encoding as r
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Caller
 
@@ -92,14 +92,14 @@ def behind(queue: Queue) -> Call:
 def test_a_peek_with_room_is_refused_with_the_time_of_those_before_it() -> None:
     queue = Queue()
     reply = overtaking.edited(behind(queue), ROOM, queue.waiting, 0)
-    assert r.integers(reply) == [1, 10, 0, 5, 1]
+    assert integers(reply) == [1, 10, 0, 5, 1]
 
 
 def test_a_peek_without_room_is_refused_with_the_longer_time() -> None:
     queue = Queue()
     long = script_reply(1, 10, 0, 30_000_000, 9_000_000)
-    assert r.integers(overtaking.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5
-    assert r.integers(overtaking.edited(behind(queue), long, queue.waiting, 0))[3] == 30
+    assert integers(overtaking.edited(behind(queue), FULL, queue.waiting, 0))[3] == 5
+    assert integers(overtaking.edited(behind(queue), long, queue.waiting, 0))[3] == 30
 
 
 def test_an_error_is_passed_on_without_the_name_of_the_script() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from rlproxy.ratelimit import help_text, scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy
+from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import encoding as r
-from rlproxy.resp.encoding import admitted, bulks
+from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import wait_cover
 from rlproxy.session.call import Call, Caller

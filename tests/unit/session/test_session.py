@@ -8,7 +8,7 @@ from rlproxy.fairness.budget import (
     MAX_CLIENT_HITS,
     WORK_OF_STATUS,
 )
-from rlproxy.resp import encoding as r
+from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import reply_slots
 from rlproxy.session.waits import (
@@ -110,7 +110,7 @@ def test_a_huge_hit_behind_the_lane_keeps_its_place() -> None:
     bench.send(HIT)
     bench.send(HUGE_HIT[:66000], HUGE_HIT[66000:] + HIT)
     assert bench.down() == b""
-    assert bench.settle().startswith(FIVE + r.TOO_LONG)
+    assert bench.settle().startswith(FIVE + TOO_LONG)
 
 
 def test_big_values_stream() -> None:
@@ -293,7 +293,7 @@ def test_malformed_input_in_a_hit_that_is_not_forwarded() -> None:
     bench = opened()
     head = b"*4\r\n$6\r\nRL.HIT\r\n$70000\r\n" + b"k" * 70000 + b"\r\n"
     sent = bench.send(head, b"X\r\n")
-    assert bench.down() == r.TOO_LONG
+    assert bench.down() == TOO_LONG
     assert b"kkk" not in sent
     assert sent  # something for Redis to judge
 

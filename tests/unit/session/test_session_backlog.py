@@ -16,7 +16,7 @@ from rlproxy.fairness.budget import (
     TICK_WORK,
     WORK_OF_OURS,
 )
-from rlproxy.resp import encoding as r
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.held_hit import HeldHit
@@ -49,7 +49,7 @@ from tests.unit.session.bench import (
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
 HELD = bulks(b"RL.HIT", b"held", b"10", b"60", b"WAIT", b"60")
-REFUSED = r.five(1, 10, 0, 5, 5)
+REFUSED = five(1, 10, 0, 5, 5)
 NIL = b"*-1\r\n"
 
 

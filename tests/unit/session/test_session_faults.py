@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -30,8 +31,8 @@ from tests.unit.session.parts import call_of
 
 MODES = {
     "error": None,
-    "allow": r.five(0, 10, 10, -1, 0),
-    "deny": r.five(1, 10, 0, 1, 1),
+    "allow": five(0, 10, 10, -1, 0),
+    "deny": five(1, 10, 0, 1, 1),
 }
 LATE = r.late(1.0)
 REFUSED = r.unreachable("redis:1", "connection refused")
@@ -253,4 +254,4 @@ def test_no_timeout_and_its_return() -> None:
     settings.failure.reconfigure("deny", 500)
     bench.send_at(100.0, HIT)
     bench.session.overdue(100.5)
-    assert bench.down() == r.five(1, 10, 0, 1, 1) * 2
+    assert bench.down() == five(1, 10, 0, 1, 1) * 2

@@ -6,8 +6,8 @@ import pytest
 from rlproxy.fairness.budget import (
     MAX_CLIENT_HITS,
 )
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.waits import (
     WAIT_LANE,
@@ -141,8 +141,8 @@ def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
     first, second = bench.lane.calls
     bench.session.lane_answered(second, FIVE)
     assert bench.down() == b""
-    bench.session.lane_answered(first, r.five(0, 10, 1, -1, 60))
-    assert bench.down() == r.five(0, 10, 1, -1, 60) + DENIED + FIVE + DENIED
+    bench.session.lane_answered(first, five(0, 10, 1, -1, 60))
+    assert bench.down() == five(0, 10, 1, -1, 60) + DENIED + FIVE + DENIED
     assert not bench.session.outstanding()
 
 
@@ -171,7 +171,7 @@ def test_known_replies_behind_what_a_lane_gives_back() -> None:
     for call in bench.lane.calls:
         bench.session.lane_returned(call)
     assert bench.up() == in_place(b"1") + in_place(b"2")
-    other = r.five(0, 10, 1, -1, 60)
+    other = five(0, 10, 1, -1, 60)
     assert bench.answer(FIVE + other) == FIVE + DENIED + other
 
 

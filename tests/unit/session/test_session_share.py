@@ -9,8 +9,8 @@ import time
 import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import PLAIN
@@ -32,7 +32,7 @@ NIL = b"$-1\r\n"
 GET = bulks(b"GET", b"k")
 SET = bulks(b"SET", b"k", b"v")
 HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
-FIVE = r.five(0, 10, 9, -1, 60)
+FIVE = five(0, 10, 9, -1, 60)
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.waits import WAIT_HELD
@@ -92,5 +92,5 @@ def test_what_follows_a_held_hit_waits_for_its_reply() -> None:
     assert client.answer(script_reply(0, 10, 5, -1, 100_000, 100_000)) == b""
     assert client.up() == b""
     world.clock.advance(0.1)
-    assert client.down() == r.five(0, 10, 5, -1, 1)
+    assert client.down() == five(0, 10, 5, -1, 1)
     assert client.up() == PING

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.wait_queue import MAX_WAITING
-from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 
 from tests.unit.ratelimit.test_wait_queue import rule
@@ -151,5 +151,5 @@ def test_too_many_wait_already() -> None:
     others.pop().cancel()
     blocking = world.waits()
     assert client.send(WAITING + PING) == peek() + PING  # it doesn't overtake either
-    assert client.answer(LATER + PONG) == r.five(1, 10, 0, 2, 9) + PONG
+    assert client.answer(LATER + PONG) == five(1, 10, 0, 2, 9) + PONG
     blocking.vanishes()

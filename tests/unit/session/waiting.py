@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
@@ -38,10 +39,10 @@ ERROR = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n
 QUEUED = b"+QUEUED\r\n"
 
 ADMITTED = script_reply(0, 10, 4, -1, 600_000)
-ADMITTED_REPLY = r.five(0, 10, 4, -1, 1)  # the same for a client
+ADMITTED_REPLY = five(0, 10, 4, -1, 1)  # the same for a client
 LATER = refused(2_000_000)
-REFUSED_REPLY = r.five(1, 10, 0, 2, 9)
-BEHIND = r.five(1, 10, 0, 2, 4)  # for hits without WAIT: the two seconds of the first one
+REFUSED_REPLY = five(1, 10, 0, 2, 9)
+BEHIND = five(1, 10, 0, 2, 4)  # for hits without WAIT: the two seconds of the first one
 PEEKED = script_reply(0, 10, 3, -1, 4_000_000)
 
 

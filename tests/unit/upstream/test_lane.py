@@ -14,6 +14,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
+from rlproxy.ratelimit.hit_replies import five, integers
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -46,8 +47,8 @@ NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command
 ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 SECOND = 1_000_000
-ADMITTED = r.five(0, 1, 0, -1, 60)
-REFUSED = r.five(1, 1, 0, 42, 60)
+ADMITTED = five(0, 1, 0, -1, 60)
+REFUSED = five(1, 1, 0, 42, 60)
 STAYS = b"*6\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n:41000001\r\n"  # in microseconds
 WROTE = b"*5\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n"
 
@@ -266,7 +267,7 @@ def bench(loop: Loop) -> Bench:
 
 
 def test_a_lane_asks_to_be_told(bench: Bench) -> None:
-    assert bench.open() == r.five(1, 1, 0, 42, 60)
+    assert bench.open() == five(1, 1, 0, 42, 60)
     assert bench.known()
 
 
@@ -396,7 +397,7 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
     # of the three only the one that opens the entry is preceded by it
     assert bench.sent() == opener(HIT) + by_sha(HIT, b"another") + by_sha(HIT)
     bench.answer(OK + STAYS + ADMITTED + REFUSED)
-    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert call.reply == five(1, 1, 0, 42, 60)
     assert behind.reply == ADMITTED
     assert again.reply == REFUSED
     assert bench.known()
@@ -405,7 +406,7 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
 @pytest.mark.parametrize("of", [HIT, IN_MS])
 def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> None:
     unit_us = of.unit_us
-    expected = r.five(1, 1, 0, -(-41_000_001 // unit_us), 59_500_000 // unit_us + unit_us // SECOND)
+    expected = five(1, 1, 0, -(-41_000_001 // unit_us), 59_500_000 // unit_us + unit_us // SECOND)
     assert bench.open(of) == expected
     assert bench.hit(of).reply == expected
 
@@ -413,14 +414,14 @@ def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> N
 @pytest.mark.parametrize("of", [HIT, IN_MS])
 def test_an_opener_that_is_admitted_is_too(bench: Bench, of: Rule) -> None:
     found = b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:59000001\r\n"
-    assert bench.open(of, found=found) == r.five(0, 1, 0, -1, 60 if of is HIT else 59_001)
+    assert bench.open(of, found=found) == five(0, 1, 0, -1, 60 if of is HIT else 59_001)
     assert bench.open(of)  # as if the key had never been marked
     assert bench.known(of)
 
 
 def test_an_opener_that_errs_opens_nothing(bench: Bench) -> None:
     assert bench.open(found=b"-OOM no memory\r\n") == b"-OOM no memory\r\n"
-    assert bench.open() == r.five(1, 1, 0, 42, 60)  # as if the key had never been marked
+    assert bench.open() == five(1, 1, 0, 42, 60)  # as if the key had never been marked
     assert bench.known()
 
 
@@ -431,7 +432,7 @@ def test_it_lives_from_the_sending(bench: Bench) -> None:
     bench.loop.now += 0.5
     bench.answer(OK + STAYS)
     bench.loop.now += 0.4375
-    assert bench.hit().reply == r.five(1, 1, 0, 41, 60)
+    assert bench.hit().reply == five(1, 1, 0, 41, 60)
     bench.loop.now += 0.0625
     call = bench.hit()
     assert call.reply == b""
@@ -523,7 +524,7 @@ def test_a_push_while_it_opens(bench: Bench, place: int) -> None:
     pieces = [OK, STAYS]
     pieces.insert(place, touched(b"k"))
     bench.answer(*pieces)
-    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert call.reply == five(1, 1, 0, 42, 60)
     assert bench.ask(REFUSED) == REFUSED
 
 
@@ -610,7 +611,7 @@ def test_caching_refused(bench: Bench, refusal: bytes) -> None:
     call = bench.hit()
     assert bench.sent() == opener(HIT)
     bench.answer(refusal + STAYS)
-    assert call.reply == r.five(1, 1, 0, 42, 60)
+    assert call.reply == five(1, 1, 0, 42, 60)
     for key in (b"k", b"k", b"k", b"old", b"old", b"old"):
         assert bench.ask(REFUSED, key=key) == REFUSED
     assert bench.lane.ready
@@ -632,7 +633,7 @@ def test_the_loss_of_the_lane(bench: Bench) -> None:
     bench.answer(WELCOME + OK)
     for key in (b"k", b"open"):
         assert bench.ask(REFUSED, key=key) == REFUSED
-    assert bench.open(key=b"new") == r.five(1, 1, 0, 42, 60)
+    assert bench.open(key=b"new") == five(1, 1, 0, 42, 60)
     assert bench.known(key=b"new")
 
 
@@ -713,7 +714,7 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
     bench.answer(NOSCRIPT)
     again = [(HIT, b"1"), (HIT, b"2"), (HIT, b"3"), (ZHIT, b"4")]
     assert bench.sent() == b"".join(by_source(of, key) for of, key in again)
-    replies = [r.five(0, 1, 0, -1, number) for number in (1, 2, 3, 4)]
+    replies = [five(0, 1, 0, -1, number) for number in (1, 2, 3, 4)]
     bench.answer(*replies)
     assert [call.reply for call in calls] == [ADMITTED, *replies]
 
@@ -930,14 +931,14 @@ class Redis:
         times = (59_000_000, 60_000_000) if unit == b"1" else (59, 60)
         if b"refund" in words:
             self.full[key] = False
-            self.out += r.five(0, 1, 1, -1, 0)
+            self.out += five(0, 1, 1, -1, 0)
         elif self.full[key] and most == 1:  # (the other rule takes one more)
             six = b":%d\r\n" % times[0] if unit == b"1" else b""
             head = b"*6" if six else b"*5"
-            self.out += head + r.five(1, 1, 0, *times)[2:] + six
+            self.out += head + five(1, 1, 0, *times)[2:] + six
         else:
             self.full[key] = True
-            self.out += r.five(0, 1, 0, -1, times[1])
+            self.out += five(0, 1, 0, -1, times[1])
 
     def touch(self, key: bytes, full: bool) -> None:
         """Another connection fills or frees a limiter."""
@@ -1078,7 +1079,7 @@ def test_whatever_happens_nobody_is_told_what_redis_would_not_say(
         for call in traffic.calls:
             if call.reply == r.LOST:
                 continue
-            found = r.integers(call.reply)
+            found = integers(call.reply)
             assert len(found) == 5
             assert found[0] in (0, 1)
             if found[0] == 1:
@@ -1151,7 +1152,7 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
                     out += NOSCRIPT
                     continue
                 counted.append(words[3])
-                out += r.five(0, int(words[4]), 0, -1, 60)
+                out += five(0, int(words[4]), 0, -1, 60)
             bench.answer(out[:most])
             out = out[most:]
             for client in clients:  # the next tick
@@ -1176,7 +1177,7 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
         for client in clients:
             keys = [b"%d-%d" % (client.number, number + 1) for number in range(client.sent)]
             assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
-            replies = [r.five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
+            replies = [five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
             assert client.take() == b"".join(replies)
             assert client.session.private.out[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
     finally:
