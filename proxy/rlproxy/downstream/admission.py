@@ -9,7 +9,7 @@ from typing import Final
 
 from rlproxy.config.config import Config
 from rlproxy.net.peers import Peer
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.commands import Command
 from rlproxy.session import command_policy
 
@@ -29,11 +29,11 @@ class Refusal:
 
 
 # The text of Redis, which client libraries recognize.
-_FULL: Final = r.error("ERR max number of clients reached")
+_FULL: Final = encoding.error("ERR max number of clients reached")
 FULL: Final = Refusal(_FULL, "max number of clients reached")
 FULL_ADDRESS: Final = Refusal(_FULL, "max number of clients of one address reached")
 PROTECTED: Final = Refusal(
-    r.error(
+    encoding.error(
         "DENIED rlproxy is running in protected mode: Redis behind it requires no password, "
         "so only clients of rlproxy's own machine are served. To serve clients of other machines, "
         "set a password on Redis' default user (CONFIG SET requirepass, or ACL SETUSER default), "
@@ -58,7 +58,7 @@ class Admission:
         self.needs_password: bool | None = None
         self._room = room
         self._unjudged = Refusal(
-            r.error(
+            encoding.error(
                 f"UPSTREAMDOWN rlproxy has not reached Redis at {where} yet, and serves clients of "
                 "other machines only once Redis has requested a password (protected mode)"
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.ratelimit.command_entries import GROUP, SINCE, Argument, Entry
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 
 
 class Form:
@@ -19,14 +19,14 @@ class Form:
         keys = b":1\r\n:%d\r\n:1\r\n" % (-1 if entry.many else 1) if entry.keys else b":0\r\n" * 3
         first, last, step = keys.splitlines(True)
         fields = [
-            r.bulk(entry.name),
+            encoding.bulk(entry.name),
             b":%d\r\n" % entry.arity,
             self._words(entry.flags),
             first,
             last,
             step,
             self._words(entry.categories),
-            self._set([r.bulk(tip) for tip in entry.tips]),
+            self._set([encoding.bulk(tip) for tip in entry.tips]),
             self._set([self._key_spec(entry)] if entry.keys else []),
             b"*0\r\n",  # subcommands
         ]
@@ -35,21 +35,21 @@ class Form:
     def docs(self, entry: Entry) -> bytes:
         """Return `entry` as in the reply to COMMAND DOCS: its name and its documentation."""
         pairs = [
-            (b"summary", r.bulk(entry.summary)),
-            (b"since", r.bulk(SINCE)),
-            (b"group", r.bulk(GROUP)),
-            (b"complexity", r.bulk(entry.complexity)),
+            (b"summary", encoding.bulk(entry.summary)),
+            (b"since", encoding.bulk(SINCE)),
+            (b"group", encoding.bulk(GROUP)),
+            (b"complexity", encoding.bulk(entry.complexity)),
         ]
         if entry.arguments:
             pairs.append((b"arguments", self._arguments(entry.arguments)))
-        return r.bulk(entry.name) + self._map(pairs)
+        return encoding.bulk(entry.name) + self._map(pairs)
 
     def _words(self, words: list[bytes]) -> bytes:
         return self._set([b"+%b\r\n" % word for word in words])
 
     def _key_spec(self, entry: Entry) -> bytes:
         kind, spec = b"type", b"spec"
-        index = [(kind, r.bulk(b"index")), (spec, self._map([(b"index", b":1\r\n")]))]
+        index = [(kind, encoding.bulk(b"index")), (spec, self._map([(b"index", b":1\r\n")]))]
         reach = [
             (b"lastkey", b":%d\r\n" % (-1 if entry.many else 0)),
             (b"keystep", b":1\r\n"),
@@ -58,7 +58,7 @@ class Form:
         pairs = [
             (b"flags", self._words(entry.keys)),
             (b"begin_search", self._map(index)),
-            (b"find_keys", self._map([(kind, r.bulk(b"range")), (spec, self._map(reach))])),
+            (b"find_keys", self._map([(kind, encoding.bulk(b"range")), (spec, self._map(reach))])),
         ]
         return self._map(pairs)
 
@@ -66,13 +66,13 @@ class Form:
         return b"*%d\r\n" % len(arguments) + b"".join([self._argument(each) for each in arguments])
 
     def _argument(self, argument: Argument) -> bytes:
-        pairs = [(b"name", r.bulk(argument.name)), (b"type", r.bulk(argument.kind))]
+        pairs = [(b"name", encoding.bulk(argument.name)), (b"type", encoding.bulk(argument.kind))]
         if not argument.below:
-            pairs.append((b"display_text", r.bulk(argument.name)))
+            pairs.append((b"display_text", encoding.bulk(argument.name)))
         if argument.kind == b"key":
             pairs.append((b"key_spec_index", b":0\r\n"))
         if argument.token:
-            pairs.append((b"token", r.bulk(argument.token)))
+            pairs.append((b"token", encoding.bulk(argument.token)))
         if argument.flags:
             pairs.append((b"flags", self._words([*argument.flags])))
         if argument.below:
@@ -84,4 +84,4 @@ class Form:
 
     def _map(self, pairs: list[tuple[bytes, bytes]]) -> bytes:
         head = b"%%%d\r\n" % len(pairs) if self._resp3 else b"*%d\r\n" % (2 * len(pairs))
-        return head + b"".join([r.bulk(name) + value for name, value in pairs])
+        return head + b"".join([encoding.bulk(name) + value for name, value in pairs])

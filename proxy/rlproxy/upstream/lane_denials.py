@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.ratelimit import denial_cache as d
+from rlproxy.ratelimit import denial_cache
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.session.call import Call
@@ -56,17 +56,17 @@ class LaneDenials:
         Updates the entry of its key: a marked entry makes `call` the one that opens it.
         """
         denial = self._entry(call)
-        if denial is None or denial.state == d.OPENING:
+        if denial is None or denial.state == denial_cache.OPENING:
             return b""
         now = self._cache.clock()
-        if denial.state == d.OPEN:
+        if denial.state == denial_cache.OPEN:
             if earlier_unsent or call.caller.fenced or now < call.caller.trusts_at:
                 return b""
             known = denial.answer(now)
             if known:
                 self._cache.answered(denial)
                 return known
-        denial.state = d.OPENING
+        denial.state = denial_cache.OPENING
         denial.sent_at = now
         self._cache.used(denial)
         call.opens = call.expects_ok = True
@@ -75,8 +75,8 @@ class LaneDenials:
     def reopen(self, call: Call) -> None:
         """Take back that `call` opens its entry: Redis did not run it, and it is sent again."""
         denial = call.denial
-        if call.opens and denial is not None and denial.state == d.OPENING:
-            denial.state = d.MARKED
+        if call.opens and denial is not None and denial.state == denial_cache.OPENING:
+            denial.state = denial_cache.MARKED
         call.opens = False
         if self.tracks:
             self._entry(call)  # calls that were sent behind this one now run before it

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.upstream.cluster import gather
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import gather, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import as_text, text_of
 from rlproxy.upstream.cluster.request import Divided, Request
@@ -107,9 +106,9 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
 
     args: the arguments behind CLIENT; written: the command as a request.
     """
-    if route.how == r.CLIENT_UNBLOCK:
+    if route.how == routes.CLIENT_UNBLOCK:
         _unblock(exchange, args, written)
-    elif route.how == r.CLIENT_SHOWN:
+    elif route.how == routes.CLIENT_SHOWN:
         home = exchange.links.home()
         request = Request(written)
         node = exchange.cluster.map.number(home.address)
@@ -146,8 +145,8 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
         exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
         return
     how = route.how
-    if how == r.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
-        how = r.ALL_ONE if len(args) == 2 else r.ALL_SUM
+    if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
+        how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
     exchange.send_parts(Divided(len(parts), gather.JOINED[how]), iter(parts))
 
 

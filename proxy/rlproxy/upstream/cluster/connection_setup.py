@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
-from rlproxy.upstream.cluster import client_ids
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import client_ids, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.request import OK, PING, Request, own, unguided
@@ -63,16 +62,16 @@ class ConnectionSetup:
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command that sets something up. Returns False if it must wait."""
         how = route.how
-        if how == r.AUTH or how == r.HELLO:
+        if how == routes.AUTH or how == routes.HELLO:
             return self._log_in(how, args, written)
-        if how == r.CLIENT_REPLY:
+        if how == routes.CLIENT_REPLY:
             self._reply(args, written)
-        elif how == r.CLIENT_CACHING and self._may_cache(args):
+        elif how == routes.CLIENT_CACHING and self._may_cache(args):
             self._exchange.prefix = written
             self._exchange.answer(OK)
-        elif how == r.CLIENT_CACHING:
+        elif how == routes.CLIENT_CACHING:
             self._exchange.send(self._exchange.links.home(), Request(written))
-        elif how == r.SELECT:
+        elif how == routes.SELECT:
             return self._set(route.name, written)
         else:
             words = [word.upper() for word in args]
@@ -114,7 +113,7 @@ class ConnectionSetup:
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 return frame
-            if how == r.AUTH:
+            if how == routes.AUTH:
                 self._set_up[b"AUTH"] = written
             else:
                 self._take_hello(args)

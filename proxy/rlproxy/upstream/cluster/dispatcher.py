@@ -18,8 +18,7 @@ from typing import Final
 
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.upstream.cluster import gather, info_reply
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import gather, info_reply, routes
 from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
@@ -32,18 +31,28 @@ from rlproxy.upstream.cluster.subscriptions import Subscriptions
 from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
 
 # Commands that MULTI doesn't queue.
-_NOT_QUEUED: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.RESET, r.QUIT)
+_NOT_QUEUED: Final = (
+    *(routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.RESET, routes.QUIT),
+)
 # Commands that no node gets, at once or ever: Redis refuses them before a login.
-_ANSWERED_HERE: Final = (r.CLUSTER, r.OK, r.REFUSED, r.MULTI, r.CLIENT_REPLY, r.CLIENT_CACHING)
-_SETUP: Final = (r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, r.CLIENT_CACHING)
-_TRANSACTION: Final = (r.MULTI, r.EXEC, r.DISCARD, r.WATCH, r.UNWATCH)
-_WITH_IDS: Final = (r.CLIENT_SHOWN, r.CLIENT_LIST, r.CLIENT_KILL, r.CLIENT_UNBLOCK)
-_SPLIT: Final = (r.SPLIT_SUM, r.SPLIT_ARRAY, r.SPLIT_OK)
+_ANSWERED_HERE: Final = (
+    *(routes.CLUSTER, routes.OK, routes.REFUSED, routes.MULTI),
+    *(routes.CLIENT_REPLY, routes.CLIENT_CACHING),
+)
+_SETUP: Final = (
+    *(routes.AUTH, routes.HELLO, routes.SELECT),
+    *(routes.CLIENT_STATE, routes.CLIENT_REPLY, routes.CLIENT_CACHING),
+)
+_TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
+_WITH_IDS: Final = (
+    *(routes.CLIENT_SHOWN, routes.CLIENT_LIST, routes.CLIENT_KILL, routes.CLIENT_UNBLOCK),
+)
+_SPLIT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK)
 # Commands that are never part of a transaction: they change the connection, are answered here, or
 # take or return ids of clients, which the transaction's node would number itself.
 _NOT_INSIDE: Final = (
-    *(r.AUTH, r.HELLO, r.SELECT, r.CLIENT_STATE, r.CLIENT_REPLY, *_WITH_IDS),
-    *(r.CLUSTER, r.OK, r.REFUSED, r.SUBSCRIBE),
+    *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.CLIENT_REPLY),
+    *(*_WITH_IDS, routes.CLUSTER, routes.OK, routes.REFUSED, routes.SUBSCRIBE),
 )
 
 
@@ -95,9 +104,9 @@ class Dispatcher:
         if now is not None and how not in _NOT_QUEUED:
             self._queue(now, route, args, written)
             return True
-        if self.subscriptions.only and how not in (r.RESET, r.QUIT):
+        if self.subscriptions.only and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
-        if how == r.BY_KEY:
+        if how == routes.BY_KEY:
             return self._by_key(route, args, written)
         return self._unusual(route, args, words, written)
 
@@ -117,7 +126,7 @@ class Dispatcher:
         if not exchange.redirects.may_send(slot):
             return False
         request = Request(written, slot, route.check)
-        if route.blocks != r.BLOCKS_NOT:
+        if route.blocks != routes.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
@@ -133,21 +142,21 @@ class Dispatcher:
             return self._split(route, args, words, written)
         if how in _TRANSACTION:
             return self.transaction.send(how, args, _keys(route, args), written)
-        if how in (r.SUBSCRIBE, r.CHANNEL, r.MONITOR):
+        if how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
             return self.subscriptions.send(route, args, written)
-        if how == r.RESET:
+        if how == routes.RESET:
             return self.setup.reset(written, self._reset)
         if how in _SETUP:
             return self.setup.send(route, args, written)
         if how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
-        elif how == r.INFO or how in gather.JOINED:
+        elif how == routes.INFO or how in gather.JOINED:
             self._to_all(route, written)
-        elif how in (r.CLUSTER, r.OK, r.REFUSED):
+        elif how in (routes.CLUSTER, routes.OK, routes.REFUSED):
             self._answer(route, args)
-        elif how == r.SCAN:
+        elif how == routes.SCAN:
             send_scan(exchange, args, written)
-        elif how == r.QUIT:
+        elif how == routes.QUIT:
             exchange.answer(OK)
             exchange.leaving = True
         else:
@@ -155,7 +164,7 @@ class Dispatcher:
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
-        subscribes = route.how == r.CHANNEL and route.name != b"SPUBLISH"
+        subscribes = route.how == routes.CHANNEL and route.name != b"SPUBLISH"
         if subscribes or route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
             return
@@ -172,19 +181,19 @@ class Dispatcher:
     def _answer(self, route: Route, args: list[bytes]) -> None:
         """Answer a command that goes no further."""
         exchange = self._exchange
-        if route.how == r.OK:
+        if route.how == routes.OK:
             exchange.answer(OK)
-        elif route.how == r.REFUSED:
-            exchange.answer(r.refusal(route))
+        elif route.how == routes.REFUSED:
+            exchange.answer(routes.refusal(route))
         else:
             exchange.answer(self._face.cluster_reply(args, exchange.protocol))
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
-        links = self._links.used() if route.how == r.WAIT else self._links.masters()
-        if route.how == r.ALL_ANY:
+        links = self._links.used() if route.how == routes.WAIT else self._links.masters()
+        if route.how == routes.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
-        elif route.how == r.ALL_NODES:
+        elif route.how == routes.ALL_NODES:
             links += self._links.replicas()
         joined = gather.JOINED.get(route.how, partial(info_reply.info, shown=self._face))
         parts = ((link, Request(written)) for link in links)
@@ -210,8 +219,8 @@ class Dispatcher:
             return True
         if not all(map(exchange.redirects.may_send, by_slot)):
             return False
-        step = 2 if route.how == r.SPLIT_OK else 1
-        found = [b""] * len(args) if route.how == r.SPLIT_ARRAY else []
+        step = 2 if route.how == routes.SPLIT_OK else 1
+        found = [b""] * len(args) if route.how == routes.SPLIT_ARRAY else []
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():

@@ -14,7 +14,7 @@ from typing import Final
 
 from rlproxy.resp.encoding import error
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import routes
 
 Fold = Callable[[list[int]], int]  # of the nodes' integers
 Join = Callable[[list[bytes]], bytes]  # of the nodes' replies
@@ -182,21 +182,21 @@ def _unless_failed(joined: Join, replies: list[bytes]) -> bytes:
 
 # How the replies to a command are joined, by its route, if none is an error.
 _JOINS: Final[dict[int, Join]] = {
-    r.SPLIT_SUM: summed,
-    r.SPLIT_OK: first,
-    r.ALL_SUM: summed,
-    r.ALL_CONCAT: concatenated,
-    r.ALL_UNION: union,
-    r.ALL_PAIRS: pairs,
-    r.ALL_LEAST: least,
-    r.ALL_ANY: first_not_nil,
-    r.ALL_FIRST: first,
-    r.ALL_NODES: first,
-    r.CLIENT_LIST: text,
-    r.WAIT: least,
+    routes.SPLIT_SUM: summed,
+    routes.SPLIT_OK: first,
+    routes.ALL_SUM: summed,
+    routes.ALL_CONCAT: concatenated,
+    routes.ALL_UNION: union,
+    routes.ALL_PAIRS: pairs,
+    routes.ALL_LEAST: least,
+    routes.ALL_ANY: first_not_nil,
+    routes.ALL_FIRST: first,
+    routes.ALL_NODES: first,
+    routes.CLIENT_LIST: text,
+    routes.WAIT: least,
 }
 # The same for all replies. SPLIT_ARRAY, CLIENT_KILL and INFO are not here.
 JOINED: Final[dict[int, Join]] = {
-    r.ALL_ONE: one_succeeded,
+    routes.ALL_ONE: one_succeeded,
     **{how: partial(_unless_failed, joined) for how, joined in _JOINS.items()},
 }

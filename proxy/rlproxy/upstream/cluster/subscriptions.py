@@ -10,7 +10,7 @@ from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
@@ -71,7 +71,7 @@ class Subscriptions:
 
         Returns False if it must wait.
         """
-        if route.how == r.MONITOR and not self.only:
+        if route.how == routes.MONITOR and not self.only:
             self._monitor(written)
         elif route.name in self._names or route.name in _ENDS:
             if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command

@@ -17,7 +17,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.upstream.cluster import routes as r
+from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
@@ -90,23 +90,23 @@ class Transaction:
         """
         exchange, now = self._exchange, self.now
         if now is None:
-            if how == r.WATCH and keys:
+            if how == routes.WATCH and keys:
                 return self._watch_keys(key_slot(keys[0]), written)
-            if how == r.MULTI and not args:
+            if how == routes.MULTI and not args:
                 if exchange.queue:
                     return False
                 self._begin()
-            elif how == r.UNWATCH:
+            elif how == routes.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
                 self.forget()
                 exchange.send(link, unguided(written))
             else:
                 exchange.send(exchange.links.home(), unguided(written))
-        elif how == r.EXEC:
+        elif how == routes.EXEC:
             self._execute(now, written)
-        elif how == r.DISCARD and not args:
+        elif how == routes.DISCARD and not args:
             self._discard(now, written)
-        elif how == r.WATCH and slot_of(keys) not in (NO_SLOT, now.slot):
+        elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, now.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:
             self._send(now, unguided(written))  # an error
