@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from rlproxy.upstream.cluster.cluster import PERIOD_S
+
 from ..charts import SCALE, Image
 from ..errors import UsageError
 from ..page import run_command
@@ -68,13 +70,13 @@ ASSUMED: Final = """\
 None of these figures was measured. They hold if the laws hold far outside of what was measured, on
 cores like this one's."""
 
-NOT_IN_IT: Final = """\
+NOT_IN_IT: Final = f"""\
 - A lone hit: it wakes every process on its way, and each then runs with cold caches. The rows 1/1
   above show its cost, which no law describes. A worker that is mostly idle comes near it.
 - Latency, the network between machines, and its interrupts. All was measured over loopback.
 - Replicas, persistence, TLS, slot moves and failovers.
 - The cost of the cluster bus, and of many thousand connections in one event loop.
-- The look at the cluster's map that each worker takes every 5 seconds.
+- The look at the cluster's map that each worker takes every {PERIOD_S:g} s.
 - Other work on the measuring machine: clients, proxy, up to six masters and other programs (`load
   before`) share two cores and their caches, which makes each of them slower than alone.
 - Algorithms other than LOG ([their costs](algorithms.md)), and keys with many live hits."""
