@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ
-from rlproxy.fairness.budget import WORK_OF_BYTES
+from rlproxy.fairness.budget import WORK_BYTES_SHIFT
 from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
@@ -135,7 +135,7 @@ class Clients:
     def rests(self, size: int) -> bool:
         """Count `size` bytes as work. Return whether their connection waits for its next turn."""
         budget = self.context.budget
-        budget.work += size >> WORK_OF_BYTES
+        budget.work += size >> WORK_BYTES_SHIFT
         # After a full read, uvloop would read up to 32 times in a row before other connections.
         return size >= FULL_READ or budget.spent()
 

@@ -12,7 +12,7 @@ from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
 from rlproxy.downstream.private_connection import PrivateConnection
-from rlproxy.fairness.budget import LARGE, WORK_OF_BYTES
+from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
 from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.session.private_stream import OPENING
 from rlproxy.session.session import Session
@@ -22,7 +22,7 @@ from rlproxy.upstream.connector import lacks, reason
 # Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
 # connection that is closed in both directions is noticed.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-WORK_OF_READ: Final = FULL_READ >> WORK_OF_BYTES  # work units
+WORK_OF_READ: Final = FULL_READ >> WORK_BYTES_SHIFT  # work units
 # Initial value of ClientConnection._taken, below any real one. Real ones can be negative: for unix
 # sockets, the kernel counts more than the bytes of data.
 _ALL: Final = -(1 << 40)

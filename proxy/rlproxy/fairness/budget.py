@@ -21,7 +21,7 @@ CLIENT_WORK: Final = TICK_WORK // 2  # work units of one client per tick
 WORK_OF_OURS: Final = 16  # extra units of an RL command
 WORK_OF_STATUS: Final = 500  # extra units of RL.HELP, RL.STATS, RL.TOP; they sum up all workers
 WORK_OF_STATE: Final = 8  # extra units of a command that changes its connection's state
-WORK_OF_BYTES: Final = 7  # a unit is also 2 to this power bytes
+WORK_BYTES_SHIFT: Final = 7  # bytes shifted right by it are units: one for each 128 bytes
 SMALL: Final = 1024  # bytes; clients with more in hand must queue once the tick's work is spent
 LARGE: Final = 16384  # bytes of requests in hand of a queued client before it is paused
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from rlproxy.fairness.budget import (
     CLIENT_WORK,
-    WORK_OF_BYTES,
+    WORK_BYTES_SHIFT,
     WORK_OF_OURS,
     WORK_OF_STATE,
     WORK_OF_STATUS,
@@ -325,7 +325,7 @@ class Router(LaneHits):
             return WAIT_NOTHING
         elif private.waits_to_authenticate(requests):
             return self._wait_until_quiescent()
-        self._work += WORK_OF_STATE + (requests.size() >> WORK_OF_BYTES)
+        self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         self._forwards = True
         return private.follow(requests, code)
 
@@ -348,7 +348,7 @@ class Router(LaneHits):
             requests.rewind(requests.start)
             return wait
         name = requests.command.name
-        self._work += WORK_OF_OURS + (requests.size() >> WORK_OF_BYTES)
+        self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         if name != c.RL_HIT and name in c.REPORTS:
             self._work += WORK_OF_STATUS
         self.uses_lanes = True
