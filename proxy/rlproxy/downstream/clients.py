@@ -98,12 +98,10 @@ class Clients:
         self.turned_away: set[Client] = set()  # refused clients, connections lingering
         self.draining = False
         self.on_leave: Callable[[], None] = lambda: None  # called after a connection has ended
-        context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
 
     def reconfigure(self, config: Config) -> None:
         """Apply those options of `config` that can change at run time."""
         self.admission.configure(config)
-        self.context.failure.reconfigure(config.on_upstream_failure, config.hit_timeout_ms)
         for client in self.clients:
             client.restrict()
 

@@ -134,6 +134,7 @@ class OneServer:
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.target.tls = contexts.client
+        self.timeouts.timeout_s = config.hit_timeout_ms / 1000
 
     def _moved(self) -> None:
         """Cut the connections to the former master: the target has moved to another one."""
@@ -262,6 +263,7 @@ class ClusterUpstream:
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.cluster.tls = contexts.client
+        self.timeouts.timeout_s = config.hit_timeout_ms / 1000
         self.nodes.use(self.timeouts.timeout_s)
 
     async def start(self, most_s: float) -> list[asyncio.Event]:

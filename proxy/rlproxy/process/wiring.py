@@ -59,12 +59,11 @@ class Wiring:
         self.upstream.on_server = self._identified
         self._wire_context(config)
         self._wire_clients(config, contexts)
-        self.upstream.configure(config, contexts)
         self.telemetry = Telemetry(
             config, worker, resources, self.clients, self.upstream, lambda: self.server
         )
         self.context.status_call = self.telemetry.request
-        self._use_policies(config)
+        self.reconfigure(config, contexts)
 
     def _wire_context(self, config: Config) -> None:
         upstream = self.upstream
@@ -101,7 +100,6 @@ class Wiring:
             self.handshakes.protocol,
             lambda: loop.time() - upstream.last_reply_at() <= SERVING_S,
         )
-        self.intake.rate = config.max_accept_rate
         self.clients.on_leave = self.handshakes.on_gone = self.intake.left
         self.probe: Probe | None = None
         addresses = resources.listeners.addresses()
@@ -113,6 +111,7 @@ class Wiring:
         self.handshakes.context = contexts.server
         self.clients.reconfigure(config)
         self.upstream.configure(config, contexts)
+        self.context.failure.mode = config.on_upstream_failure
         self.intake.rate = config.max_accept_rate
         self._use_policies(config)
 

@@ -79,11 +79,6 @@ class FailurePolicy:
         self.stats = stats
         self.mode: str = _ERROR
 
-    def reconfigure(self, mode: str, hit_timeout_ms: int) -> None:
-        """Apply the current values of --on-upstream-failure and --hit-timeout."""
-        self.mode = mode
-        self.timeouts.timeout_s = hit_timeout_ms / 1000
-
     def answers_hits(self) -> bool:
         """Return whether hits that Redis does not answer get the reply of a hit."""
         return self.mode != _ERROR

@@ -142,13 +142,16 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
 
 
 async def test_new_settings_apply() -> None:
-    wiring = wired()
+    wiring = wired(on_upstream_failure="deny", hit_timeout_ms=30)
+    assert wiring.context.failure.mode == "deny"
+    assert wiring.context.timeouts.timeout_s == 0.03
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
     wiring.reconfigure(config, Contexts(context, context))
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8
+    assert wiring.context.failure.mode == "error"
     assert wiring.context.timeouts.timeout_s == 0.009
 
 

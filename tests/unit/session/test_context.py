@@ -36,9 +36,9 @@ class Failing:
 
     def __init__(self, mode: str) -> None:
         self.stats = Counters()
-        self.timeouts = HitTimeouts(CircuitBreaker())
+        self.timeouts = HitTimeouts(CircuitBreaker(), 0.25)
         self.policy = FailurePolicy(ServerFacts("redis:1"), self.timeouts, self.stats)
-        self.policy.reconfigure(mode, 250)
+        self.policy.mode = mode
 
     def counts(self) -> tuple[int, int, int]:
         """Return the numbers of calls that failed, failed open and failed closed."""
@@ -123,13 +123,8 @@ def test_hits_are_answered_in_every_mode_but_error() -> None:
     ]
 
 
-def test_the_hit_timeout_can_change() -> None:
-    failing = Failing("error")
-    assert failing.timeouts.timeout_s == 0.25
-    assert failing.policy.too_late() == r.late(0.25)
-    failing.policy.reconfigure("allow", 0)
-    assert failing.timeouts.timeout_s == 0.0
-    assert failing.policy.mode == "allow"
+def test_the_error_of_a_late_call_names_the_hit_timeout() -> None:
+    assert Failing("error").policy.too_late() == r.late(0.25)
 
 
 def test_only_throttle_may_be_the_servers_own() -> None:

@@ -33,7 +33,8 @@ class Failing(Parts):
 
     def __init__(self, mode: str = "error") -> None:
         super().__init__()
-        self.context.failure.reconfigure(mode, 1000)
+        self.context.failure.mode = mode
+        self.context.timeouts.timeout_s = 1.0
         self.router = Router(self.parts)
         self.fail_open = self.router.fail_open
 

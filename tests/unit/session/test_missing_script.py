@@ -234,7 +234,7 @@ def test_an_error_where_no_lane_is_ready(bench: Bench) -> None:
 def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     bench: Bench, ready: bool
 ) -> None:
-    bench.session.context.failure.reconfigure("allow", 0)
+    bench.session.context.failure.mode = "allow"
     bench.send(PING + HIT + PING)
     bench.lane.ready = ready
     found = bench.answer(PONG + NOSCRIPT + PONG)
@@ -254,7 +254,7 @@ def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
 
 def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
     context = bench.session.context
-    context.failure.reconfigure("error", 1000)
+    context.timeouts.timeout_s = 1.0
     bench.send(PING + HIT)
     bench.answer(PONG)
     bench.session.overdue(bench.session.now + 1.5)
@@ -272,7 +272,7 @@ def late(bench: Bench, hits: int) -> None:
 
 def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
     """It is not sent again, and its reply may never come."""
-    bench.session.context.failure.reconfigure("error", 1000)
+    bench.session.context.timeouts.timeout_s = 1.0
     assert bench.send(PING + HIT) == PING + by_sha()
     bench.answer(PONG)
     bench.lane.ready = False
@@ -286,7 +286,7 @@ def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
 
 
 def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
-    bench.session.context.failure.reconfigure("error", 1000)
+    bench.session.context.timeouts.timeout_s = 1.0
     assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
     bench.answer(PONG)
     late(bench, MAX_BY_SHA)

@@ -47,14 +47,14 @@ class Faulty(Bench):
     def __init__(self, mode: str = "error") -> None:
         super().__init__()
         self.circuit = CircuitBreaker()
-        self.timeouts = HitTimeouts(self.circuit)
+        self.timeouts = HitTimeouts(self.circuit, 1.0)
         shared = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1"),
             lane_of=self.lane_of,
             timeouts=self.timeouts,
         )
-        shared.failure.reconfigure(mode, 1000)
+        shared.failure.mode = mode
         self.session = Session(shared)
         self.mode = mode
 
@@ -247,11 +247,11 @@ def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
 
 def test_no_timeout_and_its_return() -> None:
     bench = Faulty("allow").open()
-    settings = bench.session.context
-    settings.failure.reconfigure("deny", 0)
+    bench.session.context.failure.mode = "deny"
+    bench.timeouts.timeout_s = 0.0
     bench.send_at(10.0, HIT)
     assert bench.session.overdue(100.0) == NOTHING
-    settings.failure.reconfigure("deny", 500)
+    bench.timeouts.timeout_s = 0.5
     bench.send_at(100.0, HIT)
     bench.session.overdue(100.5)
     assert bench.down() == five(1, 10, 0, 1, 1) * 2
