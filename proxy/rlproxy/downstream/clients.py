@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
+from rlproxy.downstream.fan_out_reader import FanOutReader
 from rlproxy.downstream.lingering_close import FULL_READ
 from rlproxy.fairness.budget import WORK_BYTES_SHIFT
-from rlproxy.fairness.fan_out_reader import FanOutReader
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle

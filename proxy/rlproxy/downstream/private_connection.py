@@ -7,8 +7,8 @@ from typing import Protocol, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.fan_out_reader import PIECE, STAYS_S
 from rlproxy.fairness.budget import LARGE
-from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.counters import Counters
 from rlproxy.session.session import Session

@@ -7,9 +7,9 @@ import socket
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from rlproxy.downstream.fan_out_reader import PIECE, STAYS_S
 from rlproxy.downstream.private_connection import Owner, PrivateConnection
 from rlproxy.fairness.budget import LARGE
-from rlproxy.fairness.fan_out_reader import PIECE, STAYS_S
 from rlproxy.observability.counters import Counters
 from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING
 

@@ -9,7 +9,7 @@ import select
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.fairness.fan_out_reader import MANY, PER_TURN, FanOutReader
+from rlproxy.downstream.fan_out_reader import MANY, PER_TURN, FanOutReader
 
 pytestmark = pytest.mark.skipif(not hasattr(select, "epoll"), reason="there is no epoll here")
 
