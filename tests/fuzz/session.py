@@ -267,7 +267,7 @@ class Walk:
             waiting=self.waiting,
             share_of=self.share_of if self.share else None,
         )
-        settings.server.has_throttle = throttle
+        settings.server.found.has_throttle = throttle
         self.by_sha = bool(config & 128)
         self.session = Session(settings)
         self.session.flush = self.move

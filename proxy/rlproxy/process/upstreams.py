@@ -23,7 +23,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
-from rlproxy.session.context import ServerFacts
+from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
@@ -32,7 +32,6 @@ from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Identification
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S

@@ -29,8 +29,7 @@ from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
 from rlproxy.ratelimit import policies
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
-from rlproxy.session.context import WorkerContext
-from rlproxy.upstream.control import Identification
+from rlproxy.session.context import Identification, WorkerContext
 from rlproxy.upstream.password_probe import Probe
 
 SERVING_S: Final = 0.1  # seconds since a reply of Redis for which clients are being served
@@ -164,11 +163,7 @@ class Wiring:
         self.server = f"{found.name} {found.version}"
         if self.probe is not None:
             self.probe.soon()
-        server = self.context.server
-        server.has_throttle = found.has_throttle
-        server.name = found.name.lower().encode()
-        server.version = found.version.encode()
-        server.ignores_empty = found.ignores_empty
+        self.context.server.found = found
 
 
 def _call_at(at: float, function: Callable[[], None]) -> Cancel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.fairness.budget import Budget
@@ -32,37 +33,35 @@ def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
     return r.bulks(b"EVAL", b"return ''", b"0")
 
 
+@dataclass
+class Identification:
+    """The server's name, version and abilities, as the control connection found them."""
+
+    name: str
+    version: str
+    ignores_empty: bool = True  # whether an empty request gets no reply
+    has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
+
+
 class ServerFacts:
     """What the sessions need to know of the server behind the proxy.
 
     where: its name in errors.
+    found: until the server is found, name and version from which clients expect few features.
     one_node: clients see a whole cluster as one master, whatever their READONLY or ASKING.
     """
 
-    __slots__ = (
-        "has_throttle",
-        "ignores_empty",
-        "name",
-        "one_node",
-        "read_only",
-        "version",
-        "where",
-    )
+    __slots__ = ("found", "one_node", "read_only", "where")
 
     def __init__(self, where: str, one_node: bool = False) -> None:
         self.where = where
         self.one_node = one_node
-        # Name and version in the server's HELLO reply. Before the first one: a name and version
-        # from which clients expect few features.
-        self.name: bytes = b"redis"
-        self.version: bytes = b"0.0.0"
-        self.has_throttle = False  # CL.THROTTLE is a command of the server
-        self.ignores_empty = True  # the server sends no reply to an empty request
+        self.found = Identification("Redis", "0.0.0")
         self.read_only: Callable[[], None] = nothing  # called if the server is a replica
 
     def implements(self, name: bytes) -> bool:
         """Return whether the server itself implements the RL command `name`."""
-        return name == c.CL_THROTTLE and self.has_throttle
+        return name == c.CL_THROTTLE and self.found.has_throttle
 
 
 class FailurePolicy:

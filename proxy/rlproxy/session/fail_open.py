@@ -157,7 +157,8 @@ class FailOpen(SessionPart):
         if requests.command.kind not in c.HANDSHAKE or requests.oversize:
             return b""
         handshake = private.handshake or DeferredHandshake()
-        reply = handshake.take(requests, context.server.name, context.server.version)
+        found = context.server.found
+        reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
         if reply and not handshake.empty():
             private.handshake = handshake
         return reply

@@ -172,7 +172,7 @@ class PrivateStream:
         """
         now = self._caller.now
         silent = now - max(self.received_at, self._kept_at) >= silent_s
-        if silent and self.status == OPEN_NOW and self._context.server.ignores_empty:
+        if silent and self.status == OPEN_NOW and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.out.append(_EMPTY)
 
@@ -251,7 +251,7 @@ class PrivateStream:
         short = requests.size() <= command_replies.MAX_EDITED
         known = code == COMMAND and short and not requests.oversize and slots.can_count()
         args = requests.arguments() if known else []
-        native = self._context.server.has_throttle
+        native = self._context.server.found.has_throttle
         edit = command_replies.edit(args, native) if known else None
         if edit is None:
             slots.expect_one()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from math import inf
 from random import random
 from typing import Any, Final
@@ -23,6 +22,7 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
+from rlproxy.session.context import Identification
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
@@ -47,16 +47,6 @@ _MAY_SPEAK_TLS: Final = (
 )
 _IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
-
-
-@dataclass
-class Identification:
-    """The server's name, version and abilities, as the control connection found them."""
-
-    name: str
-    version: str
-    ignores_empty: bool = True  # whether an empty request gets no reply
-    has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
 
 
 class Control:

@@ -15,10 +15,10 @@ from rlproxy.observability.logs import log
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import ServerFacts
+from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Control, Identification
+from rlproxy.upstream.control import Control
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading

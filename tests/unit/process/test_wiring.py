@@ -18,7 +18,7 @@ from rlproxy.process.resources import Resources
 from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.control import Identification
+from rlproxy.session.context import Identification
 
 REDIS = Upstream(Address("h", 1))
 
@@ -56,14 +56,9 @@ class Client:
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
     found = Identification("Valkey", "9.1")
-    found.has_throttle = True
-    found.ignores_empty = False
     wiring.upstream.on_server(found)
-    server = wiring.context.server
-    assert (server.name, server.version) == (b"valkey", b"9.1")
-    assert server.has_throttle
-    assert one_server(wiring).pool.context.server.has_throttle
-    assert not server.ignores_empty
+    assert wiring.context.server.found is found
+    assert one_server(wiring).pool.context.server.found is found
     assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
 
 

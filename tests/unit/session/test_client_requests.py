@@ -83,7 +83,7 @@ def test_the_servers_own_throttle_is_no_call() -> None:
     parts = Parts()
     throttle = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
     assert parts.call(throttle).rule.takes
-    parts.context.server.has_throttle = True
+    parts.context.server.found.has_throttle = True
     parts.next(throttle)
     assert parts.requests.call(parts.caller, parts.context) is None
 

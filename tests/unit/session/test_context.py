@@ -130,7 +130,7 @@ def test_the_error_of_a_late_call_names_the_hit_timeout() -> None:
 def test_only_throttle_may_be_the_servers_own() -> None:
     server = ServerFacts("redis:1")
     assert not server.implements(b"CL.THROTTLE")
-    server.has_throttle = True
+    server.found.has_throttle = True
     assert server.implements(b"CL.THROTTLE")
     assert not server.implements(b"RL.THROTTLE")
     assert not server.implements(b"RL.HIT")

@@ -100,7 +100,7 @@ def test_a_silent_connection_gets_an_empty_request(
     parts = Parts()
     parts.opened()
     parts.private.status = status
-    parts.context.server.ignores_empty = ignores_empty
+    parts.context.server.found.ignores_empty = ignores_empty
     parts.caller.now = silent_s
     parts.private.keep_alive(REFRESH_S)
     assert parts.up() == sent

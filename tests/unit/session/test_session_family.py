@@ -45,7 +45,7 @@ def test_goes_as_a_hit_does(name: bytes) -> None:
 def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
     for name in (b"CL.THROTTLE", b"cl.throttle", b"Cl.Throttle"):
         bench = probed()
-        bench.session.context.server.has_throttle = True
+        bench.session.context.server.found.has_throttle = True
         sent = THROTTLE.replace(b"CL.THROTTLE", name)
         assert bench.send(sent) == sent
         assert bench.answer(FIVE) == FIVE
@@ -57,7 +57,7 @@ def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
 
 def test_it_goes_in_order_with_hits_and_others() -> None:
     bench = probed()
-    bench.session.context.server.has_throttle = True
+    bench.session.context.server.found.has_throttle = True
     sent = bench.send(PING + THROTTLE + HIT + THROTTLE)
     head, tail = rule_of(HIT)
     assert sent == PING + THROTTLE + head + r.bulk(b"k") + tail + THROTTLE
@@ -66,7 +66,7 @@ def test_it_goes_in_order_with_hits_and_others() -> None:
 
 def test_a_long_one_streams_to_the_server() -> None:
     bench = probed()
-    bench.session.context.server.has_throttle = True
+    bench.session.context.server.found.has_throttle = True
     long = bulks(b"CL.THROTTLE", b"k", b"x" * (2 * MAX_RL_BYTES))
     cut = MAX_RL_BYTES + 100
     assert bench.send(long[:cut], long[cut:], PING) == long + PING

@@ -82,7 +82,7 @@ class World:
             lane_of=self._lane_of,
             waiting=self.waiting,
         )
-        self.settings.server.ignores_empty = (
+        self.settings.server.found.ignores_empty = (
             False  # (no empty requests, except where they are tested)
         )
 

@@ -12,10 +12,9 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.circuit_breaker import Counts
-from rlproxy.session.context import ServerFacts
+from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
-from rlproxy.upstream.control import Identification
 from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts
 
