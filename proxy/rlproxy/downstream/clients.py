@@ -8,14 +8,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.fan_out_reader import FanOutReader
 from rlproxy.downstream.lingering_close import FULL_READ
 from rlproxy.fairness.budget import WORK_BYTES_SHIFT
 from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import Peer
+from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import WorkerContext
+from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
 
 SWEPT: Final = 500  # clients that each sweep checks at least
@@ -23,7 +26,11 @@ ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,
 
 
 class Client(Protocol):
-    """One client's connection, as the owners of `Clients` use it."""
+    """One client's connection, as `Clients`, their owners and its private connection use it."""
+
+    clients: Clients
+    session: Session
+    stats: Counters
 
     def restrict(self) -> None:
         """Apply the present command policy to the client."""
@@ -46,6 +53,16 @@ class Client(Protocol):
 
     def cut_upstream(self) -> None:
         """Abort the private connection. The effect is as if Redis had closed it."""
+
+    def queue(self) -> None:
+        """Queue the client for a turn in the next tick."""
+
+    def upstream_lost(self, private: asyncio.Protocol) -> None:
+        """Handle the end of `private`."""
+
+    def reached_at(self) -> Address | None:
+        """Return the address by which the client reached the proxy; None for a unix socket."""
+        ...
 
 
 class Clients:

@@ -94,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def reached_at(self) -> Address | None:
-        """See Owner."""
+        """See Client."""
         transport = self._transport
         name = transport.get_extra_info("sockname") if transport is not None else None
         return Address(name[0], name[1]) if isinstance(name, tuple) else None
@@ -134,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def queue(self) -> None:
-        """See Owner."""
+        """See Client."""
         if not self._queued:
             self._queued = True
             self.clients.scheduler.queue(self.turn)
@@ -343,7 +343,7 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def upstream_lost(self, private: asyncio.Protocol) -> None:
-        """See Owner."""
+        """See Client."""
         if self._private is not private:
             return
         self._private = None

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import cast
 
 from rlproxy.config.urls import Address
-from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.clients import Client
 from rlproxy.downstream.fan_out_reader import PIECE, STAYS_S
 from rlproxy.fairness.budget import LARGE
 from rlproxy.net.tls_stream import last_words
-from rlproxy.observability.counters import Counters
-from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD
-
-
-class Owner(Protocol):
-    """The client's connection that a private connection belongs to."""
-
-    clients: Clients
-    session: Session
-    stats: Counters
-
-    def flush(self) -> None:
-        """Write the session's output to both sides, and apply its state to the sockets."""
-
-    def queue(self) -> None:
-        """Queue the client for a turn in the next tick."""
-
-    def upstream_lost(self, private: asyncio.Protocol) -> None:
-        """Handle the end of `private`."""
-
-    def reached_at(self) -> Address | None:
-        """Return the address by which the client reached the proxy; None for a unix socket."""
-        ...
 
 
 class PrivateConnection(asyncio.Protocol):
@@ -55,7 +32,7 @@ class PrivateConnection(asyncio.Protocol):
         "resting",
     )
 
-    def __init__(self, client: Owner) -> None:
+    def __init__(self, client: Client) -> None:
         self.full = False
         self.reading = True
         self.resting = False

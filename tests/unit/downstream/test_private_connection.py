@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rlproxy.downstream.fan_out_reader import PIECE, STAYS_S
-from rlproxy.downstream.private_connection import Owner, PrivateConnection
+from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.fairness.budget import LARGE
 from rlproxy.observability.counters import Counters
 from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING
@@ -114,7 +114,7 @@ class Connected:
     def __init__(self, sock: socket.socket | None = None) -> None:
         self.client = Client()
         self.transport = Redis(sock)
-        self.private = PrivateConnection(cast("Owner", self.client))
+        self.private = PrivateConnection(cast("Any", self.client))
         self.private.connection_made(cast("asyncio.Transport", self.transport))
 
 
@@ -141,7 +141,7 @@ def test_open_connections_are_counted() -> None:
 
 def test_nothing_is_written_before_and_after() -> None:
     client = Client()
-    private = PrivateConnection(cast("Owner", client))
+    private = PrivateConnection(cast("Any", client))
     for act in (private.write_eof, private.abort, private.close, private.read):
         act()
     private.write(b"x")
