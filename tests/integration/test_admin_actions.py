@@ -328,7 +328,7 @@ def test_wrong_tokens_are_answered_late_and_logged_once(
             assert time.monotonic() - before >= WRONG_TOKEN_S
         assert raw.ask("GET", "k") == b"v"
         where = r"\(the latest: 127\.0\.0\.1:\d+\)"
-        made.logged(rf"ERROR 1 request\(s\) for actions had a wrong token {where}\n")
+        made.logged(rf"ERROR requests for actions with a wrong token: 1 {where}\n")
         assert made.log().count("wrong token") == 1
         assert TOKEN[:-1] not in made.log()
         # The body of a request without a token is not awaited.

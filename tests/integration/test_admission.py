@@ -87,7 +87,7 @@ def test_protected_mode_follows_the_password(own_server: RedisServer) -> None:
             wait_until(lambda: reply_to_ping(proxy).startswith("DENIED"), "clients are refused", 6)
             assert raw.ask("PING") == "PONG"  # a connected client stays connected
         log = proxy.read_log()
-        assert log.count("turned away 1 client(s): protected mode, and Redis' default user") == 1
+        assert log.count("clients turned away: 1; protected mode, and Redis' default user") == 1
         assert log.count("Set a password there, or --protected-mode no") == 2
 
 
@@ -206,7 +206,7 @@ def test_clients_above_the_limit_are_refused(own_server: RedisServer) -> None:
 
         wait_until(lambda: answers(proxy.raw), "there is room again")
         assert proxy.read_log().count("turned away") == 1
-        assert "turned away 1 client(s): max number of clients reached" in proxy.read_log()
+        assert "clients turned away: 1; max number of clients reached" in proxy.read_log()
 
 
 @elsewhere
@@ -366,7 +366,7 @@ def test_stuck_reader_is_cut_and_slow_reader_is_not(own_server: RedisServer) -> 
                 time.sleep(0.1)
                 assert time.monotonic() - began < 15
             assert clients(own_server) == 2
-            text = "cut 1 client(s) that read nothing for 1.2 s (the latest: 127.0.0.1:"
+            text = "clients cut: 1; they read nothing for 1.2 s (the latest: 127.0.0.1:"
             assert text in proxy.read_log()
             left = 8 * (MB + len(f"${MB}\r\n\r\n")) - read
             while left:

@@ -77,7 +77,7 @@ def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int])
 
     def lines() -> list[str]:
         return re.findall(
-            r"WARNING turned away 1 client\(s\): (.*) \(the latest: 127\.0\.0\.1:\d+\)\n",
+            r"WARNING clients turned away: 1; (.*) \(the latest: 127\.0\.0\.1:\d+\)\n",
             made.read_log(),
         )
 
@@ -104,7 +104,7 @@ def test_log_names_the_client_and_not_the_load_balancer(behind_balancer: tuple[P
     with Raw(made.port) as raw:
         raw.send(VERSION_2 + command("PING"))
         assert raw.closes()
-    line = "1 TLS handshake(s) failed: no TLS was spoken (the latest: 10.0.0.9:40000)"
+    line = "TLS handshakes failed: 1; no TLS was spoken (the latest: 10.0.0.9:40000)"
     wait_until(lambda: line in made.read_log(), line)
 
 

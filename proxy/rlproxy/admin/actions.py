@@ -172,7 +172,7 @@ class Actions:
         if not hmac.compare_digest(given.strip().encode("latin-1"), token):
             self._throttle.happened(
                 "admin_token_wrong",
-                "{count:,} request(s) for actions had a wrong token",
+                "requests for actions with a wrong token: {count:,}",
                 client=client,
             )
             await asyncio.sleep(WRONG_TOKEN_S)

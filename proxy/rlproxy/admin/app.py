@@ -197,7 +197,7 @@ class Guard:
             why = f"{type(error).__name__}{_place(error)}"
             self._throttle.happened(
                 "admin_failed",
-                "{count:,} request(s) to the admin address failed: {reason}",
+                "requests to the admin address failed: {count:,}; {reason}",
                 reason=why,
             )
             if not begun:

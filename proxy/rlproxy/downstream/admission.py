@@ -13,7 +13,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.commands import Command
 from rlproxy.session import command_policy
 
-TURNED_AWAY: Final = "turned away {count:,} client(s): {reason}"  # for the log
+TURNED_AWAY: Final = "clients turned away: {count:,}; {reason}"  # for the log
 
 
 @dataclass(frozen=True, slots=True)

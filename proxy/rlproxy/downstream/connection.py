@@ -259,7 +259,7 @@ class ClientConnection(asyncio.Protocol):
             elif 0 < admission.write_timeout_s <= now - self._taken_at:
                 self.clients.throttle.happened(
                     "clients_stalled",
-                    "cut {count:,} client(s) that read nothing for {write_timeout_s:g} s",
+                    "clients cut: {count:,}; they read nothing for {write_timeout_s:g} s",
                     client=str(self._address()),
                     write_timeout_s=admission.write_timeout_s,
                 )

@@ -164,7 +164,7 @@ class Handshake(asyncio.Protocol):
         if self._header:
             happened("clients_turned_away", TURNED_AWAY, client=client, reason=why)
         else:
-            text = "{count:,} TLS handshake(s) failed: {reason}"
+            text = "TLS handshakes failed: {count:,}; {reason}"
             happened("tls_handshakes_failed", text, client=client, reason=why)
         self._handshakes.stats.error("handshake")
 

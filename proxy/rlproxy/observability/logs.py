@@ -134,7 +134,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         """Write `record`, after the number of dropped lines; drop it if the stream is full."""
         if self._lost and not self._full():
             lost, self._lost = self._lost, 0
-            text = "{count} line(s) of the log were lost: standard error was full"
+            text = "lines of the log lost: {count}; standard error was full"
             super().emit(_made(logging.WARNING, _LINES_LOST, text, count=lost))
         if self._full():
             self._lost += 1

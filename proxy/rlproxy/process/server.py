@@ -88,7 +88,7 @@ class Server:
         if self._wiring is not None:
             owed = self._owed(self._wiring)
             if owed:
-                text = "{clients} client(s) were cut: they were still owed replies"
+                text = "clients cut: {clients}; they were still owed replies"
                 log.warning("clients_cut", text, clients=owed)
             for client in list(self._wiring.clients.clients):
                 client.cut()
@@ -196,7 +196,7 @@ class Server:
         if owed:
             log.info(
                 "draining",
-                "stopping: replies are owed to {clients} client(s), waiting up to {timeout_s:g} s; "
+                "stopping: clients owed replies: {clients}; waiting up to {timeout_s:g} s; "
                 "a second signal cuts them",
                 clients=owed,
                 timeout_s=self._config.drain_timeout_s,

@@ -163,7 +163,7 @@ async def test_requests_without_the_token_get_nothing(site: Site, given: Any, wh
         found = await site.ask(headers=headers, content=b"x" * 10 * MAX_BODY)
         assert (found.status_code, found.json()) == (401, {"error": why})
         assert found.headers["www-authenticate"] == "Bearer"
-    one = "1 request(s) for actions had a wrong token (the latest: 10.0.0.9:5)"
+    one = "requests for actions with a wrong token: 1 (the latest: 10.0.0.9:5)"
     assert site.log == ([one] if why == "wrong token" else [])
 
 

@@ -269,7 +269,7 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
             )
     (line,) = proxy.log
     assert re.fullmatch(
-        r"1 request\(s\) to the admin address failed: TypeError \(encoder\.py:\d+\)", line
+        r"requests to the admin address failed: 1; TypeError \(encoder\.py:\d+\)", line
     )
 
 

@@ -154,7 +154,7 @@ def test_a_sweep_logs_the_counts_that_are_due() -> None:
     worker.clock.now += EVERY_S
     worker.clients.sweep()
     assert len(worker.lines) == 2
-    assert worker.lines[1].startswith("turned away 2 client(s)")
+    assert worker.lines[1].startswith("clients turned away: 2")
 
 
 def test_options_apply_to_the_clients_that_are_connected() -> None:

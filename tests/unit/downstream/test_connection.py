@@ -71,7 +71,7 @@ def test_a_client_that_reads_nothing_is_cut() -> None:
     bench.after(0.2)
     assert client.transport.aborted
     assert not other.transport.aborted
-    line = "cut 1 client(s) that read nothing for 10 s (the latest: 127.0.0.1:7)"
+    line = "clients cut: 1; they read nothing for 10 s (the latest: 127.0.0.1:7)"
     assert bench.said == [line]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
 
-FULL = ("turned_away", "turned away {count:,} client(s): full")
+FULL = ("turned_away", "clients turned away: {count:,}; full")
 NO_FILE = ("no_file", "no file descriptor")
 FAILED = ("failed", "{count} failed")
 
@@ -32,13 +32,13 @@ def test_the_first_is_said_at_once_and_the_rest_counted() -> None:
     bench = Bench()
     for at in range(1235):
         bench.repeats.happened(*FULL, client=f"10.0.0.1:{at}")
-    assert bench.said == ["turned away 1 client(s): full (the latest: 10.0.0.1:0)"]
+    assert bench.said == ["clients turned away: 1; full (the latest: 10.0.0.1:0)"]
     assert bench.after(9.9) == []
-    assert bench.after(0.1) == ["turned away 1,234 client(s): full (the latest: 10.0.0.1:1234)"]
+    assert bench.after(0.1) == ["clients turned away: 1,234; full (the latest: 10.0.0.1:1234)"]
     assert bench.after(5) == []
     bench.repeats.happened(*FULL)
     assert bench.said == []
-    assert bench.after(5) == ["turned away 1 client(s): full"]
+    assert bench.after(5) == ["clients turned away: 1; full"]
 
 
 def test_after_a_quiet_time_the_next_is_a_first() -> None:
@@ -46,7 +46,7 @@ def test_after_a_quiet_time_the_next_is_a_first() -> None:
     bench.repeats.happened(*FULL)
     assert bench.after(10) == []
     bench.repeats.happened(*FULL)
-    assert bench.said == ["turned away 1 client(s): full"]
+    assert bench.said == ["clients turned away: 1; full"]
 
 
 def test_kinds_are_counted_apart() -> None:
@@ -54,8 +54,8 @@ def test_kinds_are_counted_apart() -> None:
     for _ in range(3):
         bench.repeats.happened(*FULL)
         bench.repeats.happened(*NO_FILE)
-    assert bench.said == ["turned away 1 client(s): full", "no file descriptor"]
-    assert bench.after(10) == ["turned away 2 client(s): full", "no file descriptor"]
+    assert bench.said == ["clients turned away: 1; full", "no file descriptor"]
+    assert bench.after(10) == ["clients turned away: 2; full", "no file descriptor"]
 
 
 def test_kinds_are_bounded() -> None:

@@ -89,7 +89,7 @@ def test_an_event_and_its_values() -> None:
 
 def test_values_keep_their_kind_and_a_worker_names_itself() -> None:
     stream = made(worker=2)
-    log.warning("clients_cut", "{clients} client(s) were cut", clients=3)
+    log.warning("clients_cut", "clients cut: {clients}", clients=3)
     found = one(stream)
     assert (found["clients"], found["worker"], found["event"]) == (3, 2, "clients_cut")
 
@@ -111,7 +111,7 @@ def test_a_repeated_event_has_a_count() -> None:
         *("clients_turned_away", 1, "[::1]:9"),
     )
     assert found["reason"] == "max number of clients reached"
-    line = "turned away 1 client(s): max number of clients reached (the latest: [::1]:9)"
+    line = "clients turned away: 1; max number of clients reached (the latest: [::1]:9)"
     assert found["message"] == line
 
 
@@ -383,8 +383,8 @@ def test_lines_that_nobody_reads_are_lost_and_counted() -> None:
         told, last = (json.loads(line) for line in after)
         assert told["event"] == "log_lines_lost"
         assert told["count"] == 2000 - len(before)
-        lost = "line(s) of the log were lost: standard error was full"
-        assert told["message"] == f"{told['count']} {lost}"
+        text = f"lines of the log lost: {told['count']}; standard error was full"
+        assert told["message"] == text
         assert last["message"] == "again"
 
 
