@@ -487,7 +487,7 @@ class Walk:
             self.move()
         elif kind == 55:
             if choices.below(2):
-                session.leaves_unread()
+                session.stops_reading()
             else:
                 session.reads_on()
             self.move()

@@ -157,17 +157,17 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """See asyncio.Protocol. Outstanding replies are still sent."""
         self._ended = True
-        self._leaves()
+        self._receive_eof()
         return True
 
-    def _leaves(self) -> None:
+    def _receive_eof(self) -> None:
         self.session.now = self.clients.clock()
         self.session.receive_eof()
         self.flush()
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol. While the client does not read, its replies are not read either."""
-        self.session.leaves_unread()
+        self.session.stops_reading()
         if self._private is not None:
             self._private.read()
 
@@ -282,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
         poll = select.poll()
         poll.register(sock.fileno(), HUNG_UP)
         if poll.poll(0):
-            self._leaves()
+            self._receive_eof()
 
     def _close(self) -> None:
         """Close the client's connection behind the last reply, and the private connection."""

@@ -19,7 +19,7 @@ from typing import Final
 from rlproxy.observability.logs import log
 
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
-TICK_S: Final = 0.001  # shortest timer of the event loop, in seconds
+SHORTEST_S: Final = 0.001  # shortest timer of the event loop, in seconds
 STUCK_S: Final = 1.0  # seconds in which a worker that new clients are left to must accept one
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
@@ -115,8 +115,8 @@ class Intake:
 
     def _readable(self, listening: socket.socket, tls: bool) -> None:
         """Accept one client, and before it those that have already disconnected."""
-        if self._leaves_it():
-            self._rest(TICK_S)
+        if self._is_for_another():
+            self._rest(SHORTEST_S)
             return
         try:
             for _ in range(GONE_PER_TURN):
@@ -140,7 +140,7 @@ class Intake:
             self._publish()
             self._rest(FULL_S)
 
-    def _leaves_it(self) -> bool:
+    def _is_for_another(self) -> bool:
         """Whether the next client is left to another worker, which has fewer and is not stuck."""
         counts = self._counts
         fewer = [
@@ -175,7 +175,7 @@ class Intake:
         now = self._loop.time()
         self._next_at = max(now, self._next_at) + 1 / self.rate
         pause_s = self._next_at - now
-        if pause_s >= TICK_S:
+        if pause_s >= SHORTEST_S:
             self._rest(pause_s)
 
     async def _connect(self, sock: socket.socket, tls: bool) -> None:

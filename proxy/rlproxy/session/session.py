@@ -99,7 +99,7 @@ class Session(SessionParts):
             else:
                 self._route()
 
-    def leaves_unread(self) -> None:
+    def stops_reading(self) -> None:
         """Hold the client's requests, as it leaves its replies unread; see reads_on()."""
         self.slow = True
         self._router.set_backlogged(False)  # it sends no hits and needs no share

@@ -32,7 +32,7 @@ class HitTimeouts:
         "_clock",
         "_due",
         "_later",
-        "_ticking",
+        "_looking",
         "_watched",
         "circuit",
         "on_silence",
@@ -52,7 +52,7 @@ class HitTimeouts:
         self._clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []
-        self._ticking = False
+        self._looking = False
         self._due: float = 0.0
 
     def watch(self, look: Callable[[float], float]) -> None:
@@ -62,17 +62,17 @@ class HitTimeouts:
         unanswered, or NEVER, or NOTHING.
         """
         self._watched.append(look)
-        if not self._ticking:
-            self._ticking = True
+        if not self._looking:
+            self._looking = True
             self._start()
 
     def _start(self) -> None:
         timeout_s = self.timeout_s
         pause_s = max(LEAST_S, min(timeout_s / EVERY, MOST_S)) if timeout_s > 0.0 else MOST_S
         self._due = self._clock() + pause_s
-        self._later(pause_s, self.tick)
+        self._later(pause_s, self._look)
 
-    def tick(self) -> None:
+    def _look(self) -> None:
         """Call each `look` function, and `on_silence` after half a timeout without a reply."""
         now = self._clock()
         if now - self._due > STALLED_S:
@@ -89,6 +89,6 @@ class HitTimeouts:
         if self._watched:
             self._start()
         else:
-            self._ticking = False
+            self._looking = False
         if now - oldest >= self.timeout_s / 2 and self.circuit.last_reply_at <= oldest:
             self.on_silence()

@@ -13,7 +13,7 @@ from rlproxy.process.intake import (
     FULL_S,
     GONE_PER_TURN,
     STUCK_S,
-    TICK_S,
+    SHORTEST_S,
     ClientCounts,
     Intake,
     is_gone,
@@ -192,7 +192,7 @@ def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
     bench.counts[2] = 5
     bench.readable()
     assert (bench.waiting, bench.counts[0]) == (1, 1)
-    assert bench.loop.tick() == TICK_S
+    assert bench.loop.tick() == SHORTEST_S
     bench.readable()
     assert bench.waiting == 1
     bench.counts[1] = 1  # it has taken another one
@@ -245,7 +245,7 @@ def test_clients_that_stay_for_a_moment_are_left_to_a_worker_with_fewer(bench: B
     for _ in range(10):
         bench.waiting = 1
         bench.readable()
-        assert bench.loop.tick() == TICK_S
+        assert bench.loop.tick() == SHORTEST_S
         assert bench.waiting == 1
         bench.accepted[1] += 1  # the other worker has taken it, and it has left
         bench.loop.now += STUCK_S

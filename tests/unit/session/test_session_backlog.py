@@ -193,7 +193,7 @@ def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
         if how == "goes":
             session.let_go()
     elif how == "is slow":
-        session.leaves_unread()
+        session.stops_reading()
     crowded.answer()
     crowded.answer()
     if how == "holds a hit":
@@ -245,7 +245,7 @@ def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: 
 
 def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
-    bench.session.leaves_unread()
+    bench.session.stops_reading()
     assert bench.send(HIT + PING + WRONG_HIT) == b""
     assert bench.session.wait == WAIT_READ
     assert bench.down() == b""
@@ -258,7 +258,7 @@ def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
 def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> None:
     bench = opened()
     bench.send(HIT * 100)
-    bench.session.leaves_unread()
+    bench.session.stops_reading()
     assert bench.session.wait == WAIT_IN_PLACE
     assert bench.session.context.budget.backlogged == 0
     bench.session.reads_on()
@@ -269,7 +269,7 @@ def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> N
 def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None:
     bench = opened()
     bench.send(bulks(b"MULTI"))
-    bench.session.leaves_unread()
+    bench.session.stops_reading()
     assert bench.send(HIT + PING) == in_place() + PING
 
 
@@ -342,7 +342,7 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     """Else its owner would give it turns that it does not take."""
     bench = opened()
     if slow:
-        bench.session.leaves_unread()
+        bench.session.stops_reading()
         bench.session.receive(HIT)
     else:
         bench.session.receive(PING * 2 * CLIENT_WORK)

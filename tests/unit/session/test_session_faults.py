@@ -133,7 +133,7 @@ def test_never_in_a_transaction_nor_where_replies_cant_be_counted() -> None:
 def test_never_while_the_client_leaves_its_replies_unread() -> None:
     bench = Faulty("allow").open()
     bench.send_at(10.0, HIT)
-    bench.session.leaves_unread()
+    bench.session.stops_reading()
     assert bench.session.overdue(20.0) == NEVER
     bench.session.now = 20.5
     bench.session.reads_on()

@@ -34,7 +34,7 @@ from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import HITS, LaneKey, PooledLane, settle, touch
 from rlproxy.upstream.lane_pool import Pool
 
-TICK_S: Final = 0.001  # seconds between two looks at the queues
+LOOK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MOST_S: Final = 1.0  # longest wait without a hit timeout
 SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced master delay no others
@@ -96,8 +96,8 @@ class ClusterLane(PooledLane):
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
         self._opening_since: float = self._loop.time()
-        self._ticking = False  # whether there is a queue or a drain
-        self._tick_soon: Callable[[], None] = self._tick
+        self._looking = False  # whether there is a queue or a drain
+        self._look_soon: Callable[[], None] = self._look
         self.changed()
 
     # -- calls ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class ClusterLane(PooledLane):
         slot = call.slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        if lane is None or not lane.usable() or (self._ticking and self._waits(slot)):
+        if lane is None or not lane.usable() or (self._looking and self._waits(slot)):
             self._queue(call).calls.append(call)
             return b""
         return lane.submit(call)
@@ -250,11 +250,11 @@ class ClusterLane(PooledLane):
     # -- the queues -------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._ticking and (self._queues or self._drains):
-            self._ticking = True
-            self._loop.call_soon(self._tick_soon)
+        if not self._looking and (self._queues or self._drains):
+            self._looking = True
+            self._loop.call_soon(self._look_soon)
 
-    def _tick(self) -> None:
+    def _look(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
         now, limit_s = self._loop.time(), self._all.limit_s()
         self._drains = [
@@ -267,9 +267,9 @@ class ClusterLane(PooledLane):
             if not queue.again and not queue.calls:
                 del self._queues[slot]
         if self._queues or self._drains:
-            self._loop.call_later(TICK_S, self._tick_soon)
+            self._loop.call_later(LOOK_S, self._look_soon)
         else:
-            self._ticking = False
+            self._looking = False
 
     def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
