@@ -20,9 +20,9 @@ IDLE_CLIENTS: Final = 2_000
 QUICK_REQUESTS: Final = 2_000
 QUICK_IDLE_CLIENTS: Final = 50
 QUICK_KEYS: Final = 1_000
-MOST_REPEATS: Final = 100
-MOST_REQUESTS: Final = 10_000_000
-MOST_IDLE_CLIENTS: Final = 9_900
+MAX_REPEATS: Final = 100
+MAX_REQUESTS: Final = 10_000_000
+MAX_IDLE_CLIENTS: Final = 9_900
 
 EPILOG: Final = """\
 examples:
@@ -115,19 +115,19 @@ def _parser() -> Parser:
     made.add_argument(
         "--repeats",
         metavar="N",
-        type=whole_number(MOST_REPEATS),
+        type=whole_number(MAX_REPEATS),
         help=f"runs of each row and party, of which the median counts (default {REPEATS})",
     )
     made.add_argument(
         "--requests",
         metavar="N",
-        type=whole_number(MOST_REQUESTS),
+        type=whole_number(MAX_REQUESTS),
         help=f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})",
     )
     made.add_argument(
         "--idle-clients",
         metavar="N",
-        type=whole_number(MOST_IDLE_CLIENTS),
+        type=whole_number(MAX_IDLE_CLIENTS),
         help=f"connections of the row idle (default {IDLE_CLIENTS:,}; fewer if RLIMIT_NOFILE "
         "does not allow them)",
     )

@@ -40,7 +40,7 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     TWO_WORKERS: ("--workers", "2"),
 }
 
-MOST_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
+MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
 VERSION_S: Final = 10.0  # seconds for printing a version
 
@@ -116,8 +116,8 @@ def clients_at_most(wanted: int) -> int:
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_CLIENTS if limit == resource.RLIM_INFINITY else (limit - SPARE_FILES) // 2
-    return max(1, min(wanted, most, MOST_CLIENTS))
+    most = MAX_CLIENTS if limit == resource.RLIM_INFINITY else (limit - SPARE_FILES) // 2
+    return max(1, min(wanted, most, MAX_CLIENTS))
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
         return [*argv, "--upstream", upstream, *PROXIES[name]]
     if name == SPLICE:
         return [sys.executable, "-m", "bench.splice", str(port), str(server)]
-    clients = clients_at_most(MOST_CLIENTS)
+    clients = clients_at_most(MAX_CLIENTS)
     text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
     config.write_text(text.format(port=port, server=server, clients=clients))
     if name == HAPROXY:

@@ -25,7 +25,7 @@ from tests import prefork, processes
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
 AT_ONCE_S = 0.2  # a reply that waits for nothing
-MOST_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
+MAX_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
 # Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to.
@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], object], what: str, deadline_s: float = D
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, MOST_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
 def wait_at_once(call: Callable[[], object], what: str) -> None:

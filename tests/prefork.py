@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-MOST_BYTES = 1 << 20  # of a request
+MAX_BYTES = 1 << 20  # of a request
 PAUSE_S = 0.005  # between two looks at whether a process has ended
 
 
@@ -54,13 +54,13 @@ class Forked:
             "cpus": list(os.sched_getaffinity(0)),
         }
         socket.send_fds(_server(), [json.dumps(request).encode()], [output, log])
-        self.pid = int(_server().recv(MOST_BYTES))
+        self.pid = int(_server().recv(MAX_BYTES))
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs."""
         if self.returncode is None:
             _server().send(json.dumps({"pid": self.pid}).encode())
-            self.returncode = json.loads(_server().recv(MOST_BYTES))
+            self.returncode = json.loads(_server().recv(MAX_BYTES))
         return self.returncode
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -105,7 +105,7 @@ def serve(requests: socket.socket) -> list[str] | None:
     Returns None then, and the arguments of the proxy in each process that was forked.
     """
     while True:
-        data, files, *_ = socket.recv_fds(requests, MOST_BYTES, 2)
+        data, files, *_ = socket.recv_fds(requests, MAX_BYTES, 2)
         if not data:
             return None
         request = json.loads(data)

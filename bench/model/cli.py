@@ -30,7 +30,7 @@ CLIENTS: Final = 1_000  # of a footprint, of each kind
 QUICK_CLIENTS: Final = 20
 FOOTPRINT_KEYS: Final = 60_000
 QUICK_KEYS: Final = 600
-MOST_REPEATS: Final = 100
+MAX_REPEATS: Final = 100
 
 Key = tuple[int, int, str, int, int]  # the first five fields of a run
 
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str]) -> Options:
         allow_abbrev=False,
     )
     words = f"runs of each load, of which the median counts (default {REPEATS})"
-    made.add_argument("--repeats", metavar="N", type=whole_number(MOST_REPEATS), help=words)
+    made.add_argument("--repeats", metavar="N", type=whole_number(MAX_REPEATS), help=words)
     made.add_argument("--engine", metavar="NAME", help="the server, as for python -m bench")
     words = "the JSON (default bench/results/model.json)"
     made.add_argument("--output", metavar="FILE", help=words)

@@ -18,8 +18,8 @@ USE: Final = 0.6  # share of a core that a worker or master uses; the rest is fo
 MACHINE_CORES: Final = 16
 CLIENT_RATE: Final = 200.0  # hits per second of one client connection
 IDENTITIES: Final = 1  # users of Redis
-MOST_NODES: Final = 1_000  # nodes of one cluster, by the Redis Cluster specification
-MOST_CONNECTIONS: Final = 10_000  # default `maxclients` of Redis
+MAX_NODES: Final = 1_000  # nodes of one cluster, by the Redis Cluster specification
+MAX_CONNECTIONS: Final = 10_000  # default `maxclients` of Redis
 _MICROSECONDS: Final = 1e6
 _ROUNDS: Final = 60  # halvings of a search
 

@@ -29,7 +29,7 @@ from .runs import Run
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 BITS: Final = 8
-_ENDS: Final = (predict.MOST_NODES // 2, predict.MOST_NODES)  # masters: half, or all nodes
+_ENDS: Final = (predict.MAX_NODES // 2, predict.MAX_NODES)  # masters: half, or all nodes
 _WORDS: Final = {
     runs.ADMITTED: "admitted",
     runs.REFUSED: "refused, remembered",
@@ -291,7 +291,7 @@ def _short(result: Result, made: Laws) -> Iterator[str]:
     )
     rates = (predict.rate_of(made, masters, SINGLE) for masters in _ENDS)
     yield (
-        f"One cluster of {predict.MOST_NODES:,} nodes ends at {' to '.join(map(_rate, rates))} "
+        f"One cluster of {predict.MAX_NODES:,} nodes ends at {' to '.join(map(_rate, rates))} "
         "hits per second, with and without a replica for each master (predicted)."
     )
     yield (
@@ -332,20 +332,20 @@ def _breaks(result: Result, made: Laws) -> Iterator[str]:
     replicated, alone = (_rate(predict.rate_of(made, masters, SINGLE)) for masters in _ENDS)
     yield (
         "**The cluster bus.** Each node talks to all others; the Redis Cluster specification "
-        f"gives some {predict.MOST_NODES:,} nodes as the limit (not measured here). {_ENDS[0]} "
-        f"masters with a replica each serve {replicated} hits per second, {predict.MOST_NODES:,} "
+        f"gives some {predict.MAX_NODES:,} nodes as the limit (not measured here). {_ENDS[0]} "
+        f"masters with a replica each serve {replicated} hits per second, {predict.MAX_NODES:,} "
         f"masters alone {alone} (predicted). More needs several clusters, each with its own "
         "proxies and keys."
     )
     yield (
         "**Connections of slow clients.** A client has private connections to its home and to the "
         f"masters of its first hits (measured). Redis' default `maxclients` of "
-        f"{predict.MOST_CONNECTIONS:,} is reached where each client sends fewer than "
+        f"{predict.MAX_CONNECTIONS:,} is reached where each client sends fewer than "
         f"{_slowest(made, SINGLE):.1f} hits per second and began with one, or fewer than "
         f"{_slowest(made, PIPED):.0f} and began with {PIPED.pipeline} on different keys (predicted "
         f"for {predict.RATES[1] / MEGA:.0f} million hits per second)."
     )
-    rate = _until(made, lambda one: one.connections >= predict.MOST_CONNECTIONS)
+    rate = _until(made, lambda one: one.connections >= predict.MAX_CONNECTIONS)
     yield (
         "**Connections of workers.** Lanes and control connections reach that `maxclients` at "
         f"{_rate(rate)} hits per second (predicted)."
@@ -364,7 +364,7 @@ def _slowest(made: Laws, case: predict.Case) -> float:
     """Return the hits per second of a client below which clients use up all connections."""
     one = forecast(made, predict.RATES[1], case)
     of_a_master = laws.reach(case.pipeline, one.masters) / one.masters
-    return one.rate * of_a_master / (predict.MOST_CONNECTIONS - one.connections)
+    return one.rate * of_a_master / (predict.MAX_CONNECTIONS - one.connections)
 
 
 def _thousands(value: float) -> str:

@@ -157,7 +157,7 @@ class Times:
 
 
 TIMES: Final = Times(1.2, 0.3, 1.4)
-MOST_WINDOWS: Final = 50  # windows until one has a hit
+MAX_WINDOWS: Final = 50  # windows until one has a hit
 QUICK_TIMES: Final = Times(0.03, 0.05, 0.05)
 
 
@@ -170,7 +170,7 @@ def measure(one: Load, times: Times, upstream: Cluster, proxy: Proxy) -> dict[st
         before = _look(upstream, proxy)
         began = time.perf_counter()
         calls = counted = 0
-        for _ in range(MOST_WINDOWS):
+        for _ in range(MAX_WINDOWS):
             clients.resume()
             time.sleep(times.window_s)
             clients.pause()

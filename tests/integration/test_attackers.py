@@ -16,7 +16,7 @@ from tests.harness import Proxy, RedisServer, wait_until
 
 SCALE = 0.05  # of the attack's connections
 SECONDS = 0.25
-MOST_LINES = 3  # lines of the log for each attack
+MAX_LINES = 3  # lines of the log for each attack
 
 Parts = tuple[RedisServer, Proxy]
 
@@ -37,7 +37,7 @@ def test_other_clients_are_served_in_bounded_memory(parts: Parts, row: Row) -> N
     assert found.served > 0
     assert found.most < row.least + found.connections * row.bound
     assert found.kept < row.least + found.connections * row.bound
-    assert len(found.lines) <= MOST_LINES, found.lines[:10]
+    assert len(found.lines) <= MAX_LINES, found.lines[:10]
 
 
 def test_thousands_of_closed_connections_leave_no_memory(parts: Parts) -> None:

@@ -59,7 +59,7 @@ from tests.integration.test_exact_limits import Monitor
 Word = bytes | str | int
 Words = tuple[Word, ...]
 
-MOST_S: Final = 1.0  # the maximum age of an entry
+MAX_S: Final = 1.0  # the maximum age of an entry
 SLOW_S: Final = 1.5  # the delay allowed on a busy machine
 OLD: Final = 1_000_000_000_000_000  # a stamp of 2001
 KEY: Final = "k"
@@ -463,7 +463,7 @@ def test_lost_lane_drops_its_entries(parts: Parts) -> None:
             by_lane_of(parts.server, other, "warm", parts.admin)
             took_s = time.monotonic() - began
             assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
-            if took_s < MOST_S:
+            if took_s < MAX_S:
                 break  # after that the entry would have expired anyway, which proves nothing
 
 
@@ -474,7 +474,7 @@ def within_a_second(
     raw: Raw, right: Callable[[object], bool], hit: Words = ("RL.HIT", KEY, *RULE)
 ) -> None:
     """Send `hit` until the reply is right."""
-    wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MOST_S + SLOW_S)
+    wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MAX_S + SLOW_S)
 
 
 def is_error(start: str) -> Callable[[object], bool]:
@@ -546,7 +546,7 @@ def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Part
         parts.hold_lanes()
         parts.admin.ask("DEL", KEY)
         before = parts.script_calls()
-        assert hit_until_uncached(raw, lambda _: parts.script_calls() > before) < MOST_S + SLOW_S
+        assert hit_until_uncached(raw, lambda _: parts.script_calls() > before) < MAX_S + SLOW_S
         parts.release_lanes()
         assert raw.reply() == ADMITTED
 
@@ -636,7 +636,7 @@ def test_stepped_clock_applies_within_a_second(
             for hit in hits:
                 cache_refusal(parts, raw, *hit)
             step(seconds)
-            end = time.monotonic() + MOST_S + SLOW_S
+            end = time.monotonic() + MAX_S + SLOW_S
             for hit in hits:
                 left_s = end - time.monotonic()
                 wait_until(partial(right, hit), f"{hit} is answered right", left_s)
@@ -866,7 +866,7 @@ def test_cache_saves_script_calls(parts: Parts) -> None:
             assert isinstance(reply, list) and reply[0] == 1
         took = time.monotonic() - began
         # up to 64 may be in flight at once
-        assert parts.script_calls() <= before + 64 * (1 + took / MOST_S)
+        assert parts.script_calls() <= before + 64 * (1 + took / MAX_S)
 
 
 def test_capacity_zero_caches_nothing(own_server: RedisServer) -> None:
@@ -1101,7 +1101,7 @@ class Walk:
     def _swap(self) -> None:
         who = self._chance.randrange(5)
         self._say(who, self._clients[who] if who < 3 else self._direct, ("SWAPDB", 0, 1))
-        self._loose_until = time.monotonic() + MOST_S + 0.05
+        self._loose_until = time.monotonic() + MAX_S + 0.05
         self._news(who)
 
     # -- writes -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from bench import drawing, tables
 from bench.charts import Image
 
 SVG = "{http://www.w3.org/2000/svg}"
-MOST_BYTES = 60_000  # of a picture
+MAX_BYTES = 60_000  # of a picture
 
 
 def check_page(text: str, title: str, images: Iterable[str], prefix: str) -> None:
@@ -65,7 +65,7 @@ def check_pictures(images: Mapping[str, Image], again: Iterable[Image]) -> None:
 
 def _check_accessible(image: Image, name: str) -> None:
     text = image.text
-    assert len(text.encode()) < MOST_BYTES, name
+    assert len(text.encode()) < MAX_BYTES, name
     root = ElementTree.fromstring(text)
     ids = {child.get("id"): child for child in root if child.get("id")}
     assert root.get("role") == "img", name

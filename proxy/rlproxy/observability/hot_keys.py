@@ -34,7 +34,7 @@ from rlproxy.ratelimit.grammar import Rule
 
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
-MOST: Final = 1000  # largest number of keys in a request or a published summary
+MAX_KEYS: Final = 1000  # largest number of keys in a request or a published summary
 CACHED_S: Final = 1.0  # age at which a published summary is replaced, seconds
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
@@ -59,7 +59,7 @@ class Sizes:
 
     room: int = 6144
     kept: int = 1024
-    published: int = MOST
+    published: int = MAX_KEYS
 
 
 SIZES: Final = Sizes()

@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 PAUSE_FIRST_S: Final = 0.1  # seconds before the second restart in a row; then they double
-PAUSE_MOST_S: Final = 5.0  # seconds before any restart, at most
+MAX_PAUSE_S: Final = 5.0  # seconds before any restart, at most
 LASTS_S: Final = 10.0  # seconds of running after which a process is replaced at once
 MAX_FAILURES: Final = 7  # failures in a row after which further restarts are in vain
 
@@ -17,7 +17,7 @@ class RestartPolicy:
     """When a process that ended is started again.
 
     The first restart is immediate. The pause doubles with each further failure in a row, up to
-    PAUSE_MOST_S. A process that has run for LASTS_S ends the row.
+    MAX_PAUSE_S. A process that has run for LASTS_S ends the row.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -40,7 +40,7 @@ class RestartPolicy:
         self._failures += 1
         if self._failures == 1:
             return 0.0
-        return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), PAUSE_MOST_S)
+        return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), MAX_PAUSE_S)
 
     def hopeless(self) -> bool:
         """Whether it failed MAX_FAILURES times in a row and has not run for LASTS_S since."""

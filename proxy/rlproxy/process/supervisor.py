@@ -33,7 +33,7 @@ from rlproxy.process.server import CUT
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
-WAIT_MOST_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
+MAX_WAIT_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
 
 _OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
 
@@ -208,7 +208,7 @@ class Supervisor:
         poll = select.poll()
         for descriptor in (self._reports.descriptor, self._wake_in):
             poll.register(descriptor, select.POLLIN)
-        poll.poll(None if timeout_s is None else min(timeout_s, WAIT_MOST_S) * 1000)
+        poll.poll(None if timeout_s is None else min(timeout_s, MAX_WAIT_S) * 1000)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_in, 4096)
 

@@ -21,7 +21,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.clients import Clients
 from rlproxy.observability.counters import Counters, Keys, Times
-from rlproxy.observability.hot_keys import MOST, HotKeys, Row, merge, stride
+from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys, Row, merge, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -43,8 +43,8 @@ from rlproxy.resp import commands
 from rlproxy.version import VERSION
 
 EVERY_S: Final = 0.25  # seconds between two calls of publish()
-MOST_S: Final = 1.0  # seconds of the pause after a publication, at most
-SHARE: Final = 50  # the same, in multiples of the duration of the publication, up to MOST_S
+MAX_PAUSE_S: Final = 1.0  # seconds of the pause after a publication, at most
+SHARE: Final = 50  # the same, in multiples of the duration of the publication, up to MAX_PAUSE_S
 TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
@@ -128,12 +128,12 @@ class Telemetry:
         now = time.monotonic()
         if now >= self._tops_until:
             tops = [self._top.state(), *(each.top for each in self.all()[1:])]
-            self._tops = {kind: merge(tops, MOST, kind) for kind in (False, True)}
+            self._tops = {kind: merge(tops, MAX_KEYS, kind) for kind in (False, True)}
             self._tops_until = now + TOP_S
         return top_request(self._tops[refused][:number], refused)
 
     def _policies_request(self) -> bytes:
-        """Return the request for RL.POLICIES. It may be large, and is kept for up to MOST_S."""
+        """Return the request for RL.POLICIES. It may be large: kept for up to MAX_PAUSE_S."""
         now = time.monotonic()
         if now >= self._policies_until:
             self._stats.gather()
@@ -313,7 +313,7 @@ class Telemetry:
 
 def _pause_s(took_s: float) -> float:
     """Return the pause after work that took so long, seconds."""
-    return min(SHARE * took_s, MOST_S)
+    return min(SHARE * took_s, MAX_PAUSE_S)
 
 
 def _shown(user: bytes) -> str:

@@ -6,7 +6,7 @@
 
 An OPEN entry answers the identical call: the same rule and key, on the same lane. It lives for the
 time that the script returned, counted from the sending of the call that opened it. Its longest life
-is MOST_S. An event that may change the answer earlier drops the entry:
+is MAX_LIFE_S. An event that may change the answer earlier drops the entry:
 
 - an invalidation push for the key;
 - a call on the key by another rule that may write;
@@ -28,7 +28,7 @@ from rlproxy.ratelimit.outcomes import shadow
 
 # Longest life of an entry, in seconds. It bounds the delay of changes that Redis does not announce:
 # changed rights, clock changes, SWAPDB, a broken connection.
-MOST_S: Final = 1.0
+MAX_LIFE_S: Final = 1.0
 _MICROSECONDS: Final = 1_000_000
 
 MARKED: Final = 0  # refused once; the key is not tracked
@@ -93,7 +93,7 @@ class Denial:
             self.state = MARKED
             return
         self.state = OPEN
-        self._until = self.sent_at + min(found[5] / _MICROSECONDS, MOST_S)
+        self._until = self.sent_at + min(found[5] / _MICROSECONDS, MAX_LIFE_S)
         self._replied_at = now
         self._limit = found[1]
         self._remaining = found[2]

@@ -30,7 +30,7 @@ from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
-_RETRY_MOST_S: Final = 0.5
+_MAX_RETRY_S: Final = 0.5
 # Limit for a reply on the control connection, and pause before a refused step is tried again, in
 # seconds.
 _PING_S: Final = 5.0
@@ -38,8 +38,8 @@ _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that 
 _EMPTY: Final = b"*0\r\n"  # a request without a command
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
-_PROBE_LEAST_S: Final = 0.1
-_PROBE_MOST_S: Final = 1.0
+_MIN_PROBE_S: Final = 0.1
+_MAX_PROBE_S: Final = 1.0
 _STEP_S: Final = 0.05  # seconds between checks of that limit
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_SPEAK_TLS: Final = (
@@ -78,7 +78,7 @@ class Control:
         self._timeouts = timeouts
         self._circuit = timeouts.circuit
         self._loop = asyncio.get_running_loop()
-        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S, random)
+        self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S, random)
         self._connection = QueryConnection()
         self._moved = asyncio.Event()
         self._ping_now = asyncio.Event()
@@ -154,8 +154,8 @@ class Control:
     async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float = _PING_S) -> None:
         """Run `work` for at most `most_s` seconds. Raises TimeoutError.
 
-        While the circuit is open, the limit is the hit timeout, within _PROBE_LEAST_S and
-        _PROBE_MOST_S: the connection may be dead, and a new one should be tried soon.
+        While the circuit is open, the limit is the hit timeout, within _MIN_PROBE_S and
+        _MAX_PROBE_S: the connection may be dead, and a new one should be tried soon.
         """
         task = self._loop.create_task(work)
         begun = self._loop.time()
@@ -164,8 +164,8 @@ class Control:
                 await asyncio.wait({task}, timeout=_STEP_S)
                 limit_s = most_s
                 if self._circuit.open:
-                    limit_s = min(self._timeouts.timeout_s or _PROBE_MOST_S, _PROBE_MOST_S)
-                    limit_s = max(_PROBE_LEAST_S, limit_s)
+                    limit_s = min(self._timeouts.timeout_s or _MAX_PROBE_S, _MAX_PROBE_S)
+                    limit_s = max(_MIN_PROBE_S, limit_s)
                 if self._loop.time() - begun > limit_s and not task.done():
                     raise TimeoutError
             task.result()

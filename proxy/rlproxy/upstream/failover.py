@@ -42,11 +42,11 @@ from rlproxy.upstream.sentinel import (
 
 CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
 TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
-TROUBLE_MOST_S: Final = 1.0  # longest pause between looks in trouble, in seconds
+MAX_TROUBLE_S: Final = 1.0  # longest pause between looks in trouble, in seconds
 LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
 REPLY_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
 RETRY_FIRST_S: Final = 0.1
-RETRY_MOST_S: Final = 5.0
+MAX_RETRY_S: Final = 5.0
 LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
 LASTS_S: Final = 5.0  # seconds after which a subscription counts as stable: the backoff is reset
 
@@ -196,7 +196,7 @@ class _Sentinel:
         self.address = address
         self._name = of.name
         self._login = Login(of.user, of.password, "sentinel_password", tls)
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random.random)
         self._retry_at = 0.0
         self._why = ""
 
@@ -229,7 +229,7 @@ class _Sentinel:
 
     async def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the master may have changed. Runs until cancelled."""
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random.random)
+        backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random.random)
         while True:
             began = time.monotonic()
             try:
@@ -292,7 +292,7 @@ class Failover:
         sentinels = upstream.sentinels
         self._sentinels = [_Sentinel(address, sentinels, tls) for address in sentinels.addresses]
         self._calm = Backoff(CALM_S, CALM_S, random.random)
-        self._trouble = Backoff(TROUBLE_FIRST_S, TROUBLE_MOST_S, random.random)
+        self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S, random.random)
         self._notice = Notice(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()

@@ -52,7 +52,7 @@ _KINDS: Final = {HITS: "hits", READS: "reads", WRITES: "writes"}
 MAX_UNSENT: Final = 16
 MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
 RETRY_FIRST_S: Final = 0.05
-RETRY_MOST_S: Final = 1.0
+MAX_RETRY_S: Final = 1.0
 
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
@@ -134,7 +134,7 @@ class ServerLane(PooledLane):
         self.used_at: float = context.loop.time()
         self._open = False  # or being opened
         self._retry_at: float = 0.0
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)
         self._task: asyncio.Task[None] | None = None  # opens the connection
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()

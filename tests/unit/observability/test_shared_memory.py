@@ -8,7 +8,7 @@ import threading
 
 from rlproxy.config.config import MAX_PREFIXES
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.hot_keys import MOST, HotKeys
+from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes, samples
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
 from rlproxy.observability.published import Facts, LaneFacts, Published
@@ -77,7 +77,7 @@ def test_largest_value_fits() -> None:
     keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
     prefixes.add(keys, keys)
     top = HotKeys(lambda: 0.0)
-    keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MOST)]
+    keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MAX_KEYS)]
     top.add(keys, keys)
     zeros = PolicyHits(False, [10**12] * len(OUTCOMES))
     policies = PolicyCounters(Counters(), {f"{n:064}": zeros for n in range(MAX_POLICIES)})

@@ -14,7 +14,7 @@ from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import (
     LASTS_S,
     MAX_FAILURES,
-    PAUSE_MOST_S,
+    MAX_PAUSE_S,
     RestartPolicy,
     ending,
 )
@@ -39,7 +39,7 @@ def test_at_once_the_first_time_and_later_and_later() -> None:
         restarts.started()
         clock.now += LASTS_S / 2
         pauses.append(restarts.ended())
-    assert pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, PAUSE_MOST_S, PAUSE_MOST_S, PAUSE_MOST_S]
+    assert pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
 
 
 def test_who_ran_for_a_while_begins_anew() -> None:

@@ -88,7 +88,7 @@ def test_entry_answers_as_the_model_does(
     near = {
         "retry": replied_at + retry_us / SECOND,
         "reset": replied_at + (retry_us + longer_us) / SECOND,
-        "end": sent_at + min(found[5] / SECOND, d.MOST_S),
+        "end": sent_at + min(found[5] / SECOND, d.MAX_LIFE_S),
         # The moments at which the first number of the reply changes.
         "turn": replied_at + (1 + (retry_us - 1) % unit_us) / SECOND,
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.ratelimit.denial_cache import MOST_S
+from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.redirects import redirect
@@ -66,10 +66,10 @@ class NodeLane(ServerLane):
         """See ServerLane.
 
         What the client has written on another node may not have been reported yet. All refusals
-        remembered before are over after MOST_S.
+        remembered before are over after MAX_LIFE_S.
         """
         super()._unfence(caller)
-        caller.trusts_at = self._context.clock() + MOST_S
+        caller.trusts_at = self._context.clock() + MAX_LIFE_S
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         super()._hand_back(written, [])
