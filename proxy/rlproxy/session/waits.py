@@ -1,9 +1,9 @@
 """The waits of a client's unread requests: each wait, what ends it, which part sets it.
 
     wait             ends when                                                   set by
-    WAIT_NOTHING     (nothing is waited for)                                     session
+    WAIT_NOTHING     (nothing is waited for)                                     all of them
     WAIT_LANE        half of this client's calls on the lane are answered        router
-    WAIT_LANE_EMPTY  all of its calls on lanes are answered                      router
+    WAIT_LANE_EMPTY  all of its calls on lanes are answered                      router, session
     WAIT_OPEN        the private connection is open, or has failed               router
     WAIT_TICK        its turn in the next tick: the budget is spent              router, session
     WAIT_QUIESCENT   the private connection owes nothing: for a hit with WAIT,   router
@@ -17,13 +17,15 @@
 An event of the left column may end the waits of the right one. Those named with a condition above
 stay while it does not hold.
 
-    lane replied                       ENDED_BY_LANE
-    private replied                    ENDED_BY_PRIVATE, ENDED_BY_LANE, WAIT_HANDSHAKE
-    private opened, failed or was lost WAIT_OPEN, WAIT_HANDSHAKE
-    tick                               WAIT_TICK
-    client reads its replies again     WAIT_READ
-    held hit answered                  WAIT_HELD
-    client's end of file               WAIT_QUIESCENT, WAIT_HELD
+    lane or private replied, hits late   ENDED_BY_LANE, ENDED_BY_PRIVATE
+    private replied                      WAIT_HANDSHAKE
+    private opened or failed             WAIT_OPEN
+    client's bytes, the circuit is open  WAIT_OPEN
+    tick                                 WAIT_TICK
+    client reads its replies again       WAIT_READ
+    held hit answered                    WAIT_HELD
+    client's end of file                 WAIT_QUIESCENT, WAIT_HELD
+    private lost                         all: the session closes
 
 CLOSE is no wait: the router returns it when no further request may be taken.
 """
