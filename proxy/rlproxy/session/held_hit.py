@@ -1,8 +1,8 @@
 """A hit with WAIT that is held until it is admitted, or until its time is over. No I/O.
 
-    hold() ──> WaitQueues ──send()─> a lane, or the private connection
-                   ^                       │
-                   └───── answered() ──────┘    ... ──> the reply, and the session goes on
+    start() ──> WaitQueues ──_send()─> a lane, or the private connection
+                    ^                                 │
+                    └── lane_answered(), _caught() ───┘    _end() ──> the reply; the session goes on
 
 Its queue decides when to query Redis, and which reply the client gets.
 """
