@@ -45,16 +45,16 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_logged",
         "_logged_since",
+        "_outages_logged",
         "_without",
         "counts",
         "last_reply_at",
         "on_close",
         "on_open",
         "open",
+        "outage_logged",
         "since",
-        "logged",
         "why",
     )
 
@@ -67,8 +67,8 @@ class CircuitBreaker:
         self.on_open: Callable[[], None] = lambda: None
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = lambda _open_s, _without: None
-        self.logged = False  # this outage is logged
-        self._logged: int = 0
+        self.outage_logged = False  # this outage is logged
+        self._outages_logged: int = 0
         self._logged_since: float = -1e9
         self._without: int = 0
 
@@ -106,16 +106,16 @@ class CircuitBreaker:
         self.why = why
         self.counts.opened += 1
         self._without = self.counts.without()
-        self.logged = self.may_log(now)
+        self.outage_logged = self.may_log(now)
         self.on_open()
 
     def may_log(self, now: float) -> bool:
         """Return whether to log an outage, and count it if so: MOST_LOGGED per LOGGED_S."""
         if now - self._logged_since >= LOGGED_S:
             self._logged_since = now
-            self._logged = 0
-        self._logged += 1
-        return self._logged <= MOST_LOGGED
+            self._outages_logged = 0
+        self._outages_logged += 1
+        return self._outages_logged <= MOST_LOGGED
 
     def _close(self, now: float) -> None:
         self.open = False

@@ -73,7 +73,7 @@ class ServerParts:
     def opened(self) -> None:
         """Send a PING and log that it does not answer: the circuit has opened."""
         self.control.ping_now()
-        if self.circuit.logged and not self.control.warned:
+        if self.circuit.outage_logged and not self.control.warned:
             log.warning(
                 "redis_silent",
                 "Redis at {address} does not answer ({reason}); "
@@ -84,7 +84,7 @@ class ServerParts:
 
     def closed(self, out_s: float, without: int) -> None:
         """Log that it answers again after `out_s`; `without` hits were answered without it."""
-        if self.circuit.logged or self.control.warned:
+        if self.circuit.outage_logged or self.control.warned:
             log.warning(
                 "redis_back",
                 "Redis at {address} is back after {seconds:.1f} s; "

@@ -71,10 +71,10 @@ def test_a_few_outages_a_minute_are_logged() -> None:
     logged = []
     for number in range(MOST_LOGGED + 3):
         circuit.connect_failed(100.0 + number, "connection refused")
-        logged.append(circuit.logged)
+        logged.append(circuit.outage_logged)
         circuit.replied(100.5 + number)
     assert logged == [True] * MOST_LOGGED + [False] * 3
     assert not circuit.may_log(100.0 + MOST_LOGGED)
     circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
-    assert circuit.logged
+    assert circuit.outage_logged
     assert [circuit.may_log(101.0 + LOGGED_S) for _ in range(MOST_LOGGED)].count(True) == 4
