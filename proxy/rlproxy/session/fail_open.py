@@ -57,7 +57,7 @@ class FailOpen(SessionPart):
                 since = oldest
                 oldest = NEVER
                 held.late()
-        hangs = number == 0 and private.unanswered()
+        hangs = number == 0 and private.never_answered()
         if hangs:
             since = private.received_at
             hangs = since <= before  # reported once: `oldest` stays as it is

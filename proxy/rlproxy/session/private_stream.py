@@ -99,7 +99,7 @@ class PrivateStream:
         """Return whether a call need not go here: plain, known, and quiescent."""
         return self.status == OPEN_NOW and self.slots.quiescent() and self.state.plain()
 
-    def unanswered(self) -> bool:
+    def never_answered(self) -> bool:
         """Return whether Redis owes a reply here, and has sent nothing at all yet.
 
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
@@ -138,7 +138,7 @@ class PrivateStream:
         self.slots.feed(data)
         return True
 
-    def identity_moved(self) -> bool:
+    def update_identity(self) -> bool:
         """Act on what the latest replies show. Returns whether the identity may be another."""
         slots = self.slots
         if self.deciding and slots.quiescent():
@@ -147,8 +147,8 @@ class PrivateStream:
         slots.identity_moved = False
         return moved
 
-    def handshake_refused(self) -> bytes | None:
-        """Act on the replies to the deferred handshake.
+    def update_handshake(self) -> bytes | None:
+        """Act on the replies to the deferred handshake: the last one, or an error, ends it.
 
         Returns the error that the client gets as the reply to its next request; b"" if the replies
         cannot be read. None: no error so far.

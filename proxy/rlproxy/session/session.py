@@ -384,7 +384,7 @@ class Session(SessionParts):
         """Act on the replies of the private connection that were passed on."""
         private = self.private
         if private.handshake is not None:
-            refusal = private.handshake_refused()
+            refusal = private.update_handshake()
             if refusal is not None:
                 if refusal and self.requests.unread() > 0:
                     self.to_client.append(refusal)  # the reply to the client's next request
@@ -392,7 +392,7 @@ class Session(SessionParts):
                 return
         if self._held is not None:
             self._held.pass_reply()
-        if private.identity_moved():
+        if private.update_identity():
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self)

@@ -67,7 +67,7 @@ def test_it_owes_what_was_sent() -> None:
     assert parts.private.may_leave()
     parts.private.slots.expect_one()
     assert not parts.private.slots.quiescent()
-    assert parts.private.unanswered()
+    assert parts.private.never_answered()
     assert not parts.private.may_leave()
     assert parts.answer(PONG) == PONG
     assert parts.private.slots.quiescent()
@@ -79,10 +79,10 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     parts.opened()
     parts.private.slots.expect_one()
     parts.private.started = True
-    assert not parts.private.unanswered()
+    assert not parts.private.never_answered()
     parts.private.open()
     parts.private.opened(parts.requests)
-    assert parts.private.unanswered()
+    assert parts.private.never_answered()
 
 
 @pytest.mark.parametrize(
@@ -148,18 +148,18 @@ def test_what_the_replies_show_is_reported_once() -> None:
     parts.opened()
     replicas: list[bool] = []
     parts.context.server.read_only = lambda: replicas.append(True)
-    assert not parts.private.identity_moved()
+    assert not parts.private.update_identity()
     followed(parts, bulks(b"SELECT", b"3"))
-    assert not parts.private.identity_moved()
+    assert not parts.private.update_identity()
     assert parts.private.deciding
     parts.answer(OK)
-    assert parts.private.identity_moved()
-    assert not parts.private.identity_moved()
+    assert parts.private.update_identity()
+    assert not parts.private.update_identity()
     assert not parts.private.deciding
     parts.private.hit(call_of(parts.caller))
     parts.answer(b"-READONLY You can't write against a read only replica.\r\n")
-    parts.private.identity_moved()
-    parts.private.identity_moved()
+    parts.private.update_identity()
+    parts.private.update_identity()
     assert replicas == [True]
 
 
@@ -186,10 +186,10 @@ def test_the_handshake_is_sent_first_and_its_replies_are_dropped(
     assert parts.requests.unread() == len(AUTH)
     assert parts.requests.next() == COMMAND
     assert parts.private.follow(parts.requests, COMMAND) == WAIT_HANDSHAKE
-    assert parts.private.handshake_refused() is None
+    assert parts.private.update_handshake() is None
     assert parts.private.handshake is not None
     assert parts.answer(reply) == b""
-    assert parts.private.handshake_refused() == (reply if refused else None)
+    assert parts.private.update_handshake() == (reply if refused else None)
     assert parts.private.handshake is None
 
 
@@ -199,7 +199,7 @@ def test_replies_go_to_the_client_once_the_handshake_is_over() -> None:
     parts.requests.next()
     parts.private.follow(parts.requests, COMMAND)
     parts.answer(OK)
-    parts.private.handshake_refused()
+    parts.private.update_handshake()
     parts.private.slots.expect_one()
     assert parts.answer(PONG) == PONG
 
