@@ -332,7 +332,7 @@ class Walk:
             alone = alone or session.private.slots.awaits_lane()
             assert alone, "bytes for Redis while a lane owes replies"
             session.private.out.clear()
-            if data and session.private.status == private_stream.OPEN_NOW:
+            if data and session.private.status == private_stream.PRIVATE_OPEN:
                 self.redis.feed(data)
             turns = session.wait == WAIT_TICK and not self.full
             if turns:
@@ -366,7 +366,7 @@ class Walk:
     def answer(self, size: int) -> None:
         """Pass on the next `size` bytes of the private connection."""
         session, redis = self.session, self.redis
-        if session.private.status != private_stream.OPEN_NOW or session.closed:
+        if session.private.status != private_stream.PRIVATE_OPEN or session.closed:
             return
         if session.slow and session.wait != WAIT_HELD:
             return
@@ -507,7 +507,7 @@ class Walk:
         elif kind >= 61:
             self._fault(choices.below(32))
         if (
-            session.private.status == private_stream.OPENING
+            session.private.status == private_stream.PRIVATE_OPENING
             and kind % 4 == 0
             and not session.closed
         ):
@@ -548,7 +548,7 @@ class Walk:
     def _fault(self, kind: int) -> None:
         session = self.session
         session.now = self.clock.now
-        if kind == 0 and session.private.status == private_stream.OPEN_NOW:
+        if kind == 0 and session.private.status == private_stream.PRIVATE_OPEN:
             self.cut = True
             session.upstream_lost()
         elif kind == 1 and not self.eof:
@@ -557,7 +557,7 @@ class Walk:
         elif kind == 2:
             self.gone = self.cut = True
             session.abandon()
-        elif kind == 3 and session.private.status == private_stream.OPENING:
+        elif kind == 3 and session.private.status == private_stream.PRIVATE_OPENING:
             self._fails()
         self.move()
 
@@ -604,7 +604,7 @@ class Walk:
         self.full = False
         for _ in range(20_000):
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
-            if session.private.status == private_stream.OPENING and not session.closed:
+            if session.private.status == private_stream.PRIVATE_OPENING and not session.closed:
                 self.open()
             session.go_on()
             self.move()

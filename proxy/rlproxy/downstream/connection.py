@@ -14,7 +14,7 @@ from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pend
 from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
 from rlproxy.net.peers import NOBODY, Peer, peer_of
-from rlproxy.session.private_stream import OPENING
+from rlproxy.session.private_stream import PRIVATE_OPENING
 from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 from rlproxy.upstream.connector import lacks, reason
@@ -209,7 +209,7 @@ class ClientConnection(asyncio.Protocol):
                 self.stats.client_out += len(data)
                 transport.write(data)
         if private is None:
-            if stream.status == OPENING:
+            if stream.status == PRIVATE_OPENING:
                 self._open()
         elif session.wants_eof and not self._eof_sent:
             self._eof_sent = True

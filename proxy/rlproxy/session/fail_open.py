@@ -20,7 +20,7 @@ from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart, SessionParts
-from rlproxy.session.private_stream import FAILED, NONE, OPENING
+from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
@@ -152,7 +152,7 @@ class FailOpen(SessionPart):
         b"" if it is not, or if hits get errors during an outage.
         """
         private, requests, context = self._private, self._requests, self._context
-        if private.status not in (NONE, OPENING, FAILED) or not context.failure.answers_hits():
+        if private.status in (PRIVATE_OPEN, PRIVATE_LOST) or not context.failure.answers_hits():
             return b""
         if requests.command.kind not in c.HANDSHAKE or requests.oversize:
             return b""

@@ -40,18 +40,18 @@ _REPORTS: Final = {c.RL_HELP: HELP, c.RL_STATS: STATS, c.RL_TOP: TOP, c.RL_POLIC
 _EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 
 # Values of PrivateStream.status.
-NONE: Final = 0  # no connection
-OPENING: Final = 1  # the owner opens it
-OPEN_NOW: Final = 2
-LOST: Final = 3
-FAILED: Final = 4  # it could not be opened: the requests that waited get `error`
+PRIVATE_NONE: Final = 0  # no connection
+PRIVATE_OPENING: Final = 1  # the owner opens it
+PRIVATE_OPEN: Final = 2
+PRIVATE_LOST: Final = 3
+PRIVATE_FAILED: Final = 4  # it could not be opened: the requests that waited get `error`
 
 
 class PrivateStream:
     """The private connection of one client.
 
     For the owner of the session: `out` is what to send to Redis; it opens the connection when
-    `status` is OPENING.
+    `status` is PRIVATE_OPENING.
 
     replies: the list that replies leave by.
     """
@@ -80,7 +80,7 @@ class PrivateStream:
         self._caller = caller
         self.replies = replies
         self.out: list[bytes] = []
-        self.status: int = NONE
+        self.status: int = PRIVATE_NONE
         self.error: bytes = b""  # why it could not be opened
         self.unopened: int = 0  # bytes of the requests that get this error
         self.state = ConnectionState(context.server.one_node)
@@ -97,7 +97,7 @@ class PrivateStream:
 
     def may_leave(self) -> bool:
         """Return whether a call need not go here: plain, known, and quiescent."""
-        return self.status == OPEN_NOW and self.slots.quiescent() and self.state.plain()
+        return self.status == PRIVATE_OPEN and self.slots.quiescent() and self.state.plain()
 
     def never_answered(self) -> bool:
         """Return whether Redis owes a reply here, and has sent nothing at all yet.
@@ -105,23 +105,23 @@ class PrivateStream:
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
         hit. These clients wait. The circuit opens, and later ones get their hits answered.
         """
-        return self.status == OPEN_NOW and not self.started and not self.slots.quiescent()
+        return self.status == PRIVATE_OPEN and not self.started and not self.slots.quiescent()
 
     def open(self) -> None:
         """Ask the owner to open the connection."""
-        self.status = OPENING
+        self.status = PRIVATE_OPENING
         self.started = False
 
     def opened(self, requests: ClientRequests) -> None:
         """Take the connection, which is open now."""
-        self.status = OPEN_NOW
+        self.status = PRIVATE_OPEN
         self.received_at = self._caller.now
         if self.handshake is not None:
             requests.again(self.handshake.begin())
 
     def failed(self, error: bytes, unread: int) -> None:
         """Give up opening the connection: the next `unread` bytes of requests get `error`."""
-        self.status = FAILED
+        self.status = PRIVATE_FAILED
         self.error = error
         self.unopened = unread
 
@@ -172,7 +172,7 @@ class PrivateStream:
         """
         now = self._caller.now
         silent = now - max(self.received_at, self._kept_at) >= silent_s
-        if silent and self.status == OPEN_NOW and self._context.server.found.ignores_empty:
+        if silent and self.status == PRIVATE_OPEN and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.out.append(_EMPTY)
 

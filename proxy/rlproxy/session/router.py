@@ -36,7 +36,7 @@ from rlproxy.session.fail_open import GOODBYE, FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
-from rlproxy.session.private_stream import FAILED, NONE, OPEN_NOW
+from rlproxy.session.private_stream import PRIVATE_FAILED, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import Slot
 from rlproxy.session.waits import (
@@ -189,7 +189,7 @@ class Router(LaneHits):
                 break
             if requests.discarding and requests.drops(code):
                 continue
-            if private.status != OPEN_NOW:
+            if private.status != PRIVATE_OPEN:
                 wait = self._unopened(code)
                 continue
             if code == MALFORMED:
@@ -219,8 +219,8 @@ class Router(LaneHits):
         self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
-            if self._private.status == FAILED:
-                self._private.status = NONE
+            if self._private.status == PRIVATE_FAILED:
+                self._private.status = PRIVATE_NONE
         if wait not in (WAIT_TICK, WAIT_IN_PLACE):
             self._requests.release()  # else each tick would copy all remaining bytes
 
@@ -241,12 +241,12 @@ class Router(LaneHits):
         requests, private = self._requests, self._private
         if code == EMPTY:
             return WAIT_NOTHING
-        if private.status == FAILED:
+        if private.status == PRIVATE_FAILED:
             return self._fail(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
         requests.rewind(requests.start)
-        if private.status == NONE:
+        if private.status == PRIVATE_NONE:
             private.open()
         return WAIT_OPEN
 
@@ -260,7 +260,7 @@ class Router(LaneHits):
         requests.discarding = code == OPEN
         private.unopened -= requests.pos - requests.start
         if private.unopened <= 0:
-            private.status = NONE  # later requests open it again
+            private.status = PRIVATE_NONE  # later requests open it again
         reply = self.fail_open.failed(code, private.error)
         private.replies.append(reply)
         return CLOSE if reply is GOODBYE else WAIT_NOTHING

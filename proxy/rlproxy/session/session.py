@@ -24,7 +24,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionParts
-from rlproxy.session.private_stream import LOST, NONE, OPEN_NOW
+from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import (
@@ -53,8 +53,9 @@ class Session(SessionParts):
     """The state of one client. See the module's docstring.
 
     The owner of a session moves the bytes in `to_client` and in `private.out`. It opens the private
-    connection when `private.status` is OPENING, and passes the end of file on when `wants_eof` is
-    set. When `closed` is set, it sends the bytes in `to_client` and closes the client.
+    connection when `private.status` is PRIVATE_OPENING, and passes the end of file on when
+    `wants_eof` is set. When `closed` is set, it sends the bytes in `to_client` and closes the
+    client.
     """
 
     __slots__ = (
@@ -163,9 +164,9 @@ class Session(SessionParts):
         """Pass the end of file on once nothing waits."""
         if self._closing or self.wait != WAIT_NOTHING or self.lanes.count:
             return
-        if self.private.status == OPEN_NOW:
+        if self.private.status == PRIVATE_OPEN:
             self.wants_eof = True
-        elif self.private.status == NONE:
+        elif self.private.status == PRIVATE_NONE:
             self._close()
 
     def _close(self, answered: bool = True) -> None:
@@ -256,7 +257,7 @@ class Session(SessionParts):
             self.lanes.drop(call)
         elif call.shared != c.PRIVATE:
             call.returned = True
-        elif self.private.status == OPEN_NOW:
+        elif self.private.status == PRIVATE_OPEN:
             self.lanes.move_to(self.private, call)
         else:
             self._answer_without(call, r.LOST, "lost")
@@ -294,7 +295,7 @@ class Session(SessionParts):
         """See Caller.resume()."""
         head = self.lanes.head
         if head is not None and head.returned and self.lanes.gives_back():
-            if self.private.status == OPEN_NOW:
+            if self.private.status == PRIVATE_OPEN:
                 self.lanes.move_to(self.private, head)
             else:
                 self._close(answered=False)  # as after a loss of the private connection
@@ -396,7 +397,7 @@ class Session(SessionParts):
             self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self)
-        if private.status == LOST:
+        if private.status == PRIVATE_LOST:
             self.upstream_lost()
         if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
@@ -408,7 +409,7 @@ class Session(SessionParts):
         if self._closing:
             return
         private = self.private
-        private.status = LOST
+        private.status = PRIVATE_LOST
         if private.slots.awaits_lane():
             return  # replies that have come wait for a lane's; private_answered() goes on
         self.wait = WAIT_NOTHING

@@ -158,7 +158,7 @@ def connected(client: Client, redis: Transport) -> None:
     private = PrivateConnection(client.protocol)
     private.connection_made(cast("asyncio.Transport", redis))
     client.protocol._private = private
-    client.protocol.session.private.status = private_stream.OPEN_NOW
+    client.protocol.session.private.status = private_stream.PRIVATE_OPEN
 
 
 def redis_of(client: Client) -> Transport:

@@ -10,7 +10,7 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import FAILED, NONE, OPENING
+from rlproxy.session.private_stream import PRIVATE_FAILED, PRIVATE_NONE, PRIVATE_OPENING
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_OPEN, WAIT_TICK
@@ -182,7 +182,7 @@ def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) 
     failing = Failing("allow")
     assert failing.fail(sent) == wait
     assert failing.down() == down
-    assert failing.private.status == (FAILED if wait == CLOSE else NONE)
+    assert failing.private.status == (PRIVATE_FAILED if wait == CLOSE else PRIVATE_NONE)
 
 
 def test_a_command_in_parts_is_answered_once_and_dropped() -> None:
@@ -204,7 +204,7 @@ def test_many_requests_are_answered_in_turns() -> None:
     failing.requests.feed(PING * 200)  # most of them are for the next connection
     assert failing.router.route() == WAIT_OPEN
     assert len(failing.to_client) == 300
-    assert failing.private.status == OPENING
+    assert failing.private.status == PRIVATE_OPENING
 
 
 # -- late hits -------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_without_a_hit_there_is_nothing_to_watch() -> None:
 
 def test_hits_that_wait_for_the_connection_are_late() -> None:
     failing = Failing("allow")
-    failing.private.status = OPENING
+    failing.private.status = PRIVATE_OPENING
     failing.requests.feed(HIT + PING)
     assert failing.overdue(10.9, unsent_at=10.0) == NEVER
     assert failing.down() == b""

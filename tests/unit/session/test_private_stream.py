@@ -17,9 +17,9 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.private_stream import (
     MAX_LANE_CALL,
-    NONE,
-    OPEN_NOW,
-    OPENING,
+    PRIVATE_NONE,
+    PRIVATE_OPEN,
+    PRIVATE_OPENING,
     REFRESH_S,
 )
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
@@ -53,11 +53,11 @@ def followed(parts: Parts, data: bytes) -> int:
 
 def test_a_connection_is_opened_and_then_open() -> None:
     parts = Parts()
-    assert parts.private.status == NONE
+    assert parts.private.status == PRIVATE_NONE
     parts.private.open()
-    assert parts.private.status == OPENING
+    assert parts.private.status == PRIVATE_OPENING
     parts.private.opened(parts.requests)
-    assert parts.private.status == OPEN_NOW
+    assert parts.private.status == PRIVATE_OPEN
     assert parts.up() == b""
 
 
@@ -88,10 +88,10 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
 @pytest.mark.parametrize(
     ("silent_s", "status", "ignores_empty", "sent"),
     [
-        (REFRESH_S - 0.01, OPEN_NOW, True, b""),
-        (REFRESH_S, OPEN_NOW, True, b"*0\r\n"),
-        (REFRESH_S, OPENING, True, b""),
-        (REFRESH_S, OPEN_NOW, False, b""),
+        (REFRESH_S - 0.01, PRIVATE_OPEN, True, b""),
+        (REFRESH_S, PRIVATE_OPEN, True, b"*0\r\n"),
+        (REFRESH_S, PRIVATE_OPENING, True, b""),
+        (REFRESH_S, PRIVATE_OPEN, False, b""),
     ],
 )
 def test_a_silent_connection_gets_an_empty_request(

@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, waits
 from rlproxy.session.call import Caller
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import OPENING
+from rlproxy.session.private_stream import PRIVATE_OPENING
 from rlproxy.session.router import MAX_EXPANDED, Router
 
 from tests.unit.session.bench import ARITY, DENIED, FIVE, HIT, PING, PONG, WRONG_HIT, in_place
@@ -219,9 +219,9 @@ def test_a_request_that_waits_stays_unread(state: State, sent: bytes) -> None:
 def test_the_first_request_opens_the_private_connection() -> None:
     parts = Routed()
     parts.route(b"\r\n" + PING[:5])
-    assert parts.private.status != OPENING
+    assert parts.private.status != PRIVATE_OPENING
     parts.route(PING[5:])
-    assert parts.private.status == OPENING
+    assert parts.private.status == PRIVATE_OPENING
 
 
 def test_the_held_hit_is_left_for_the_session() -> None:

@@ -370,9 +370,9 @@ def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
     many = 5 * CLIENT_WORK // WORK_OF_OURS
     bench.send(PING * many)
     bench.session.upstream_failed("refused")
-    while bench.session.private.status == private_stream.FAILED:
+    while bench.session.private.status == private_stream.PRIVATE_FAILED:
         bench.session.receive(PING * 200)
         bench.session.go_on()
     assert many <= len(bench.session.to_client) < many + 200
     bench.session.go_on()
-    assert bench.session.private.status == private_stream.OPENING
+    assert bench.session.private.status == private_stream.PRIVATE_OPENING

@@ -108,7 +108,7 @@ def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
     assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
     assert bench.down() == b"+OK\r\n" + NO_KEYS * 2
     assert bench.session.context.stats.errors == {"denied": 2}
-    assert bench.session.private.status == private_stream.NONE
+    assert bench.session.private.status == private_stream.PRIVATE_NONE
 
 
 def test_a_large_one_is_neither_sent_nor_held(bench: Bench) -> None:

@@ -38,7 +38,7 @@ def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
     bench.session.upstream_failed("refused")
     bench.down()
     bench.send(b"ALL\r\nFLUSHALL\r\nx\r\n" + b"X9\r\nbroken")
-    if bench.session.private.status == private_stream.OPENING:
+    if bench.session.private.status == private_stream.PRIVATE_OPENING:
         bench.session.upstream_opened()
     assert b"FLUSHALL" not in bench.up()
 
@@ -64,7 +64,7 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     bench.session.upstream_lost()
     assert out + bench.down() == expected
     assert bench.session.closed
-    assert bench.session.private.status == private_stream.LOST
+    assert bench.session.private.status == private_stream.PRIVATE_LOST
     bench.session.receive(PING)
     assert bench.up() == b""
 

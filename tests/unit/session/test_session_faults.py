@@ -212,10 +212,10 @@ def test_while_the_circuit_is_open_no_hit_is_sent(mode: str) -> None:
     bench.circuit.connect_failed(10.0, "connection refused")
     assert bench.send_at(11.0, HIT * 3 + WRONG_HIT + PEEK) == b""
     assert bench.down() == bench.without(REFUSED) * 3 + ARITY + REFUSED
-    assert bench.session.private.status == private_stream.NONE
+    assert bench.session.private.status == private_stream.PRIVATE_NONE
     bench.send_at(11.0, HIT + PING + HIT)  # an ordinary command goes its way
     assert bench.down() == bench.without(REFUSED)
-    assert bench.session.private.status == private_stream.OPENING
+    assert bench.session.private.status == private_stream.PRIVATE_OPENING
     bench.session.upstream_opened()
     assert bench.up() == PING + in_place()
     assert bench.answer_at(12.0, PONG + FIVE) == PONG + FIVE
@@ -242,7 +242,7 @@ def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
     bench = Faulty("allow").open()
     bench.send(PING)
     assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.private.status == private_stream.OPEN_NOW
+    assert bench.session.private.status == private_stream.PRIVATE_OPEN
 
 
 def test_no_timeout_and_its_return() -> None:

@@ -51,7 +51,7 @@ def deferred(mode: str = "allow", written: bytes = HELLO + INFO + SELECT) -> Fau
 def asking(bench: Faulty, data: bytes = GET) -> bytes:
     """Redis is back, and the client sends `data`; what goes to Redis."""
     bench.send(data)
-    assert bench.session.private.status == private_stream.OPENING
+    assert bench.session.private.status == private_stream.PRIVATE_OPENING
     bench.session.upstream_opened()
     return bench.up()
 
@@ -75,13 +75,13 @@ def test_the_circuit_is_open() -> None:
     bench.circuit.connect_failed(0.0, "connection refused")
     assert bench.send(SELECT + HIT + INFO) == b""
     assert bench.down() == OK + bench.without(b"") + OK
-    assert bench.session.private.status == private_stream.NONE
+    assert bench.session.private.status == private_stream.PRIVATE_NONE
 
 
 def test_a_connection_that_does_not_open() -> None:
     bench = Faulty("allow")
     bench.send_at(10.0, SELECT + HIT + GET)
-    assert bench.session.private.status == private_stream.OPENING
+    assert bench.session.private.status == private_stream.PRIVATE_OPENING
     bench.session.overdue(10.9)
     assert bench.down() == b""
     bench.session.overdue(11.0)
@@ -186,7 +186,7 @@ def test_redis_hangs_during_the_deferred_handshake() -> None:
     assert bench.circuit.open
     assert bench.session.overdue(30.0) == NEVER
     assert bench.down() == b""
-    assert bench.session.private.status == private_stream.OPEN_NOW
+    assert bench.session.private.status == private_stream.PRIVATE_OPEN
     assert bench.answer_at(31.0, MAP + OK + OK) == b""
     assert not bench.circuit.open
     assert bench.up() == in_place() + INFO + in_place() + GET
@@ -259,7 +259,7 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     down = later.down()
     assert down.startswith(b"%7\r\n")
     assert down.endswith(later.without(b""))
-    assert later.session.private.status == private_stream.NONE
+    assert later.session.private.status == private_stream.PRIVATE_NONE
 
 
 @pytest.mark.parametrize("written", [SELECT, GET, MULTI, bulks(b"BLPOP", b"q", b"0"), HELLO])
@@ -306,7 +306,7 @@ def test_commands_that_redis_may_have_run_wait_for_it(mode: str, written: bytes)
     for now in (11.0, 12.0):
         bench.session.overdue(now)
         assert bench.down() == b""
-    assert bench.session.private.status == private_stream.OPEN_NOW
+    assert bench.session.private.status == private_stream.PRIVATE_OPEN
     assert bench.up() == b""
 
 
@@ -348,7 +348,7 @@ def test_a_connection_that_opens_is_not_dropped() -> None:
     bench.session.flush = lambda: left.append(bench.session.private.status)
     bench.session.overdue(21.0)
     assert bench.down() == bench.without(LATE)
-    assert private_stream.NONE not in left
+    assert private_stream.PRIVATE_NONE not in left
 
 
 def test_the_end_of_file_of_a_client_as_redis_hangs() -> None:
@@ -428,9 +428,9 @@ class AwayAndBack:
     def step(self) -> None:
         session = self.bench.session
         steps = [self.ask, self.send, self.send]
-        if session.private.status == private_stream.OPENING:
+        if session.private.status == private_stream.PRIVATE_OPENING:
             steps += [self.open, self.fail]
-        elif session.private.status == private_stream.OPEN_NOW:
+        elif session.private.status == private_stream.PRIVATE_OPEN:
             steps += [self.answer] * 5 + [self.lose, self.hang]
         self.random.choice(steps)()
         self.receive()
@@ -461,7 +461,7 @@ class AwayAndBack:
         session.now += 2.0
         opened = self.bench.circuit.counts.opened
         session.overdue(session.now)
-        assert session.private.status == private_stream.OPEN_NOW
+        assert session.private.status == private_stream.PRIVATE_OPEN
         self.silent += self.bench.circuit.counts.opened - opened
 
     def answer(self) -> None:
@@ -500,8 +500,8 @@ class AwayAndBack:
             else:
                 assert frame[:1] == (b"%" if requested == HELLO else b"+")
                 if self.bench.session.private.status in (
-                    private_stream.NONE,
-                    private_stream.OPENING,
+                    private_stream.PRIVATE_NONE,
+                    private_stream.PRIVATE_OPENING,
                 ):
                     self.answered_ok.append(requested)
 

@@ -49,7 +49,7 @@ def test_as_the_first_command_of_all() -> None:
     world = World()
     client = Client(world)
     assert client.send(WAITING) == b""
-    assert client.session.private.status == private_stream.OPENING
+    assert client.session.private.status == private_stream.PRIVATE_OPENING
     assert world.waiting.count == 0
     client.session.upstream_opened()
     client.session.flush()
