@@ -314,7 +314,7 @@ class Walk:
         """Fail if the private connection owes replies while a lane is given a call."""
         if self.session.private.slots.awaits_lane():
             return
-        data = b"".join(self.session.private.out)
+        data = b"".join(self.session.private.to_redis)
         assert _says_nothing(data), "bytes for Redis beside a call for a lane"
         owed = self.redis.out.replace(PUSH, b"")
         assert not owed or PUSH.endswith(owed), ("owed on the private connection", owed)
@@ -327,18 +327,18 @@ class Walk:
             return
         self._moving = True
         while True:
-            data = b"".join(session.private.out)
+            data = b"".join(session.private.to_redis)
             alone = not data or self.on_lanes() == 0 or _says_nothing(data)
             alone = alone or session.private.slots.awaits_lane()
             assert alone, "bytes for Redis while a lane owes replies"
-            session.private.out.clear()
+            session.private.to_redis.clear()
             if data and session.private.status == private_stream.PRIVATE_OPEN:
                 self.redis.feed(data)
             turns = session.wait == WAIT_TICK and not self.full
             if turns:
                 session.context.budget.work = 0
                 session.go_on()
-            elif not session.private.out:
+            elif not session.private.to_redis:
                 break
         if session.to_client:
             self.down += b"".join(session.to_client)
@@ -359,7 +359,7 @@ class Walk:
         if not session.closed:
             self.sent += data
         session.receive(data)
-        grown = sum(map(len, session.private.out))
+        grown = sum(map(len, session.private.to_redis))
         assert grown <= held + len(data) + MAX_EXPANDED + SLACK, grown
         self.move()
 

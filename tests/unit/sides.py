@@ -26,8 +26,8 @@ class Sides:
     def up(self) -> bytes:
         while self.session.wait == WAIT_TICK:  # its owner gives it its share of the ticks
             self.session.go_on()
-        out = b"".join(self.session.private.out)
-        self.session.private.out.clear()
+        out = b"".join(self.session.private.to_redis)
+        self.session.private.to_redis.clear()
         return out
 
     def down(self) -> bytes:

@@ -198,8 +198,8 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         stream = session.private
         private = self._private
-        if stream.out:
-            data = _joined(stream.out)
+        if stream.to_redis:
+            data = _joined(stream.to_redis)
             if private is not None:
                 private.write(data)
         if session.to_client:

@@ -113,7 +113,7 @@ class FailOpen(SessionPart):
             if not reply:
                 requests.rewind(requests.start)
                 break
-            self._private.replies.append(reply)
+            self._private.to_client.append(reply)
         self._context.budget.work += work
         if work >= most > 0:
             return False

@@ -20,7 +20,7 @@ from rlproxy.session.private_stream import PrivateStream
 class LaneCalls:
     """The calls of one client, from the first whose reply has not left.
 
-    replies: the list that replies leave by.
+    to_client: the list that replies leave by.
     count: their number. A held hit is one of them, though no lane has it.
     """
 
@@ -28,16 +28,16 @@ class LaneCalls:
         "_context",
         "_hit_lane",
         "_read_lane",
-        "_replies",
+        "_to_client",
         "_write_lane",
         "count",
         "head",
         "tail",
     )
 
-    def __init__(self, context: WorkerContext, replies: list[bytes]) -> None:
+    def __init__(self, context: WorkerContext, to_client: list[bytes]) -> None:
         self._context = context
-        self._replies = replies
+        self._to_client = to_client
         self._hit_lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
@@ -116,7 +116,7 @@ class LaneCalls:
         while call is not None and call.reply:
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
-            self._replies.append(call.reply)
+            self._to_client.append(call.reply)
             self.count -= 1
             call = call.next
         self.head = call

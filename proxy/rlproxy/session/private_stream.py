@@ -1,8 +1,8 @@
 """One private connection of a client: what Redis holds for it, which replies it owes, and what is
 sent on it. No I/O.
 
-    client's requests ──> forward(), follow(), hit() ──> out ──> Redis
-    client <── replies <── slots <── received() <── Redis
+    client's requests ──> forward(), follow(), hit() ──> to_redis ──> Redis
+    client <── to_client <── slots <── received() <── Redis
 
 `state` follows the commands that change the connection's state. `slots` counts the replies that are
 owed. Every request sent here gets a slot, and every slot its reply.
@@ -50,10 +50,10 @@ PRIVATE_FAILED: Final = 4  # it could not be opened: the requests that waited ge
 class PrivateStream:
     """The private connection of one client.
 
-    For the owner of the session: `out` is what to send to Redis; it opens the connection when
+    For the owner of the session: `to_redis` is what to send; it opens the connection when
     `status` is PRIVATE_OPENING.
 
-    replies: the list that replies leave by.
+    to_client: the list that replies leave by.
     """
 
     __slots__ = (
@@ -66,25 +66,25 @@ class PrivateStream:
         "expanded",
         "handshake",
         "started",
-        "out",
         "received_at",
-        "replies",
         "slots",
         "state",
         "status",
+        "to_client",
+        "to_redis",
         "unopened",
     )
 
-    def __init__(self, context: WorkerContext, caller: Caller, replies: list[bytes]) -> None:
+    def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
         self._context = context
         self._caller = caller
-        self.replies = replies
-        self.out: list[bytes] = []
+        self.to_client = to_client
+        self.to_redis: list[bytes] = []
         self.status: int = PRIVATE_NONE
         self.error: bytes = b""  # why it could not be opened
         self.unopened: int = 0  # bytes of the requests that get this error
         self.state = ConnectionState(context.server.one_node)
-        self.slots = ReplySlots(self.state, replies, context.failure)
+        self.slots = ReplySlots(self.state, to_client, context.failure)
         self.cover = WaitCover(context.server.one_node)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
@@ -133,7 +133,7 @@ class PrivateStream:
         self.received_at = now
         self.started = True
         if self.slots.raw:
-            self.replies.append(data)
+            self.to_client.append(data)
             return False
         self.slots.feed(data)
         return True
@@ -158,7 +158,7 @@ class PrivateStream:
             return None
         if slots.refused or slots.raw:
             self.handshake = None
-            self.replies.clear()  # of bytes that are no replies
+            self.to_client.clear()  # of bytes that are no replies
             return slots.refused
         if handshake.unsent == 0 and slots.quiescent():
             self.handshake = None
@@ -174,7 +174,7 @@ class PrivateStream:
         silent = now - max(self.received_at, self._kept_at) >= silent_s
         if silent and self.status == PRIVATE_OPEN and self._context.server.found.ignores_empty:
             self._kept_at = now
-            self.out.append(_EMPTY)
+            self.to_redis.append(_EMPTY)
 
     def let_go(self, nobody: Caller) -> None:
         """Release the credentials, and all objects that refer to the session."""
@@ -183,7 +183,7 @@ class PrivateStream:
         self.handshake = None
         self.slots.forget()
         # The edits of its slots refer to the session.
-        self.slots = ReplySlots(self.state, self.replies, self._context.failure)
+        self.slots = ReplySlots(self.state, self.to_client, self._context.failure)
 
     # -- commands of the client -------------------------------------------------------------------
 
@@ -266,9 +266,9 @@ class PrivateStream:
             return
         self._caller.fenced = True
         self._context.stats.commands += 1
-        self.out += cover.rewrite()
+        self.to_redis += cover.rewrite()
         slots.expect(Catch(cover.rewritten, s.S_DROP))
-        self.out.append(requests.buf[requests.start : requests.pos])
+        self.to_redis.append(requests.buf[requests.start : requests.pos])
         slots.expect(Catch(cover.judge(requests.command.name)))
 
     # -- RL commands in place ---------------------------------------------------------------------
@@ -313,7 +313,7 @@ class PrivateStream:
     def put(self, call: Call, way: int) -> None:
         """Send `call`; for `way` see Rule.words()."""
         head = call.rule.words(way)
-        self.out += [head, call.key, call.rule.tail]
+        self.to_redis += [head, call.key, call.rule.tail]
         self.expanded += len(head)
         self._caller.fenced = True
         better = not self.cover.last_hit or not self.state.probed
@@ -324,7 +324,7 @@ class PrivateStream:
     def resend(self, call: Call) -> None:
         """Send a call that no lane has sent."""
         if call.shared != c.PRIVATE:
-            self.out.append(call.key)
+            self.to_redis.append(call.key)
             self.slots.expect_one()
         else:
             self.hit(call)
@@ -345,7 +345,7 @@ class PrivateStream:
         else:
             call = context.status_call(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")
-        self.out.append(call)
+        self.to_redis.append(call)
         self.expanded += len(call)
         self.slots.expect_one()
 
@@ -365,7 +365,7 @@ class PrivateStream:
         if self.slots.can_count():
             self.slots.local(error)
         else:
-            self.out.append(written)
+            self.to_redis.append(written)
             self.slots.expect(Slot(s.S_WRONG, error))
 
     def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:

@@ -38,27 +38,29 @@ _ERROR: Final = 45  # the first byte of an error
 
 
 class ReplySlots(OwedReplies):
-    """The replies that a private connection owes. Those for the client go into `out`."""
+    """The replies that a private connection owes. Those for the client go into `to_client`."""
 
     __slots__ = (
         "_counting",
         "_failure",
-        "_replies",
+        "_framer",
         "_start",
         "_state",
         "identity_moved",
         "missing",
-        "out",
         "raw",
         "refused",
+        "to_client",
     )
 
-    def __init__(self, state: ConnectionState, out: list[bytes], failure: FailurePolicy) -> None:
+    def __init__(
+        self, state: ConnectionState, to_client: list[bytes], failure: FailurePolicy
+    ) -> None:
         super().__init__()
         self._state = state
         self._failure = failure
-        self.out = out
-        self._replies = ReplyFramer()
+        self.to_client = to_client
+        self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
         self._counting = True  # requests still get slots
         self.raw = False  # all bytes are passed on as they come
@@ -83,15 +85,15 @@ class ReplySlots(OwedReplies):
 
     def settled(self) -> bool:
         """Return whether the client is owed nothing, so that a reply sent now is in its place."""
-        return self._first_of_client() is None and not self._replies.mid
+        return self._first_of_client() is None and not self._framer.mid
 
     def quiescent(self) -> bool:
         """Return whether no reply is owed, and no frame is passed on in part."""
-        return self.head is None and not self._replies.mid
+        return self.head is None and not self._framer.mid
 
     def mid(self) -> bool:
         """Return whether a frame is passed on in part."""
-        return self._replies.mid
+        return self._framer.mid
 
     def counting(self) -> bool:
         """Return whether replies to commands sent now will be counted."""
@@ -130,7 +132,7 @@ class ReplySlots(OwedReplies):
         if self._state.quitting:
             return
         if self.settled():
-            self.out.append(reply)
+            self.to_client.append(reply)
         else:
             self.expect(Slot(s.S_LOCAL, reply))
 
@@ -138,20 +140,20 @@ class ReplySlots(OwedReplies):
 
     def feed(self, data: bytes) -> None:
         """Add bytes of Redis; answer() passes them on."""
-        self._replies.feed(data)
+        self._framer.feed(data)
 
     def pass_pushes(self) -> None:
         """Pass on the rest of a push that is passed on in part, and the pushes behind it."""
-        replies = self._replies
-        start = replies.pos
-        replies.skip(0)
-        self._pass_on(replies.buf, start)
+        framer = self._framer
+        start = framer.pos
+        framer.skip(0)
+        self._pass_on(framer.buf, start)
 
     def answer(self) -> None:
         """Pass on the bytes that have come, slot by slot."""
-        replies = self._replies
-        data = replies.buf
-        self._start = replies.pos
+        framer = self._framer
+        data = framer.buf
+        self._start = framer.pos
         while True:
             slot = self.head
             if slot is None:
@@ -159,8 +161,8 @@ class ReplySlots(OwedReplies):
                 break
             kind = slot.kind
             if kind == s.S_PASS:
-                slot.count -= replies.skip(slot.count)
-                if replies.broken:
+                slot.count -= framer.skip(slot.count)
+                if framer.broken:
                     self._go_raw()
                     break
                 if slot.count > 0:
@@ -170,27 +172,27 @@ class ReplySlots(OwedReplies):
                 break
         self._pass_on(data, self._start)
         if self.raw:
-            left = replies.rest()
+            left = framer.rest()
             if left:
-                self.out.append(left)
+                self.to_client.append(left)
         else:
-            replies.release()
+            framer.release()
 
     def _unrequested(self, size: int) -> None:
         """Pass on what comes while no reply is owed: pushes, or bytes of another protocol."""
-        replies = self._replies
-        replies.skip(0)
-        if replies.pos < size and not replies.mid and not replies.at_push():
+        framer = self._framer
+        framer.skip(0)
+        if framer.pos < size and not framer.mid and not framer.at_push():
             self._go_raw()  # a reply without a request
 
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
-        replies = self._replies
+        framer = self._framer
         if kind == s.S_MISSING:
             return False
-        if replies.mid or replies.at_push():
-            replies.skip(0)
-            if replies.mid or replies.at_push():
+        if framer.mid or framer.at_push():
+            framer.skip(0)
+            if framer.mid or framer.at_push():
                 return False
         if kind == s.S_LOCAL:
             self._put(b"" if self._state.quitting else slot.data)
@@ -199,7 +201,7 @@ class ReplySlots(OwedReplies):
         if kind == s.S_RAW:
             self._go_raw()
             return False
-        line = replies.line()
+        line = framer.line()
         if not line:
             return False
         if slot.by_sha and line[0] == _ERROR and _not_run(line):
@@ -216,8 +218,8 @@ class ReplySlots(OwedReplies):
     def _leave_out(self, slot: Slot) -> None:
         """Drop the error for a hit that Redis has not run, and hold all further replies."""
         self._put(b"")
-        self._replies.frame()
-        self._start = self._replies.pos
+        self._framer.frame()
+        self._start = self._framer.pos
         self._failure.stats.noscript += 1
         slot.kind = s.S_MISSING
         self.missing = slot.call
@@ -244,7 +246,7 @@ class ReplySlots(OwedReplies):
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         slot.kind = s.S_HIT
-        self.out.append(reply)
+        self.to_client.append(reply)
         self._look(slot, reply)
         self.pop()
         self.answer()
@@ -267,18 +269,18 @@ class ReplySlots(OwedReplies):
         first: float = 0.0
         slot = self.head
         dropped: Slot | None = None  # the slot before it
-        while slot is not None and not self._replies.mid:
+        while slot is not None and not self._framer.mid:
             if slot.kind == s.S_HIT and slot.call is not None:
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
                     return number, first, since
-                self.out.append(instead(slot.call))
+                self.to_client.append(instead(slot.call))
                 self.drop(slot)
                 if number == 0:
                     first = since
                 number += 1
             elif slot.kind == s.S_LOCAL and dropped is not None:
-                self.out.append(slot.data)
+                self.to_client.append(slot.data)
                 self.remove_behind(dropped)
                 slot = dropped
             elif slot.kind != s.S_DROP:
@@ -293,11 +295,11 @@ class ReplySlots(OwedReplies):
         instead: see _instead().
         Returns False while the reply is not whole.
         """
-        replies = self._replies
-        before = replies.pos
-        frame = replies.frame()
+        framer = self._framer
+        before = framer.pos
+        frame = framer.frame()
         if not frame:
-            if replies.broken:
+            if framer.broken:
                 self._go_raw()
             return False
         reply = slot.edit(frame) if isinstance(slot, Catch) else frame
@@ -308,10 +310,10 @@ class ReplySlots(OwedReplies):
             reply = passed if reply else reply
         if reply is not frame:
             if before > self._start:
-                self.out.append(replies.buf[self._start : before])
+                self.to_client.append(framer.buf[self._start : before])
             if reply:
-                self.out.append(reply)
-            self._start = replies.pos
+                self.to_client.append(reply)
+            self._start = framer.pos
         if not isinstance(slot, Catch):
             self._look(slot, line)
         self.pop()
@@ -324,29 +326,29 @@ class ReplySlots(OwedReplies):
 
     def _put(self, reply: bytes) -> None:
         """Pass on the bytes so far, and `reply` behind them."""
-        self._pass_on(self._replies.buf, self._start)
-        self._start = self._replies.pos
+        self._pass_on(self._framer.buf, self._start)
+        self._start = self._framer.pos
         if reply:
-            self.out.append(reply)
+            self.to_client.append(reply)
 
     def lost(self) -> bool:
         """Handle the end of the connection: no reply that is owed will come.
 
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
-        replies = self._replies
-        mid = replies.mid
+        framer = self._framer
+        mid = framer.mid
         slot = self.head
         if slot is None or slot.kind == s.S_PASS:
-            left = replies.rest()
+            left = framer.rest()
             if left:
-                self.out.append(left)
+                self.to_client.append(left)
         while slot is not None:
             if slot.call is not None:
                 self._counted(slot.call, r.LOST)
             slot = slot.next
         self.clear()
-        self._replies = ReplyFramer()
+        self._framer = ReplyFramer()
         return mid
 
     def forget(self) -> None:
@@ -367,9 +369,9 @@ class ReplySlots(OwedReplies):
             self.identity_moved = True
 
     def _pass_on(self, data: bytes, start: int) -> None:
-        end = self._replies.pos
+        end = self._framer.pos
         if end > start:
-            self.out.append(data if start == 0 and end == len(data) else data[start:end])
+            self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
 
     def _go_raw(self) -> None:
         """Pass on replies as they come from here on."""

@@ -136,7 +136,7 @@ class Router(LaneHits):
     def pipe(self, data: bytes) -> None:
         """Forward bytes of a client whose requests are not framed any more."""
         if not self._drops:
-            self._private.out.append(data)
+            self._private.to_redis.append(data)
 
     def most(self) -> int:
         """Return the number of unanswered calls that this client may have."""
@@ -231,7 +231,7 @@ class Router(LaneHits):
             return
         self._run = -1
         buf = self._requests.buf
-        self._private.out.append(buf if run == 0 and end == len(buf) else buf[run:end])
+        self._private.to_redis.append(buf if run == 0 and end == len(buf) else buf[run:end])
 
     def _unopened(self, code: int) -> int:
         """Treat a request while the private connection is not open: all but empty ones wait.
@@ -254,7 +254,7 @@ class Router(LaneHits):
         """Answer a request whose connection could not be opened."""
         requests, private = self._requests, self._private
         if code == MALFORMED:
-            private.replies.append(private.error)
+            private.to_client.append(private.error)
             return CLOSE
         self._work += WORK_OF_OURS
         requests.discarding = code == OPEN
@@ -262,7 +262,7 @@ class Router(LaneHits):
         if private.unopened <= 0:
             private.status = PRIVATE_NONE  # later requests open it again
         reply = self.fail_open.failed(code, private.error)
-        private.replies.append(reply)
+        private.to_client.append(reply)
         return CLOSE if reply is GOODBYE else WAIT_NOTHING
 
     def _malformed(self) -> None:
@@ -277,7 +277,7 @@ class Router(LaneHits):
             rest = BROKEN_BULK  # Redis has not received the broken command
         elif requests.strict:
             rest = requests.mistake
-        private.out.append(rest)
+        private.to_redis.append(rest)
         private.slots.expect(Slot(s.S_RAW))
         private.state.lower(RAW)
         self.piped = True

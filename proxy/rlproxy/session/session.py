@@ -1,7 +1,7 @@
 """One client's session: it takes the events of both sides and composes the parts. No I/O.
 
     client ──> receive() ──> Router ──┬── LaneCalls ─────> lane.submit()
-                                      ├── PrivateStream ─> private.out
+                                      ├── PrivateStream ─> private.to_redis
                                       ├── HeldHit
                                       └── FailOpen, while Redis can't be reached
     to_client <──┬── lane_answered()      replies to calls on lanes
@@ -52,10 +52,9 @@ _NOBODY: Final = Caller()
 class Session(SessionParts):
     """The state of one client. See the module's docstring.
 
-    The owner of a session moves the bytes in `to_client` and in `private.out`. It opens the private
-    connection when `private.status` is PRIVATE_OPENING, and passes the end of file on when
-    `wants_eof` is set. When `closed` is set, it sends the bytes in `to_client` and closes the
-    client.
+    The owner of a session moves the bytes in `to_client` and `private.to_redis`. It opens the
+    private connection if `private.status` is PRIVATE_OPENING. If `wants_eof` is set, it passes the
+    end of file on. If `closed` is set, it sends the bytes in `to_client` and closes the client.
     """
 
     __slots__ = (

@@ -84,8 +84,8 @@ class Parts:
 
     def up(self) -> bytes:
         """Return the bytes for Redis on the private connection."""
-        out = b"".join(self.private.out)
-        self.private.out.clear()
+        out = b"".join(self.private.to_redis)
+        self.private.to_redis.clear()
         return out
 
     def down(self) -> bytes:

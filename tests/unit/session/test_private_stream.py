@@ -44,7 +44,7 @@ def followed(parts: Parts, data: bytes) -> int:
     """Forward the command `data`, which may change the connection's state. Returns the wait."""
     code = parts.next(data)
     wait = parts.private.follow(parts.requests, code)
-    parts.private.out.append(data)
+    parts.private.to_redis.append(data)
     return wait
 
 

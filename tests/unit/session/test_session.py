@@ -359,6 +359,6 @@ def test_status_commands_cost_more_work() -> None:
     bench = opened()
     bench.session.receive(bulks(b"RL.STATS") * 20)
     assert bench.session.wait == WAIT_TICK
-    sent_now = len(bench.session.private.out)
+    sent_now = len(bench.session.private.to_redis)
     assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_STATUS + 1
     assert bench.up().count(b"EVAL") == 20

@@ -281,7 +281,7 @@ def test_large_input_waits_for_the_next_tick_once_the_work_is_spent() -> None:
     assert bench.send(PING) == PING
     bench.session.receive(much)
     assert bench.session.wait == WAIT_TICK
-    assert not bench.session.private.out
+    assert not bench.session.private.to_redis
     shared.budget.work = 0
     bench.session.receive(PING)  # behind what waits
     bench.session.go_on()
@@ -299,7 +299,7 @@ def test_large_input_waits_for_the_next_tick_once_the_work_is_spent() -> None:
         else:
             bench.session.upstream_failed("refused")
         assert bench.session.wait == WAIT_TICK
-        assert not bench.session.private.out
+        assert not bench.session.private.to_redis
         assert not bench.session.to_client
         assert bench.up() == (much if opens else b"")
         assert opens == (not bench.down())

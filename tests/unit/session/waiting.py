@@ -171,8 +171,8 @@ class Client:
 
     def _flush(self) -> None:
         session = self.session
-        self._up += b"".join(session.private.out)
-        session.private.out.clear()
+        self._up += b"".join(session.private.to_redis)
+        session.private.to_redis.clear()
         self._down += b"".join(session.to_client)
         session.to_client.clear()
 

@@ -1179,7 +1179,7 @@ def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) ->
             assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
             replies = [five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
             assert client.take() == b"".join(replies)
-            assert client.session.private.out[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
+            assert client.session.private.to_redis[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
     finally:
         loop.close()
 
