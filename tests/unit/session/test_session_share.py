@@ -329,7 +329,9 @@ def test_a_half_sent_command_stays_private() -> None:
 # -- what follows a command on the lane ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behind", [GET, PING, HIT, GET + HIT, b"GET k\r\n", bulks(b"QUIT"), b"*x"])
+@pytest.mark.parametrize(
+    "behind", [GET, PING, HIT, GET + HIT, b"GET k\r\n", bulks(b"QUIT"), b"*x\r\n"]
+)
 @pytest.mark.parametrize("hits", [False, True])
 def test_what_follows_waits(behind: bytes, hits: bool) -> None:
     bench = opened()
