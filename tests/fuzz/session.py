@@ -167,7 +167,7 @@ class FakeLane(Lane):
     def submit(self, call: Call) -> bytes:
         assert self.ready, "a call for a lane that is not ready"
         self.walk.alone()
-        known = self.walk.known and call.rule.denies and self.carries == c.PRIVATE
+        known = self.walk.known and call.rule.denies and self.carries == c.HIT
         key = call.key.partition(b"\r\n")[2][:-2]
         again = isinstance(call.caller, HitWithoutScript)  # no refusal is remembered for such a hit
         if known and refuses(key) and not again:
@@ -288,7 +288,7 @@ class Walk:
     # -- the session's collaborators ---------------------------------------------------------------
 
     def lane_of(self, identity: Identity) -> Lane | None:
-        return self._lane(identity, 3, c.PRIVATE)
+        return self._lane(identity, 3, c.HIT)
 
     def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
         return self._lane(identity, protocol, carries) if protocol in (2, 3) else None
@@ -400,7 +400,7 @@ class Walk:
         assert redis.quiet, "a call on a lane, and its client's connection is not plain"
         assert lane.identity.key() == redis.context, (lane.identity.key(), redis.context)
         assert not (redis.locked and redis.context[0] is None)
-        if lane.carries != c.PRIVATE:
+        if lane.carries != c.HIT:
             assert lane.protocol == redis.protocol
             words = reference.request(call.key, 0).words
             return redis.ordinary(words[0].upper(), words[1:], redis.context, redis.protocol)
@@ -531,7 +531,7 @@ class Walk:
             session.lane_declined(call)
             session.resume()
             self.move()
-        elif kind == 48 and lane.carries == c.PRIVATE:
+        elif kind == 48 and lane.carries == c.HIT:
             # -NOSCRIPT: calls that have not run are sent again.
             again = [call for call, reply in lane.written if not reply]
             if again:

@@ -31,6 +31,7 @@ class Call:
         "denial",
         "expects_ok",
         "key",
+        "kind",
         "late",
         "next",
         "opens",
@@ -40,7 +41,6 @@ class Call:
         "returned",
         "row",
         "rule",
-        "shared",
         "since",
     )
 
@@ -52,7 +52,7 @@ class Call:
         self.reply: bytes = rule.error
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
-        self.shared: int = c.PRIVATE  # an ordinary command, which `key` contains whole
+        self.kind: int = c.HIT  # else `key` contains an ordinary command whole
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
@@ -166,8 +166,8 @@ class Lane:
 _AS_IT_IS: Final = Rule()  # adds nothing to `key`
 
 
-def shared(caller: Caller, how: int, written: bytes) -> Call:
+def shared(caller: Caller, kind: int, written: bytes) -> Call:
     """Return the call of an ordinary command, as `written` by its client."""
     call = Call(caller, _AS_IT_IS, written)
-    call.shared = how
+    call.kind = kind
     return call

@@ -69,16 +69,16 @@ class LaneCalls:
         lane = self._hit_lane
         return lane if lane is not None and lane.ready else None
 
-    def lane_for(self, how: int, identity: Identity, protocol: int) -> Lane | None:
+    def lane_for(self, kind: int, identity: Identity, protocol: int) -> Lane | None:
         """Return the lane for ordinary commands that read or write; None if none is ready.
 
-        how: SHARED_READ or SHARED_WRITE.
+        kind: SHARED_READ or SHARED_WRITE.
         """
-        lane = self._read_lane if how == c.SHARED_READ else self._write_lane
+        lane = self._read_lane if kind == c.SHARED_READ else self._write_lane
         share_of = self._context.share_of
         if share_of is not None and (lane is None or lane.retired):
-            lane = share_of(identity, protocol, how)
-            if how == c.SHARED_READ:
+            lane = share_of(identity, protocol, kind)
+            if kind == c.SHARED_READ:
                 self._read_lane = lane
             else:
                 self._write_lane = lane
@@ -141,7 +141,7 @@ class LaneCalls:
         call = self.head
         if call is None or not call.returned:
             return False
-        while call is not None and call.shared == c.SHARED_WRITE:
+        while call is not None and call.kind == c.SHARED_WRITE:
             if not (call.reply or call.returned):
                 return False
             call = call.next
@@ -167,7 +167,7 @@ class LaneCalls:
         self.tail = before
         while at is not None:
             self.count -= 1
-            if at.reply and at.shared != c.SHARED_READ:
+            if at.reply and at.kind != c.SHARED_READ:
                 self.count_outcome(at)
                 private.slots.local(at.reply)
             else:

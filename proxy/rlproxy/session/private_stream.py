@@ -323,7 +323,7 @@ class PrivateStream:
 
     def resend(self, call: Call) -> None:
         """Send a call that no lane has sent."""
-        if call.shared != c.PRIVATE:
+        if call.kind != c.HIT:
             self.to_redis.append(call.key)
             self.slots.expect_one()
         else:

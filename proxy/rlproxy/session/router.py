@@ -110,7 +110,7 @@ class Router(LaneHits):
         if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
             return WAIT_NOTHING
         head = lanes.head
-        if head is not None and head.shared != c.PRIVATE:
+        if head is not None and head.kind != c.HIT:
             return WAIT_LANE_EMPTY
         begun = budget.work
         while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):

@@ -254,7 +254,7 @@ class Session(SessionParts):
             return
         if self.closed:
             self.lanes.drop(call)
-        elif call.shared != c.PRIVATE:
+        elif call.kind != c.HIT:
             call.returned = True
         elif self.private.status == PRIVATE_OPEN:
             self.lanes.move_to(self.private, call)
@@ -263,9 +263,9 @@ class Session(SessionParts):
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
-        if call.shared == c.PRIVATE:
+        if call.kind == c.HIT:
             self.lane_answered(call, r.LOST)
-        elif call.shared == c.SHARED_READ:
+        elif call.kind == c.SHARED_READ:
             self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
         else:
             self._close(answered=False)

@@ -44,10 +44,7 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 # The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
 # writes are paused, and a lost lane ends only the clients with writes on it.
-HITS: Final = c.PRIVATE
-READS: Final = c.SHARED_READ
-WRITES: Final = c.SHARED_WRITE
-_KINDS: Final = {HITS: "hits", READS: "reads", WRITES: "writes"}
+_KINDS: Final = {c.HIT: "hits", c.SHARED_READ: "reads", c.SHARED_WRITE: "writes"}
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 16
 MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
@@ -69,7 +66,7 @@ _PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
 class LaneKey(NamedTuple):
     """What distinguishes one lane from another.
 
-    kind: HITS, READS or WRITES.
+    kind: commands.HIT, SHARED_READ or SHARED_WRITE.
     protocol: the RESP version of its replies, 2 or 3.
     """
 
@@ -151,7 +148,7 @@ class ServerLane(PooledLane):
         self._declining = False  # whether the reply being received is skipped, as too large
         self._watched = False  # whether the hit timeout is checked
         self._times = CallTimes(context.timeouts, context.clock)
-        cache = context.denial_cache if self._kind == HITS else None
+        cache = context.denial_cache if self._kind == c.HIT else None
         self._denials = LaneDenials(cache) if cache is not None else None
         self.room = context.max_lane_hits
 
@@ -202,7 +199,7 @@ class ServerLane(PooledLane):
         unsent = self._unsent
         if not unsent:
             return
-        out = self._requests(unsent) if self._kind == HITS else [call.key for call in unsent]
+        out = self._requests(unsent) if self._kind == c.HIT else [call.key for call in unsent]
         data = b"".join(out)
         transport.write(data)
         self._inflight.extend(unsent)
@@ -211,7 +208,7 @@ class ServerLane(PooledLane):
         self._context.counters.upstream_out += len(data)
         self._context.counters.batch(calls)
         self._times.written(calls)
-        if not self._watched and self._kind == HITS and self._context.timeouts.timeout_s > 0.0:
+        if not self._watched and self._kind == c.HIT and self._context.timeouts.timeout_s > 0.0:
             self._watched = True
             self._times.mark(self._context.loop.time())
             self._context.timeouts.watch(self.overdue)
@@ -256,7 +253,7 @@ class ServerLane(PooledLane):
         while True:
             frame = b"" if self._declining else self._frame(framer)
             if not frame:
-                if self._kind == READS and self._declined(framer, touched):
+                if self._kind == c.SHARED_READ and self._declined(framer, touched):
                     continue
                 break
             call = inflight[0]
@@ -266,7 +263,7 @@ class ServerLane(PooledLane):
                     self._denials.track(False)
                 continue
             inflight.popleft()
-            if self._kind == HITS:
+            if self._kind == c.HIT:
                 frame = self._hit_reply(call, frame)
                 if not frame:
                     continue
@@ -552,7 +549,7 @@ def _handshake(key: LaneKey, tracks: bool) -> list[bytes]:
 
     tracks: whether Redis shall report touched keys.
     """
-    name = b"rlproxy-lane" if key.kind == HITS else b"rlproxy-share"
+    name = b"rlproxy-lane" if key.kind == c.HIT else b"rlproxy-share"
     words = hello(name, key.user, key.password)
     words[1] = b"%d" % key.protocol
     requests = [encoding.bulks(*words)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from rlproxy.resp.commands import HIT
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, PooledLane, ServerLane
+from rlproxy.upstream.lane import LaneContext, LaneKey, PooledLane, ServerLane
 
 MAX_LANES: Final = 256
 MAX_LANES_PER_USER: Final = 32
@@ -27,13 +28,13 @@ class Pool(Generic[L]):
 
     def lane_of(self, identity: Identity) -> L | None:
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
-        return self._lane(identity, HITS, 3)
+        return self._lane(identity, HIT, 3)
 
     def share_of(self, identity: Identity, protocol: int, kind: int) -> L | None:
         """Return the lane of `identity` for ordinary commands, made if needed.
 
         protocol: the RESP version of the replies.
-        kind: READS or WRITES.
+        kind: commands.SHARED_READ or SHARED_WRITE.
         Returns None at a limit of lanes, or for another protocol than 2 and 3.
         """
         return self._lane(identity, kind, protocol) if protocol in (2, 3) else None
@@ -84,7 +85,7 @@ class LanePool(Pool[ServerLane]):
 
         used: close those in use, too.
         """
-        shares = [lane for lane in self.lanes() if lane.key.kind != HITS]
+        shares = [lane for lane in self.lanes() if lane.key.kind != HIT]
         self._retire([lane for lane in shares if used or lane.idle(since)])
 
     def renew(self) -> None:

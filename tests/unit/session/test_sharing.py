@@ -72,15 +72,15 @@ def test_a_command_in_pieces_goes_when_it_is_whole() -> None:
     assert [call.key for call in parts.shared_lane.calls] == [GET]
 
 
-@pytest.mark.parametrize(("sent", "how"), [(GET, c.SHARED_READ), (SET, c.SHARED_WRITE)])
-def test_reads_and_writes_take_the_lane_of_their_kind(sent: bytes, how: int) -> None:
+@pytest.mark.parametrize(("sent", "kind"), [(GET, c.SHARED_READ), (SET, c.SHARED_WRITE)])
+def test_reads_and_writes_take_the_lane_of_their_kind(sent: bytes, kind: int) -> None:
     parts = Shared()
     parts.sends(sent)
-    assert parts.asked == [((None, None, 0), 2, how)]
+    assert parts.asked == [((None, None, 0), 2, kind)]
     (call,) = parts.shared_lane.calls
-    assert call.shared == how
+    assert call.kind == kind
     assert call.caller is parts.caller
-    writes = how == c.SHARED_WRITE
+    writes = kind == c.SHARED_WRITE
     assert parts.caller.fenced == writes
     assert parts.private.cover.lane_wrote == writes
 

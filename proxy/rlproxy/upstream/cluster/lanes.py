@@ -22,6 +22,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
+from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -31,7 +32,7 @@ from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
-from rlproxy.upstream.lane import HITS, LaneKey, PooledLane, settle, touch
+from rlproxy.upstream.lane import LaneKey, PooledLane, settle, touch
 from rlproxy.upstream.lane_pool import Pool
 
 LOOK_S: Final = 0.001  # seconds between two looks at the queues
@@ -389,7 +390,7 @@ class ClusterLanes(Pool[PooledLane]):
         return self.nodes.settings.timeout_s or MOST_S
 
     def _made(self, key: LaneKey) -> PooledLane:
-        if key.kind == HITS:
+        if key.kind == HIT:
             return ClusterLane(self, key)
         return CommandLanes(self.cluster, self.nodes, key)
 

@@ -11,11 +11,12 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
+from rlproxy.resp.commands import HIT
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
-from rlproxy.upstream.lane import HITS, LaneContext, LaneKey, ServerLane
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
@@ -68,7 +69,7 @@ class Node(ServerParts):
         self.start()
 
     def _make(self, context: LaneContext, key: LaneKey) -> ServerLane:
-        if key.kind == HITS:
+        if key.kind == HIT:
             return NodeLane(context, key, self.address)
         return NodeCommandLane(context, key, self.address, self._cluster)
 
