@@ -24,7 +24,6 @@ from rlproxy.ratelimit.outcomes import (
     SHADOW_PEEK,
     UNSEEN,
     WIDTH,
-    shadow,
 )
 
 MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
@@ -105,45 +104,30 @@ class Counters:
         """Count an error; the kinds are in metrics.ERRORS."""
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
-    def answered(self, row: int, reply: bytes, key: bytes, rule: Rule | None = None) -> bytes:
+    def answered(self, row: int, reply: bytes, key: bytes, rule: Rule | None = None) -> None:
         """Count a call by its reply.
 
         row: see `outcomes`; NO_ROW is not counted.
         reply: reply from Redis, or the error for an unknown outcome.
         key: key as a bulk string.
         rule: the hit's rule, which a refusal is reported with.
-        Returns the reply for the client: `reply`, or an admission for a refusal under shadow.
         """
         if row < 0:
-            return self._call_answered(row, reply)
-        if reply[0] != 42:
-            if reply[0] != 45 and reply[0] != 33:  # +QUEUED, or the upstream is not Redis
-                self.hits[row + UNSEEN] += 1
-                return reply
+            self.unanswered(row, UNSEEN)  # calls other than hits are counted without an outcome
+        elif reply[0] == 45 or reply[0] == 33:
             self.hits[row + FAILED] += 1
             self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
-            return reply
-        if reply[1] != 53 or reply[2] != 13 or reply[4] != 58:  # not *5 with an integer first
-            self.hits[row + UNSEEN] += 1  # the upstream is not Redis
-            return reply
-        if reply[5] == 49:
+        elif reply[0] != 42 or reply[1] != 53 or reply[2] != 13 or reply[4] != 58:
+            # Not *5 with an integer first: +QUEUED, or the upstream is not Redis.
+            self.hits[row + UNSEEN] += 1
+        elif reply[5] == 49:
             self.hits[row + REFUSED] += 1
             self.key(key, True, rule)
-            return admitted(reply) if shadow(row) else reply
-        self.hits[row + ADMITTED] += 1
-        if _near(reply):
-            self.near[row // WIDTH] += 1
-        self.key(key, False)
-        return reply
-
-    def _call_answered(self, row: int, reply: bytes) -> bytes:
-        """Count a call that is not a hit, or one that is not counted; see answered()."""
-        if row == SHADOW_PEEK:
-            self.calls[PEEK] += 1
-            return admitted(reply) if reply.startswith(b"*5\r\n:") else reply
-        if row <= OTHERS:
-            self.calls[OTHERS - row] += 1
-        return reply
+        else:
+            self.hits[row + ADMITTED] += 1
+            if _near(reply):
+                self.near[row // WIDTH] += 1
+            self.key(key, False)
 
     def decided(self) -> int:
         """Return the number of hits that Redis has admitted or refused."""

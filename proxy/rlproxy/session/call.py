@@ -7,7 +7,6 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
@@ -73,10 +72,6 @@ class Call:
         """Return the row for its outcome, which the caller counts now, or is counted already."""
         row, self.row = self.row, NO_ROW
         return row
-
-    def answered(self, stats: Counters, reply: bytes) -> bytes:
-        """Count its outcome by the `reply` to it. Returns the reply for the client."""
-        return stats.answered(self.counted(), reply, self.key, self.rule)
 
 
 class Caller:

@@ -27,6 +27,7 @@ _CANNOT_RUN: Final = (
     *(b"-LOADING ", b"-BUSY ", b"-MASTERDOWN ", b"-CLUSTERDOWN "),
     *(b"-READONLY ", b"-OOM ", b"-MISCONF ", b"-NOREPLICAS "),
 )
+_REFUSED: Final = b"*5\r\n:1"  # a script's reply to a refused hit begins with it
 
 
 def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
@@ -89,12 +90,15 @@ class FailurePolicy:
     def answered(self, call: Call, reply: bytes) -> bytes:
         """Count `call` by Redis' `reply`. Returns the client's reply.
 
-        In the modes other than `error`, a hit that Redis can't run gets the reply of reply().
+        In the modes other than `error`, a hit that Redis can't run gets the reply of reply(). A
+        refused hit in shadow gets an admission.
         """
         unable = self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
         if unable and _limit(call) > 0:
             return self.reply(call, reply, "redis")
-        return call.answered(self.stats, reply)
+        row = call.counted()
+        self.stats.answered(row, reply, call.key, call.rule)
+        return r.admitted(reply) if shadow(row) and reply.startswith(_REFUSED) else reply
 
     def reply(self, call: Call, error: bytes, kind: str) -> bytes:
         """Return the client's reply to a call that Redis does not answer, and count it.

@@ -61,22 +61,20 @@ SHADOW = LOG + oc.WIDTH
 
 
 @pytest.mark.parametrize(("reply", "outcome"), REPLIES)
-def test_a_shadow_hit_is_answered_as_admitted(reply: bytes, outcome: str) -> None:
+def test_a_shadow_hit_is_counted_apart_if_refused(reply: bytes, outcome: str) -> None:
     stats = Counters()
-    refused = outcome == "refused"
-    shown = five(0, 10, 0, -1, 60) if refused else reply
-    assert stats.answered(SHADOW, reply, KEY) == shown
-    assert stats.answered(LOG, reply, KEY) == reply
+    stats.answered(SHADOW, reply, KEY)
+    stats.answered(LOG, reply, KEY)
     assert outcomes(stats, LOG) == (
-        {"refused": 1, "shadow_refused": 1} if refused else {outcome: 2}
+        {"refused": 1, "shadow_refused": 1} if outcome == "refused" else {outcome: 2}
     )
 
 
 def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
     stats = Counters()
     for reply in (five(1, 10, 0, 60, 60), five(0, 10, 0, -1, 60)):
-        assert stats.answered(oc.SHADOW_PEEK, reply, KEY) == five(0, 10, 0, -1, 60)
-    assert stats.answered(oc.SHADOW_PEEK, r.LOST, KEY) == r.LOST
+        stats.answered(oc.SHADOW_PEEK, reply, KEY)
+    stats.answered(oc.SHADOW_PEEK, r.LOST, KEY)
     stats.unanswered(oc.SHADOW_PEEK, oc.UNSEEN)
     stats.unanswered(oc.SHADOW_PEEK, oc.FAILED)
     assert stats.calls == [4] + [0] * (len(oc.CALLS) - 1)
