@@ -19,7 +19,7 @@ from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
 from rlproxy.session.timeouts import NEVER, NOTHING
 
@@ -29,51 +29,48 @@ GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
 class FailOpen(SessionPart):
     """The answers of one client that do not come from Redis."""
 
-    __slots__ = ("acted",)
-
-    def __init__(self, parts: SessionParts) -> None:
-        super().__init__(parts)
-        self.acted = False  # see overdue()
+    __slots__ = ()
 
     # -- late hits --------------------------------------------------------------------------------
 
-    def overdue(self, now: float, limit_s: float, unsent_at: float, held: HeldHit | None) -> float:
+    def overdue(
+        self, now: float, limit_s: float, unsent_at: float | None, held: HeldHit | None
+    ) -> tuple[int, float]:
         """Answer the hits that Redis has not answered in time, and report them to the circuit.
 
         limit_s: the hit timeout.
-        unsent_at: time since which requests wait for the private connection; NEVER: they do not.
+        unsent_at: time since which requests wait for the private connection; None: they do not.
         held: the client's held hit.
 
-        Sets `acted`: whether hits were late. Returns the time since which the
-        oldest other hit is unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
+        Returns the number of late hits, and the time since which the oldest other hit is
+        unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
         """
         before = now - limit_s
         private, circuit = self._private, self._context.circuit
         number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
-        if held is not None and held.owed_since != NEVER:
+        if held is not None and held.owed_since is not None:
             oldest = max(held.owed_since, private.received_at)
             if oldest <= before:
                 number += 1
                 since = oldest
                 oldest = NEVER
                 held.late()
-        hangs = number == 0 and private.never_answered()
-        if hangs:
+        hangs = False
+        if number == 0 and private.never_answered():
             since = private.received_at
             hangs = since <= before  # reported once: `oldest` stays as it is
             if not hangs:
                 oldest = since if oldest == NOTHING else min(oldest, since)
-        if unsent_at != NEVER:
+        if unsent_at is not None:
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and unsent_at <= before:
                 since = unsent_at
                 answered = circuit.counts.without()
                 self.answer_hits(self._context.failure.too_late(), "late")
                 number = circuit.counts.without() - answered
-        self.acted = number > 0
-        if self.acted or hangs:
+        if number > 0 or hangs:
             circuit.timed_out(number, since, now, limit_s)
-        return oldest
+        return number, oldest
 
     def _late(self, call: Call) -> bytes:
         """The client's reply to a late call."""

@@ -15,14 +15,12 @@ from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call
 from rlproxy.session.parts import OwnCalls, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
-from rlproxy.session.timeouts import NEVER
 
 
 class HeldHit(OwnCalls):
     """One held hit of a client, and the sender of its calls.
 
-    owed_since: time in seconds since which the private connection owes a reply; NEVER: it owes
-        none.
+    owed_since: time in seconds since which the private connection owes a reply; None: it owes none.
     """
 
     __slots__ = ("_hit", "_reply", "_waiter", "owed_since")
@@ -32,7 +30,7 @@ class HeldHit(OwnCalls):
         self._hit = hit
         self._waiter: Waiter | None = None  # while it is in its queue
         self._reply: bytes = b""  # of the private connection, which the waiter has not got yet
-        self.owed_since: float = NEVER
+        self.owed_since: float | None = None
 
     def start(self) -> None:
         """Join the queue of the key, which is not full, and send the first request."""
@@ -48,7 +46,7 @@ class HeldHit(OwnCalls):
 
     def cancel(self) -> None:
         """Leave the queue without a reply."""
-        self.owed_since = NEVER
+        self.owed_since = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.cancel()
@@ -60,7 +58,7 @@ class HeldHit(OwnCalls):
 
     def late(self) -> None:
         """End the wait because Redis does not reply in time."""
-        self.owed_since = NEVER
+        self.owed_since = None
         failure = self._parts.context.failure
         if self._waiter is not None:
             self._waiter.leave(failure.reply(self._hit, failure.too_late(), "late"))
@@ -126,7 +124,7 @@ class HeldHit(OwnCalls):
         private.query(call, self._caught)
 
     def _caught(self, reply: bytes) -> bytes:
-        if self.owed_since != NEVER:
-            self.owed_since = NEVER
+        if self.owed_since is not None:
+            self.owed_since = None
             self._reply = reply
         return b""

@@ -340,15 +340,14 @@ class Session(SessionParts):
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
         self.now = now
-        fail_open = self._router.fail_open
-        unsent_at = self._unsent_at if self.wait & TIMED else NEVER
-        oldest = fail_open.overdue(now, timeout_s, unsent_at, self._held)
-        if fail_open.acted:
+        unsent_at = self._unsent_at if self.wait & TIMED else None
+        late, oldest = self._router.fail_open.overdue(now, timeout_s, unsent_at, self._held)
+        if late > 0:
             if self.wait & ENDED_BY_PRIVATE:
                 self._route()
             if oldest == NOTHING:
                 oldest = NEVER  # the requests behind may have been sent
-        if fail_open.acted or self.to_client:
+        if late > 0 or self.to_client:
             self.flush()
         self._watched = oldest != NOTHING
         return oldest

@@ -53,7 +53,7 @@ class Failing(Parts):
         self.private.failed(ERROR, self.requests.unread())
         return self.router.route()
 
-    def overdue(self, now: float, unsent_at: float = NEVER) -> float:
+    def overdue(self, now: float, unsent_at: float | None = None) -> tuple[int, float]:
         return self.fail_open.overdue(now, 1.0, unsent_at, None)
 
 
@@ -221,10 +221,8 @@ def late() -> Failing:
 
 def test_a_late_hit_is_answered_and_its_reply_dropped() -> None:
     failing = late()
-    assert failing.overdue(10.9) == 10.0
-    assert not failing.fail_open.acted
-    failing.overdue(11.0)
-    assert failing.fail_open.acted
+    assert failing.overdue(10.9) == (0, 10.0)
+    assert failing.overdue(11.0) == (1, NOTHING)
     assert failing.down() == LATE
     assert failing.context.circuit.open
     assert failing.context.circuit.counts.timeouts == 1
@@ -235,17 +233,16 @@ def test_a_late_hit_is_answered_and_its_reply_dropped() -> None:
 def test_without_a_hit_there_is_nothing_to_watch() -> None:
     failing = Failing()
     failing.opened()
-    assert failing.overdue(100.0) == NOTHING
-    assert not failing.fail_open.acted
+    assert failing.overdue(100.0) == (0, NOTHING)
 
 
 def test_hits_that_wait_for_the_connection_are_late() -> None:
     failing = Failing("allow")
     failing.private.status = PRIVATE_OPENING
     failing.requests.feed(HIT + PING)
-    assert failing.overdue(10.9, unsent_at=10.0) == NEVER
+    assert failing.overdue(10.9, unsent_at=10.0) == (0, NEVER)
     assert failing.down() == b""
-    failing.overdue(11.0, unsent_at=10.0)
+    assert failing.overdue(11.0, unsent_at=10.0) == (1, NEVER)
     assert failing.down() == ADMITS
     assert failing.requests.unread() == len(PING)
 
@@ -256,11 +253,10 @@ def test_a_silent_connection_is_reported_once() -> None:
     failing.caller.now = 10.0
     failing.opened()
     failing.private.slots.expect_one()
-    assert failing.overdue(10.5) == 10.0
+    assert failing.overdue(10.5) == (0, 10.0)
     assert not failing.context.circuit.open
-    failing.overdue(11.0)
+    assert failing.overdue(11.0) == (0, NOTHING)
     assert failing.context.circuit.open
-    assert not failing.fail_open.acted
     assert failing.down() == b""
 
 

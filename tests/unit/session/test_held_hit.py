@@ -7,7 +7,6 @@ from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.timeouts import NEVER
 
 from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
 from tests.unit.session.bench import PING
@@ -53,11 +52,11 @@ def test_an_admitted_hit_ends_with_its_reply(by_lane: bool) -> None:
     assert held.got == []
     assert len(held.lane.calls) == int(by_lane)
     assert (b"EVAL" in held.up()) == (not by_lane)
-    assert (held.hit.owed_since == NEVER) == by_lane
+    assert (held.hit.owed_since is None) == by_lane
     held.reply(ADMITTED)
     assert held.got == [ADMITS]
     assert held.context.waiting.count == 0
-    assert held.hit.owed_since == NEVER
+    assert held.hit.owed_since is None
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
@@ -150,7 +149,7 @@ def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
     held.start()
     held.hit.late()
     assert held.got == [LATE]
-    assert held.hit.owed_since == NEVER
+    assert held.hit.owed_since is None
     held.hit.late()
     held.reply(ADMITTED)
     assert held.got == [LATE]
