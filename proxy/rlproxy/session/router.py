@@ -65,7 +65,6 @@ class Router(LaneHits):
     """
 
     __slots__ = (
-        "_forwards",
         "_drops",
         "_held",
         "_run",
@@ -84,7 +83,6 @@ class Router(LaneHits):
         if parts.context.share_of is not None:
             self.sharing = Sharing(parts)
         self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
-        self._forwards = False  # see _special()
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
@@ -203,8 +201,8 @@ class Router(LaneHits):
                 if plain and private.slots.unanswered_by_sha == 0:
                     private.forward(command)
                 else:
-                    wait = self._special(code)
-                    if not self._forwards:
+                    wait, forwarded = self._special(code)
+                    if not forwarded:
                         continue
                 passed += 1
             if self._run < 0:
@@ -282,19 +280,17 @@ class Router(LaneHits):
         private.state.lower(RAW)
         self.piped = True
 
-    def _special(self, code: int) -> int:
+    def _special(self, code: int) -> tuple[int, bool]:
         """Treat an RL command, a denied one, or one that changes the connection's state.
 
-        Sets `_forwards`: whether its bytes are forwarded unchanged. Returns what the requests
-        behind it wait for.
+        Returns what the requests behind it wait for, and whether its bytes are forwarded unchanged.
         """
         requests, private = self._requests, self._private
         command = requests.command
         kind = command.kind
-        self._forwards = False
         in_place = private.slots.unanswered_by_sha > 0
         if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
-            return self._wait_until_quiescent()
+            return self._wait_until_quiescent(), False
         # A command of the deferred handshake has its reply already, maybe from before a reload.
         if command.ban is not None and private.handshake is None:
             error = requests.denied(code, self._context.stats)
@@ -302,32 +298,29 @@ class Router(LaneHits):
             if error:
                 self._send_run(requests.start)
                 private.deny(error, requests, code)
-                return WAIT_NOTHING
+                return WAIT_NOTHING, False
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
-            return self._rl_command(code)
+            return self._rl_command(code), False
         if kind == c.WAIT:
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
                 if private.slots.undecided() and not requests.eof:
-                    return self._wait_until_quiescent()
+                    return self._wait_until_quiescent(), False
                 self._send_run(requests.start)
                 private.cover_wait(requests, code)
-                return WAIT_NOTHING
+                return WAIT_NOTHING, False
         elif kind == c.PASS or command.ours:
             private.forward(command)
-            self._forwards = True
-            return WAIT_NOTHING
+            return WAIT_NOTHING, True
         elif kind == c.INTROSPECT:
             private.introspect(requests, code)
-            self._forwards = True
-            return WAIT_NOTHING
+            return WAIT_NOTHING, True
         elif private.waits_to_authenticate(requests):
-            return self._wait_until_quiescent()
+            return self._wait_until_quiescent(), False
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
-        self._forwards = True
-        return private.follow(requests, code)
+        return private.follow(requests, code), True
 
     def _wait_until_quiescent(self) -> int:
         """Send the bytes before the framer's request, which waits."""
