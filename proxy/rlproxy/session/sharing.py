@@ -51,31 +51,31 @@ class Sharing(SessionPart):
         requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
         most = MAX_TOGETHER if self._context.server.one_node else 1
-        how: int = c.PRIVATE  # the kind of all commands so far
+        kind: int = c.PRIVATE  # the kind of all commands so far
         pool: Lane | None = None  # the lane or lanes for this kind
         calls: list[Call] = []
         lanes: list[Lane] = []
         while (code := requests.next()) != NEED_MORE:
-            kind = self._kind(code)
-            slot = requests.only_slot() if kind != c.PRIVATE and most > 1 else NO_SLOT
+            next_kind = self._kind(code)
+            slot = requests.only_slot() if next_kind != c.PRIVATE and most > 1 else NO_SLOT
             if slot == NO_SLOT:
                 most = 1
             more = requests.pos < len(requests.buf)
             lane: Lane | None = None
             written = b""
             fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
-            if kind != c.PRIVATE and (not calls or kind == how) and fits:
+            if next_kind != c.PRIVATE and (not calls or next_kind == kind) and fits:
                 if not calls:
-                    how = kind
+                    kind = next_kind
                     state = self._private.state
-                    pool = self._lanes.lane_for(how, state.identity, state.protocol)
+                    pool = self._lanes.lane_for(kind, state.identity, state.protocol)
                 if pool is not None:
                     written = requests.buf[requests.start : requests.pos]
                     lane = pool.chosen(written, slot)
             if lane is None:
                 requests.rewind(start)
                 return False
-            calls.append(shared(self._caller, how, written))
+            calls.append(shared(self._caller, kind, written))
             lanes.append(lane)
         if not calls:
             return False
@@ -83,7 +83,7 @@ class Sharing(SessionPart):
         self._private.keep_alive(REFRESH_S)
         self._context.stats.commands += len(calls)
         self._context.budget.work += len(calls) - 1
-        if how == c.SHARED_WRITE:
+        if kind == c.SHARED_WRITE:
             self._caller.fenced = True
             self._private.cover.sent_shared()
         for at, call in enumerate(calls):
@@ -95,14 +95,14 @@ class Sharing(SessionPart):
         """The kind of shared connection for the framer's command; PRIVATE for none."""
         requests = self._requests
         command = requests.command
-        how = command.shared if code == COMMAND else c.PRIVATE
-        if how == c.SHARED_READ and self._private_reads > 0:
+        kind = command.shared if code == COMMAND else c.PRIVATE
+        if kind == c.SHARED_READ and self._private_reads > 0:
             self._private_reads -= 1
             return c.PRIVATE
         if requests.lenient:
             return c.PRIVATE
-        if how != c.PRIVATE and requests.argc > 3 and command.name == b"SET":
+        if kind != c.PRIVATE and requests.argc > 3 and command.name == b"SET":
             written = requests.buf[requests.start : requests.pos]
             if b"\nGET" in written.upper():
                 return c.PRIVATE  # its reply may be large
-        return how
+        return kind
