@@ -237,7 +237,6 @@ SAMPLES: dict[str, str] = {
     "SETNX": "s x",
     "SETRANGE": "s 2 xyz",
     "SINTER": "t u",
-    "SINTERCARD": "2 t u",
     "SISMEMBER": "t 1",
     "SMEMBERS": "t",
     "SMISMEMBER": "t 1 99",

@@ -79,13 +79,14 @@ class Ban:
         return b"" if complete else self.unseen
 
 
-# Commands of SHARED_READS and SHARED_WRITES that may have no key, or several.
-_OTHER_KEYS: Final = frozenset(
-    b"""
-    DEL ECHO EXISTS MGET MSET MSETNX RENAME RENAMENX SDIFF SINTER SINTERCARD SMOVE SUNION TIME TOUCH
-    UNLINK
-    """.split()
-)
+# The keys of commands of SHARED_READS and SHARED_WRITES, where they aren't the first argument:
+# Command.last_key and key_step.
+_OTHER_KEYS: Final = {
+    **dict.fromkeys(b"ECHO TIME".split(), (0, 1)),
+    **dict.fromkeys(b"RENAME RENAMENX SMOVE".split(), (2, 1)),
+    **dict.fromkeys(b"DEL EXISTS MGET SDIFF SINTER SUNION TOUCH UNLINK".split(), (-1, 1)),
+    **dict.fromkeys(b"MSET MSETNX".split(), (-1, 2)),
+}
 
 
 class Command:
@@ -94,21 +95,24 @@ class Command:
     kind: PASS, UNKNOWN, OURS ...
     reads: True if it changes no data and no rights.
     shared: PRIVATE, SHARED_READ or SHARED_WRITE.
-    one_key: it is shared, and its first argument is its only key.
-
+    last_key: the number of the last argument that is a key, if it is shared and the first one is a
+        key; 0: none; -1: the last argument.
+    key_step: from one key to the next.
     ours: True for RL commands.
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
 
-    __slots__ = ("ban", "kind", "name", "one_key", "ours", "reads", "shared", "whole")
+    __slots__ = ("ban", "key_step", "kind", "last_key", "name", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name
         self.kind = kind
         self.reads = reads
         self.shared = shared
-        self.one_key: bool = shared != PRIVATE and name not in _OTHER_KEYS
+        keys = _OTHER_KEYS.get(name, (1, 1)) if shared != PRIVATE else (0, 1)
+        self.last_key: int = keys[0]
+        self.key_step: int = keys[1]
         self.ours = kind == OURS
         self.ban: Ban | None = None
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
@@ -123,7 +127,7 @@ class Command:
 SHARED_READS: Final = b"""
     BITCOUNT BITPOS ECHO EXISTS EXPIRETIME GEODIST GEOHASH GEOPOS GEOSEARCH GET GETBIT GETRANGE
     HEXISTS HEXPIRETIME HGET HGETALL HKEYS HLEN HMGET HPEXPIRETIME HPTTL HSCAN HSTRLEN HTTL HVALS
-    LINDEX LLEN LPOS LRANGE MGET PEXPIRETIME PTTL SCARD SDIFF SINTER SINTERCARD SISMEMBER SMEMBERS
+    LINDEX LLEN LPOS LRANGE MGET PEXPIRETIME PTTL SCARD SDIFF SINTER SISMEMBER SMEMBERS
     SMISMEMBER SSCAN STRLEN SUBSTR SUNION TIME TOUCH TTL TYPE XLEN XRANGE XREVRANGE ZCARD ZCOUNT
     ZLEXCOUNT ZMSCORE ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZRANK ZREVRANGE ZREVRANGEBYLEX
     ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE
@@ -131,8 +135,8 @@ SHARED_READS: Final = b"""
 _OTHER_READS: Final = b"""
     BITFIELD_RO CLUSTERSCAN COMMANDLOG DBSIZE DIGEST DUMP EVALSHA_RO EVAL_RO FCALL_RO
     GEORADIUSBYMEMBER_RO GEORADIUS_RO HRANDFIELD INFO KEYS LASTSAVE LCS LOLWUT MEMORY OBJECT PFCOUNT
-    PING PUBSUB RANDOMKEY ROLE SCAN SORT_RO SRANDMEMBER STRALGO UNWATCH VCARD VDIM VEMB VGETATTR
-    VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VSIM WATCH XINFO XPENDING XREAD ZDIFF ZINTER
+    PING PUBSUB RANDOMKEY ROLE SCAN SINTERCARD SORT_RO SRANDMEMBER STRALGO UNWATCH VCARD VDIM VEMB
+    VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VSIM WATCH XINFO XPENDING XREAD ZDIFF ZINTER
     ZINTERCARD ZRANDMEMBER ZUNION
 """
 READS: Final = SHARED_READS + _OTHER_READS

@@ -139,10 +139,10 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, written: bytes, slot: int) -> Lane | None:
-        """Return the lane for the ordinary command `written`; None: it must be sent privately.
+    def chosen(self, slot: int) -> Lane | None:
+        """Return the lane for an ordinary command; None: it must be sent privately.
 
-        slot: of its only key; NO_SLOT if it may have none, or several.
+        slot: of all its keys; NO_SLOT if it has none, or in several slots, or without a cluster.
         """
         return self
 

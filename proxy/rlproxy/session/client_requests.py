@@ -68,24 +68,37 @@ class ClientRequests(RequestFramer):
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
 
-    def only_slot(self) -> int:
-        """Return the slot of the only key of the framer's command, whole and not `lenient`.
+    def slot(self) -> int:
+        """Return the slot of all keys of the framer's command, whole and not `lenient`.
 
-        NO_SLOT if it may have none, or several.
+        NO_SLOT if it is never shared, if it has no key, or if its keys are in several slots.
         """
-        if not self.command.one_key or self.argc < 2:
+        command, argc = self.command, self.argc
+        last = command.last_key if command.last_key >= 0 else argc - 1
+        if not 0 < last < argc:
             return NO_SLOT
-        return slot_of_bulk(self.buf, self.start + self.first)
+        data, pos = self.buf, self.start + self.first
+        slot = slot_of_bulk(data, pos)
+        for at in range(1, last):
+            pos = self._behind_bulk(pos)
+            if at % command.key_step == 0 and slot_of_bulk(data, pos) != slot:
+                return NO_SLOT
+        return slot
 
     def _first_argument(self) -> bytes:
         """Return the first argument of a whole command that is not `lenient`, as a bulk."""
-        data, pos = self.buf, self.start + self.first
+        pos = self.start + self.first
+        return self.buf[pos : self._behind_bulk(pos)]
+
+    def _behind_bulk(self, pos: i64) -> i64:
+        """Return the offset of the byte behind the bulk at `pos`."""
+        data = self.buf
         end: i64 = pos + 1
         length: i64 = 0
         while data[end] != _CR:
             length = 10 * length + data[end] - 48
             end += 1
-        return data[pos : end + length + 4]
+        return end + length + 4
 
     def size(self) -> int:
         """Return the length of the framer's command in bytes."""

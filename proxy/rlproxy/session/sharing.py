@@ -50,19 +50,18 @@ class Sharing(SessionPart):
             return False  # (the router would frame a hit for the second time)
         requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
-        most = MAX_TOGETHER if self._context.server.one_node else 1
+        in_cluster = self._context.server.one_node
+        most = MAX_TOGETHER if in_cluster else 1
         kind: int = c.PRIVATE  # the kind of all commands so far
         pool: Lane | None = None  # the lane or lanes for this kind
         calls: list[Call] = []
         lanes: list[Lane] = []
         while (code := requests.next()) != NEED_MORE:
             next_kind = self._kind(code)
-            slot = requests.only_slot() if next_kind != c.PRIVATE and most > 1 else NO_SLOT
-            if slot == NO_SLOT:
+            if requests.command.last_key != 1:
                 most = 1
             more = requests.pos < len(requests.buf)
             lane: Lane | None = None
-            written = b""
             fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
             if next_kind != c.PRIVATE and (not calls or next_kind == kind) and fits:
                 if not calls:
@@ -70,12 +69,11 @@ class Sharing(SessionPart):
                     state = self._private.state
                     pool = self._lanes.lane_for(kind, state.identity, state.protocol)
                 if pool is not None:
-                    written = requests.buf[requests.start : requests.pos]
-                    lane = pool.chosen(written, slot)
+                    lane = pool.chosen(requests.slot() if in_cluster else NO_SLOT)
             if lane is None:
                 requests.rewind(start)
                 return False
-            calls.append(shared(self._caller, kind, written))
+            calls.append(shared(self._caller, kind, requests.written()))
             lanes.append(lane)
         if not calls:
             return False
@@ -102,7 +100,7 @@ class Sharing(SessionPart):
         if requests.lenient:
             return c.PRIVATE
         if kind != c.PRIVATE and requests.argc > 3 and command.name == b"SET":
-            written = requests.buf[requests.start : requests.pos]
+            written = requests.written()
             if b"\nGET" in written.upper():
                 return c.PRIVATE  # its reply may be large
         return kind

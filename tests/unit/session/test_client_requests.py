@@ -172,16 +172,26 @@ def test_the_request_as_written() -> None:
         (bulks(b"HSET", b"k" * 1000, b"f", b"v"), key_slot(b"k" * 1000)),
         (bulks(b"GET", b""), 0),
         (bulks(b"GET"), NO_SLOT),
-        (bulks(b"MGET", b"k"), NO_SLOT),
-        (bulks(b"DEL", b"k"), NO_SLOT),
+        (bulks(b"DEL", b"k"), key_slot(b"k")),
+        (bulks(b"MGET", b"k", b"{k}2", b"a{k}" * 99), key_slot(b"k")),
+        (bulks(b"MGET", b"k", b"{k}2", b"b"), NO_SLOT),
+        (bulks(b"DEL"), NO_SLOT),
+        (bulks(b"MSET", b"k", b"b", b"{k}", b"c"), key_slot(b"k")),
+        (bulks(b"MSET", b"k", b"v", b"b", b"v"), NO_SLOT),
+        (bulks(b"RENAME", b"k", b"{k}2"), key_slot(b"k")),
+        (bulks(b"RENAME", b"k", b"b"), NO_SLOT),
+        (bulks(b"RENAME", b"k"), NO_SLOT),
+        (bulks(b"SMOVE", b"k", b"{k}2", b"b"), key_slot(b"k")),
+        (bulks(b"ECHO", b"k"), NO_SLOT),
+        (bulks(b"TIME"), NO_SLOT),
         (bulks(b"LPOP", b"k"), NO_SLOT),  # never shared
     ],
 )
-def test_the_slot_of_the_only_key(request_: bytes, slot: int) -> None:
+def test_the_slot_of_all_keys(request_: bytes, slot: int) -> None:
     parts = Parts()
     parts.next(PING + request_ + PING)
     parts.requests.next()
-    assert parts.requests.only_slot() == slot
+    assert parts.requests.slot() == slot
 
 
 @pytest.mark.parametrize(

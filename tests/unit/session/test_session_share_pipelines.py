@@ -56,9 +56,9 @@ class Share(Lane):
         self.lanes = {A: NodeLane(), B: NodeLane()}
         self.slots: list[int] = []
 
-    def chosen(self, written: bytes, slot: int) -> Lane | None:
+    def chosen(self, slot: int) -> Lane | None:
         self.slots.append(slot)
-        by_slot = {NO_SLOT: A, key_slot(b""): A, key_slot(A): A, key_slot(B): B}
+        by_slot = {key_slot(b""): A, key_slot(A): A, key_slot(B): B}
         return self.lanes.get(by_slot.get(slot, b"private"))
 
 
@@ -133,14 +133,14 @@ def test_in_front_of_one_server_pipelines_stay_private() -> None:
     assert bench.send(SETS) == SETS
 
 
-def test_a_lane_is_chosen_by_the_slot_of_the_only_key() -> None:
+def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):
         bench.send(command)
         bench.lane(c.SHARED_READ, A).unsent.clear()
         bench.lane(c.SHARED_READ, B).unsent.clear()
         bench.session.lanes.abandon()
-    slots = [0, key_slot(A), key_slot(B), NO_SLOT, NO_SLOT]
+    slots = [0, key_slot(A), key_slot(B), key_slot(A), NO_SLOT]
     assert bench.shares[c.SHARED_READ].slots == slots
 
 

@@ -8,13 +8,11 @@ The lanes are those of each node's LanePool. No command waits here.
 
 from __future__ import annotations
 
-from rlproxy.resp.key_slot import NO_SLOT, key_slot
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.session.call import Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.command_splitter import COMMAND, CommandSplitter
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.routes import SPLIT_OK
 from rlproxy.upstream.cluster.slot_map import SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
 
@@ -34,10 +32,8 @@ class CommandLanes(PooledLane):
         self._map: SlotMap = cluster.map
         self._lanes: list[ServerLane | None] = [None] * len(self._map.shards)  # by index in the map
 
-    def chosen(self, written: bytes, slot: int) -> Lane | None:
+    def chosen(self, slot: int) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
-        if slot == NO_SLOT:
-            slot = self._slot(written)
         lane = self._lane(slot) if slot != NO_SLOT else None
         if lane is None:
             return None
@@ -45,19 +41,6 @@ class CommandLanes(PooledLane):
             return lane
         lane.wake()
         return None
-
-    def _slot(self, written: bytes) -> int:
-        """Return the slot of all keys of a command; NO_SLOT if it has none, or several."""
-        splitter = CommandSplitter()
-        splitter.feed(written)
-        if splitter.next() != COMMAND or splitter.unread():
-            return NO_SLOT
-        name, args = splitter.words[0], splitter.words[1:]
-        route = self._cluster.routes.of(name, args)
-        if route.how > SPLIT_OK:
-            return NO_SLOT
-        slots = {key_slot(args[at]) for at in route.keys(args)}
-        return slots.pop() if len(slots) == 1 else NO_SLOT
 
     def _lane(self, slot: int) -> ServerLane | None:
         """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""

@@ -17,7 +17,6 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
-from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
 
@@ -36,13 +35,6 @@ from tests.unit.upstream.cluster.test_lanes import (
 from tests.unit.upstream.test_lane import WELCOME, Loop
 
 GET = bulks(b"GET", b"k")
-# What COMMAND shows of some commands: the first key, the last one and the step.
-COMMANDS: list[object] = [
-    *([name, -2, [], 1, -1, 1] for name in (b"mget", b"del")),
-    [b"get", 2, [], 1, 1, 1],
-    [b"mset", -2, [], 1, -1, 2],
-    [b"rename", 3, [], 1, 2, 1],
-]
 ME = Identity(b"me", b"pw", 0)
 
 
@@ -83,7 +75,6 @@ class Bench:
     def __init__(self) -> None:
         self.loop = Loop()
         self.cluster = two_masters()
-        self.cluster.routes = Routes(COMMANDS)
         self.a, self.b = (SharingNode(self.cluster, each, self.loop) for each in (A, B))
         self.lanes = ClusterLanes(self.cluster, cast("Nodes", self), self.loop)
         self.client = Client()
@@ -103,12 +94,12 @@ class Bench:
         assert lane is not None
         return lane
 
-    def node_of(self, *words: bytes, kind: int = c.SHARED_READ) -> SharingNode | None:
-        """The node whose lane takes a command, once that is ready."""
+    def node_of(self, slot: int = SLOT, kind: int = c.SHARED_READ) -> SharingNode | None:
+        """The node whose lane takes a command with keys in `slot`, once that is ready."""
         share = self.share(kind)
-        if share.chosen(bulks(*words), NO_SLOT) is None:
+        if share.chosen(slot) is None:
             self.open()
-        lane = share.chosen(bulks(*words), NO_SLOT)
+        lane = share.chosen(slot)
         return next((each for each in self.all() if lane in each.pool.lanes()), None)
 
     def open(self, reply: bytes = WELCOME) -> None:
@@ -125,8 +116,8 @@ class Bench:
 
     def submit(self, words: bytes = GET) -> Call:
         """Send a read by the lane of the first node."""
-        self.node_of(b"GET", b"k")
-        lane = self.share().chosen(words, NO_SLOT)
+        self.node_of()
+        lane = self.share().chosen(SLOT)
         assert lane is not None
         call = shared(self.client, c.SHARED_READ, words)
         lane.submit(call)
@@ -147,51 +138,25 @@ def bench() -> Iterator[Bench]:
         made.loop.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ((b"GET", b"k"), "a"),
-        ((b"get", b"{k}2"), "a"),
-        ((b"GET", FAR), "b"),
-        ((b"MGET", b"k", b"{k}2"), "a"),
-        ((b"MGET", b"k", FAR), ""),
-        ((b"DEL", FAR, b"{b}"), "b"),
-        ((b"MSET", b"k", FAR, b"{k}", FAR), "a"),
-        ((b"MSET", b"k", b"v", FAR, b"v"), ""),
-        ((b"MSET", b"k"), ""),
-        ((b"RENAME", b"k", b"{k}2"), "a"),
-        ((b"RENAME", b"k", FAR), ""),
-        ((b"ZUNION", b"2", b"k", b"{k}2"), "a"),
-        ((b"ZUNION", b"2", b"k", FAR), ""),
-        ((b"GET",), ""),
-        ((b"ECHO", b"k"), ""),
-        ((b"TIME",), ""),
-    ],
-)
-def test_the_lane_of_a_command(bench: Bench, words: tuple[bytes, ...], name: str) -> None:
-    assert bench.node_of(*words) is (getattr(bench, name) if name else None)
-
-
-def test_what_is_no_whole_command_stays_private(bench: Bench) -> None:
-    assert bench.node_of(b"GET", b"k") is bench.a
-    for written in (GET[:-3], GET + GET, b"", b"*x\r\n"):
-        assert bench.share().chosen(written, NO_SLOT) is None
-    assert bench.node_of(b"GET", b"k") is bench.a
+def test_the_lane_of_a_slot(bench: Bench) -> None:
+    assert bench.node_of(SLOT) is bench.a
+    assert bench.node_of(key_slot(FAR)) is bench.b
+    assert bench.node_of(NO_SLOT) is None
 
 
 def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
-    assert bench.node_of(b"GET", b"k") is bench.a
-    assert bench.share().chosen(bulks(b"GET", FAR), key_slot(FAR)) is None  # it begins to connect
-    assert bench.node_of(b"GET", b"k") is bench.a
+    assert bench.node_of() is bench.a
+    assert bench.share().chosen(key_slot(FAR)) is None  # it begins to connect
+    assert bench.node_of() is bench.a
     (lane,) = bench.a.pool.lanes()
     lane.room = 0
-    assert bench.share().chosen(GET, SLOT) is None
-    assert bench.node_of(b"GET", FAR) is bench.b
+    assert bench.share().chosen(SLOT) is None
+    assert bench.node_of(key_slot(FAR)) is bench.b
 
 
 def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
     bench.cluster.map.owners[SLOT] = -1
-    assert bench.node_of(b"GET", b"k") is None
+    assert bench.node_of() is None
 
 
 def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
@@ -221,7 +186,7 @@ def test_a_command_that_did_not_run_goes_back(
     assert refreshed(bench.cluster) == refreshes
     shard = bench.cluster.map.owner(SLOT)
     assert shard is not None and shard.address == owner
-    assert bench.node_of(b"GET", b"k") is bench.of(owner)
+    assert bench.node_of() is bench.of(owner)
 
 
 def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
@@ -237,7 +202,7 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     bench.sweep()
     assert bench.a.pool.lanes() == [] and before.retired
     assert bench.share() is not before
-    assert bench.node_of(b"GET", b"k") is bench.a
+    assert bench.node_of() is bench.a
 
 
 @pytest.mark.parametrize(
@@ -260,11 +225,11 @@ def test_a_silent_node_that_was_replaced_is_left(
 
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
-    assert share.chosen(GET, SLOT) is None
+    assert share.chosen(SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
     for _ in range(3):
-        assert share.chosen(GET, SLOT) is None
+        assert share.chosen(SLOT) is None
     assert bench.a.pool.lanes() == []
     bench.sweep()
     assert share.retired
-    assert bench.node_of(b"GET", b"k") is bench.a
+    assert bench.node_of() is bench.a

@@ -213,11 +213,12 @@ def test_every_command_without_keys_is_in_the_tables(
             assert route.specs or leaf in reviewed()
 
 
-def test_commands_of_one_key_are_those_whose_first_argument_decides(served: Routes) -> None:
+def test_the_keys_of_shared_commands(served: Routes) -> None:
     for name, row in c.COMMANDS.items():
-        route = served.of(name, [])
-        if row.shared != c.PRIVATE and route.specs:
-            assert row.one_key == (route.single and route.first == 0), name
+        if row.shared != c.PRIVATE:
+            args = [b"x"] * 6
+            last = row.last_key if row.last_key >= 0 else len(args)
+            assert list(range(0, last, row.key_step)) == served.of(name, args).keys(args), name
 
 
 def test_no_row_is_in_two_routes() -> None:
