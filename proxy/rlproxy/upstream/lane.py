@@ -256,13 +256,13 @@ class ServerLane(PooledLane):
                 if self._kind == c.SHARED_READ and self._declined(framer, touched):
                     continue
                 break
-            call = inflight[0]
+            call = inflight.popleft()
             if call.expects_ok:
                 call.expects_ok = False
+                inflight.appendleft(call)
                 if frame != _OK and self._denials is not None:
                     self._denials.track(False)
                 continue
-            inflight.popleft()
             if self._kind == c.HIT:
                 frame = self._hit_reply(call, frame)
                 if not frame:
