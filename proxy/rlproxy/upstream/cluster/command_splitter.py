@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
@@ -73,10 +75,10 @@ class CommandSplitter(RequestBuffer):
             self._at = self._end - start
         return self._bulks(start + self._at)
 
-    def _bulks(self, pos: int) -> int:
+    def _bulks(self, pos: i64) -> int:
         """Read the words that are still missing, from `pos` on."""
         data = self.buf
-        size = len(data)
+        size: i64 = len(data)
         words, left, start = self._words, self._left, self.start
         need = 0
         while left > 0:
@@ -105,11 +107,11 @@ class CommandSplitter(RequestBuffer):
         self.written = data[start:pos] if start > 0 or pos < size else data
         return COMMAND
 
-    def _number(self, pos: int) -> int:
+    def _number(self, pos: i64) -> i64:
         """Parse the line of a header from `pos` on; set `_end` to its end."""
         data = self.buf
-        size = len(data)
-        value = 0
+        size: i64 = len(data)
+        value: i64 = 0
         first = pos
         while pos < size and 48 <= data[pos] <= 57 and pos - first < 18:
             value = value * 10 + data[pos] - 48

@@ -219,20 +219,20 @@ class Dispatcher:
             return True
         if not all(map(exchange.redirects.may_send, by_slot)):
             return False
+        name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
-        found = [b""] * len(args) if route.how == routes.SPLIT_ARRAY else []
+        order = [at for places in by_slot.values() for at in places]
+        joined = gather.JOINED.get(route.how) or partial(gather.placed, order)
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():
-                taken = [word for at in places for word in args[at : at + step]]
-                part = Request(encoding.bulks(words[0], *taken), slot)
-                if found:
-                    part.answered = partial(gather.place, found, places)
+                taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
+                part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
                 if len(places) > 1:
                     exchange.redirects.precede(slot)
                 yield self._links.of_slot(slot), part
 
-        whole = Divided(len(by_slot), gather.JOINED.get(route.how, partial(gather.placed, found)))
+        whole = Divided(len(by_slot), joined)
         if len(args) > MAX_AT_ONCE:
             exchange.alone = whole
         exchange.send_parts(whole, parts())

@@ -90,12 +90,10 @@ def concatenated(replies: list[bytes]) -> bytes:
 
 def union(replies: list[bytes]) -> bytes:
     """Return one array with the strings of all of them, each one once."""
-    found: dict[bytes, None] = {}
-    for frame in replies:
-        listed = elements(frame)
-        if listed is None:
-            return UNEXPECTED
-        found.update(dict.fromkeys(listed))
+    listed = elements(replies)
+    if listed is None:
+        return UNEXPECTED
+    found = dict.fromkeys(listed)
     return b"%b%d\r\n%b" % (replies[0][:1], len(found), b"".join(found))
 
 
@@ -118,7 +116,7 @@ def _integer(replies: list[bytes], fold: Fold) -> bytes:
 
 def _integers(replies: list[bytes], fold: Fold, begin: int, step: int) -> bytes:
     """Fold the integers at every `step`-th place of arrays, from `begin`; the rest is home's."""
-    arrays = [listed for listed in map(elements, replies) if listed is not None]
+    arrays = [listed for frame in replies if (listed := elements([frame])) is not None]
     if len(arrays) < len(replies) or len(set(map(len, arrays))) > 1:
         return UNEXPECTED
     out = arrays[0]
@@ -127,30 +125,31 @@ def _integers(replies: list[bytes], fold: Fold, begin: int, step: int) -> bytes:
     return UNEXPECTED if UNEXPECTED in out else b"*%d\r\n%b" % (len(out), b"".join(out))
 
 
-def place(found: list[bytes], positions: list[int], frame: bytes) -> bytes:
-    """Put the elements of one part's reply to MGET into `found`, at `positions`."""
-    listed = elements(frame)
-    if listed is None or len(listed) != len(positions):
-        return frame if is_error(frame) else UNEXPECTED
-    for at, position in enumerate(positions):
-        found[position] = listed[at]
-    return frame
+def placed(places: list[int], replies: list[bytes]) -> bytes:
+    """Return the reply to an MGET by the replies to its parts.
+
+    places: of the elements of all replies, in turn, in that reply.
+    """
+    listed = elements(replies)
+    if listed is None or len(listed) != len(places):
+        return first_error(replies) or UNEXPECTED
+    found = [b""] * len(places)
+    for at, element in zip(places, listed, strict=True):
+        found[at] = element
+    return b"*%d\r\n%b" % (len(found), b"".join(found))
 
 
-def placed(found: list[bytes], replies: list[bytes]) -> bytes:
-    """Return the reply to an MGET whose parts have put their elements into `found`."""
-    return first_error(replies) or b"*%d\r\n%b" % (len(found), b"".join(found))
-
-
-def elements(frame: bytes) -> list[bytes] | None:
-    """Return the frames in an array, set or push; None for another type."""
-    if frame[0] not in _AGGREGATES:
-        return None
+def elements(replies: list[bytes]) -> list[bytes] | None:
+    """Return the frames in arrays, sets or pushes; None if one has another type."""
     framer = ReplyFramer()
-    framer.feed(frame[frame.find(b"\r\n") + 2 :])
     found: list[bytes] = []
-    while element := framer.frame():
-        found.append(element)
+    for frame in replies:
+        if frame[0] not in _AGGREGATES:
+            return None
+        framer.feed(frame)
+        framer.pos = frame.find(b"\r\n") + 2
+        while element := framer.frame():
+            found.append(element)
     return found
 
 

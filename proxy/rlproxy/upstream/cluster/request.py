@@ -89,7 +89,8 @@ class Divided(Request):
         """Take a part, which is about to be sent."""
         part.part_of = self
         part.number = self.number
-        part.front = [own(each.written) for each in self.front]
+        if self.front:
+            part.front = [own(each.written) for each in self.front]
         self.parts.append(part)
 
     def part_done(self) -> bool:

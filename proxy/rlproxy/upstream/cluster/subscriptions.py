@@ -241,7 +241,7 @@ class Subscriptions:
 
 def _counted(frame: bytes, count: int) -> bytes:
     """Return the reply for a shard channel with the number of them on all nodes."""
-    words = elements(frame)
+    words = elements([frame])
     if words is None or len(words) != _WORDS:
         return frame
     words[2] = b":%d\r\n" % count
