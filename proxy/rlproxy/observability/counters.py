@@ -10,7 +10,6 @@ from typing import Final
 from mypy_extensions import i64
 
 from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import (
     ADMITTED,
     CALLS,

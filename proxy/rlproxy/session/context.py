@@ -9,7 +9,7 @@ from typing import Final
 from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.hit_replies import five
+from rlproxy.ratelimit.hit_replies import admitted, five
 from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands as c
@@ -98,7 +98,7 @@ class FailurePolicy:
             return self.reply(call, reply, "redis")
         row = call.counted()
         self.stats.answered(row, reply, call.key, call.rule)
-        return r.admitted(reply) if shadow(row) and reply.startswith(_REFUSED) else reply
+        return admitted(reply) if shadow(row) and reply.startswith(_REFUSED) else reply
 
     def reply(self, call: Call, error: bytes, kind: str) -> bytes:
         """Return the client's reply to a call that Redis does not answer, and count it.

@@ -88,7 +88,7 @@ def test_a_shadow_hit_is_admitted_in_every_mode_but_error(mode: str, row: int) -
 @pytest.mark.parametrize("reply", [REFUSES, ADMITS, r.LOST, b"+QUEUED\r\n", b"*5\r\n$1\r\n1\r\n"])
 def test_a_shadow_hit_that_redis_refuses_is_admitted(row: int, reply: bytes) -> None:
     failing = Failing("error")
-    shown = r.five(0, 10, 0, -1, 1) if reply == REFUSES else reply
+    shown = five(0, 10, 0, -1, 1) if reply == REFUSES else reply
     assert failing.policy.answered(call(10, row), reply) == shown
     assert failing.policy.answered(call(10, ROW), reply) == reply
 
