@@ -213,9 +213,10 @@ def test_every_command_without_keys_is_in_the_tables(
             assert route.specs or leaf in reviewed()
 
 
-def test_the_keys_of_shared_commands(served: Routes) -> None:
+def test_the_keys_of_shared_commands(commands: list[object], served: Routes) -> None:
+    known = {leaf.encode().partition(b"|")[0] for leaf in leaves(commands)}
     for name, row in c.COMMANDS.items():
-        if row.shared != c.PRIVATE:
+        if row.shared != c.PRIVATE and name in known:
             args = [b"x"] * 6
             last = row.last_key if row.last_key >= 0 else len(args)
             assert list(range(0, last, row.key_step)) == served.of(name, args).keys(args), name
