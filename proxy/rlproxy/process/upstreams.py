@@ -179,7 +179,7 @@ class ClusterUpstream:
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
-        self.facts = ServerFacts(str(upstream), one_node=True)
+        self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
         settings = NodeSettings(
             upstream,

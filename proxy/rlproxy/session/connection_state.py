@@ -105,14 +105,14 @@ _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 class ConnectionState:
     """The state of one private connection. See the module's docstring.
 
-    one_node: READONLY, READWRITE and ASKING leave no state; see ServerFacts.
+    in_cluster: READONLY, READWRITE and ASKING leave no state; see ServerFacts.
     """
 
     __slots__ = (
         "_lowered_at",
         "_multi_at",
         "_number",
-        "_one_node",
+        "_in_cluster",
         "identity",
         "known",
         "level",
@@ -124,8 +124,8 @@ class ConnectionState:
         "quitting",
     )
 
-    def __init__(self, one_node: bool = False) -> None:
-        self._one_node = one_node
+    def __init__(self, in_cluster: bool = False) -> None:
+        self._in_cluster = in_cluster
         self.known = True
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
@@ -173,7 +173,7 @@ class ConnectionState:
         complete: `args` is complete; False if the rest was too long to be looked at.
         """
         kind = command.kind
-        if kind in (c.PASS, c.WAIT, c.INTROSPECT) or (kind == c.OF_NODE and self._one_node):
+        if kind in (c.PASS, c.WAIT, c.INTROSPECT) or (kind == c.OF_NODE and self._in_cluster):
             return None
         plain = self.level == PLAIN
         if plain:

@@ -49,14 +49,14 @@ class ServerFacts:
 
     where: its name in errors.
     found: until the server is found, name and version from which clients expect few features.
-    one_node: clients see a whole cluster as one master, whatever their READONLY or ASKING.
+    in_cluster: it is a cluster, which clients see as one master, whatever their READONLY or ASKING.
     """
 
-    __slots__ = ("found", "one_node", "read_only", "where")
+    __slots__ = ("found", "in_cluster", "read_only", "where")
 
-    def __init__(self, where: str, one_node: bool = False) -> None:
+    def __init__(self, where: str, in_cluster: bool = False) -> None:
         self.where = where
-        self.one_node = one_node
+        self.in_cluster = in_cluster
         self.found = Identification("Redis", "0.0.0")
         self.read_only: Callable[[], None] = nothing  # called if the server is a replica
 

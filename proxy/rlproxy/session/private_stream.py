@@ -83,9 +83,9 @@ class PrivateStream:
         self.status: int = PRIVATE_NONE
         self.error: bytes = b""  # why it could not be opened
         self.unopened: int = 0  # bytes of the requests that get this error
-        self.state = ConnectionState(context.server.one_node)
+        self.state = ConnectionState(context.server.in_cluster)
         self.slots = ReplySlots(self.state, to_client, context.failure)
-        self.cover = WaitCover(context.server.one_node)
+        self.cover = WaitCover(context.server.in_cluster)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.deciding = False  # database or transaction depend on a reply that is owed
         self.started = False  # this connection has received bytes

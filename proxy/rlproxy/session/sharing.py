@@ -50,7 +50,7 @@ class Sharing(SessionPart):
             return False  # (the router would frame a hit for the second time)
         requests.release()  # else next() might join buffers and move `start`
         start = requests.pos
-        in_cluster = self._context.server.one_node
+        in_cluster = self._context.server.in_cluster
         most = MAX_TOGETHER if in_cluster else 1
         kind: int = c.PRIVATE  # the kind of all commands so far
         pool: Lane | None = None  # the lane or lanes for this kind

@@ -43,15 +43,15 @@ def not_covered(name: bytes) -> bytes:
 class WaitCover:
     """What one client has written by lane since the latest covered WAIT.
 
-    one_node: see ServerFacts.
+    in_cluster: see ServerFacts.
     lane_wrote: a WAIT on the private connection would not cover a write.
     last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
     """
 
-    __slots__ = ("_one_node", "_scattered", "_slot", "lane_wrote", "last_hit")
+    __slots__ = ("_in_cluster", "_scattered", "_slot", "lane_wrote", "last_hit")
 
-    def __init__(self, one_node: bool = False) -> None:
-        self._one_node = one_node
+    def __init__(self, in_cluster: bool = False) -> None:
+        self._in_cluster = in_cluster
         self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
         self._slot: int = _NO_SLOT  # of the hits by lane
@@ -61,7 +61,7 @@ class WaitCover:
         """Note a call that goes by lane."""
         if call.rule.takes or call.rule.frees:
             self.lane_wrote = True
-            if self._one_node:
+            if self._in_cluster:
                 slot = call.slot()
                 if self._slot not in (_NO_SLOT, slot):
                     self._scattered = True
@@ -70,13 +70,13 @@ class WaitCover:
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
         self.lane_wrote = True
-        self._scattered = self._scattered or self._one_node
+        self._scattered = self._scattered or self._in_cluster
 
     def can_rewrite(self) -> bool:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
         if not self.last_hit or self._scattered:
             return False
-        return not self._one_node or slot_of_bulk(self.last_hit) == self._slot
+        return not self._in_cluster or slot_of_bulk(self.last_hit) == self._slot
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""

@@ -29,8 +29,8 @@ class Sent:
 class Wire:
     """A connection on which requests are sent and replies read in order."""
 
-    def __init__(self, one_node: bool = False) -> None:
-        self.state = ConnectionState(one_node)
+    def __init__(self, in_cluster: bool = False) -> None:
+        self.state = ConnectionState(in_cluster)
         self.owed: list[Sent] = []
 
     def send(self, line: str, complete: bool = True) -> Slot | None:
@@ -128,7 +128,7 @@ def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_e
 
 @pytest.mark.parametrize("line", ["READONLY", "READWRITE"])
 def test_the_read_mode_is_no_state_where_clients_see_one_node(line: str) -> None:
-    wire = Wire(one_node=True).run((HIT, b"*5\r\n"), (line, OK))
+    wire = Wire(in_cluster=True).run((HIT, b"*5\r\n"), (line, OK))
     assert wire.state.plain()
     wire.run(("FOO", ERR), (line, OK))
     assert wire.state.level == COUNTED

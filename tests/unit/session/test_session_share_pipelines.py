@@ -70,7 +70,7 @@ class Bench(Sides):
         self.session = Session(
             worker_context(
                 grammar=GRAMMAR,
-                server=ServerFacts("redis:1", one_node=cluster),
+                server=ServerFacts("redis:1", in_cluster=cluster),
                 lane_of=lambda _identity: None,
                 share_of=lambda _identity, _protocol, how: self.shares[how],
             )

@@ -96,7 +96,7 @@ NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
 
 
 @pytest.mark.parametrize(
-    ("hits", "one_node", "covers"),
+    ("hits", "in_cluster", "covers"),
     [
         ([b"k"], True, True),
         ([b"k", NEAR], True, True),
@@ -108,9 +108,9 @@ NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
     ],
 )
 def test_in_a_cluster_hits_of_one_slot_can_be_covered(
-    hits: list[bytes], one_node: bool, covers: bool
+    hits: list[bytes], in_cluster: bool, covers: bool
 ) -> None:
-    cover = WaitCover(one_node)
+    cover = WaitCover(in_cluster)
     for key in hits:
         call = call_of(Caller(), key)
         cover.sent(call)
@@ -131,12 +131,12 @@ def test_after_a_rewrite_another_slot_can_be_covered() -> None:
         assert not cover.lane_wrote
 
 
-@pytest.mark.parametrize("one_node", [False, True])
-def test_a_hit_covers_ordinary_writes_on_one_server_only(one_node: bool) -> None:
-    cover = WaitCover(one_node)
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_hit_covers_ordinary_writes_on_one_server_only(in_cluster: bool) -> None:
+    cover = WaitCover(in_cluster)
     cover.sent_shared()
     assert cover.lane_wrote and not cover.can_rewrite()
     call = call_of(Caller())
     cover.sent(call)
     cover.answered(call, FIVE)
-    assert cover.can_rewrite() == (not one_node)
+    assert cover.can_rewrite() == (not in_cluster)
