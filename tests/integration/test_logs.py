@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlproxy.session.circuit_breaker import MOST_LOGGED
+from rlproxy.session.circuit_breaker import MAX_LOGGED
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
 from tests.integration.started import Started, children, started
@@ -142,12 +142,12 @@ def test_clients_that_kill_connections_cause_few_lines(own_server: RedisServer) 
         def kills_many() -> bool:
             """The only other connection is that of the proxy itself."""
             killed.append(raw.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
-            return killed.count(1) > 6 * MOST_LOGGED
+            return killed.count(1) > 6 * MAX_LOGGED
 
         wait_until(kills_many, "the proxy's own connection is killed again and again")
         logged = [each for each in objects(made) if each["event"].startswith("redis_")]
-        assert 1 <= len([each for each in logged if lost in each["message"]]) <= MOST_LOGGED
-        assert len(logged) <= 2 * MOST_LOGGED  # each line with its end
+        assert 1 <= len([each for each in logged if lost in each["message"]]) <= MAX_LOGGED
+        assert len(logged) <= 2 * MAX_LOGGED  # each line with its end
 
 
 def test_sighup_changes_the_level(own_server: RedisServer, tmp_path: Path) -> None:

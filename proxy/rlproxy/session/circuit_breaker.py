@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-MOST_LOGGED: Final = 5  # outages logged per LOGGED_S, those of the control connection included
+MAX_LOGGED: Final = 5  # outages logged per LOGGED_S, those of the control connection included
 LOGGED_S: Final = 60.0  # seconds
 
 
@@ -110,12 +110,12 @@ class CircuitBreaker:
         self.on_open()
 
     def may_log(self, now: float) -> bool:
-        """Return whether to log an outage, and count it if so: MOST_LOGGED per LOGGED_S."""
+        """Return whether to log an outage, and count it if so: MAX_LOGGED per LOGGED_S."""
         if now - self._logged_since >= LOGGED_S:
             self._logged_since = now
             self._outages_logged = 0
         self._outages_logged += 1
-        return self._outages_logged <= MOST_LOGGED
+        return self._outages_logged <= MAX_LOGGED
 
     def _close(self, now: float) -> None:
         self.open = False

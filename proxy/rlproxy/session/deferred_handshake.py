@@ -21,7 +21,7 @@ from rlproxy.session.identity import database, of_hello
 
 MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error of any other command
 MAX_BYTES: Final = 4096  # total size of these commands
-MOST_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
+MAX_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
 
 _OK: Final = b"+OK\r\n"
 _NAMES: Final = (b"SETNAME", b"SETINFO")  # subcommands of CLIENT
@@ -58,7 +58,7 @@ class DeferredHandshake:
         elif kind == c.AUTH:
             reply = _OK if len(words) in (1, 2) else b""
         elif kind == c.SELECT:
-            reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MOST_DATABASES else b""
+            reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MAX_DATABASES else b""
         elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
             return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == c.CLIENT:

@@ -61,7 +61,7 @@ class Router(LaneHits):
 
     fail_open: the answers to requests without Redis.
     piped: requests are not framed any more.
-    sharing: ordinary commands on shared connections; None without --share.
+    sharing: ordinary commands on command lanes; None without --share.
     """
 
     __slots__ = (

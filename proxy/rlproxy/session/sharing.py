@@ -1,4 +1,4 @@
-"""The sender of one client's ordinary commands on shared connections (--share). No I/O.
+"""The sender of one client's ordinary commands on command lanes (--share). No I/O.
 
 A client without state sends one small command of the table and waits for its reply. That command
 may take a connection that other clients use, too: one for reads, one for writes. In front of a
@@ -17,12 +17,12 @@ from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
-MAX_TOGETHER: Final = 32  # commands of a pipeline on shared connections
+MAX_TOGETHER: Final = 32  # commands of a pipeline on command lanes
 PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply was large
 
 
 class Sharing(SessionPart):
-    """The use of shared connections by one client."""
+    """The use of command lanes by one client."""
 
     __slots__ = ("_private_reads", "_stopped")
 
@@ -40,7 +40,7 @@ class Sharing(SessionPart):
         self._private_reads = PRIVATE_AFTER_LARGE
 
     def send(self) -> bool:
-        """Send the unread commands by shared connections, if all of them are small ordinary ones.
+        """Send the unread commands by command lanes, if all of them are small ordinary ones.
 
         In a cluster, several commands of one key each go together if all read, or all write.
         Returns whether they were sent.
@@ -90,7 +90,7 @@ class Sharing(SessionPart):
         return True
 
     def _kind(self, code: int) -> int:
-        """The kind of shared connection for the framer's command; PRIVATE for none."""
+        """The kind of command lane for the framer's command; PRIVATE for none."""
         requests = self._requests
         command = requests.command
         kind = command.shared if code == COMMAND else c.PRIVATE

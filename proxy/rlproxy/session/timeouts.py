@@ -12,8 +12,8 @@ from typing import Final
 
 from rlproxy.session.circuit_breaker import CircuitBreaker
 
-EVERY: Final = 4  # looks per timeout; more if MOST_S is shorter
-MOST_S: Final = 0.05  # longest time between two looks, in seconds
+EVERY: Final = 4  # looks per timeout; more if MAX_S is shorter
+MAX_S: Final = 0.05  # longest time between two looks, in seconds
 LEAST_S: Final = 0.001
 STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait in the sockets
 
@@ -68,7 +68,7 @@ class HitTimeouts:
 
     def _start(self) -> None:
         timeout_s = self.timeout_s
-        pause_s = max(LEAST_S, min(timeout_s / EVERY, MOST_S)) if timeout_s > 0.0 else MOST_S
+        pause_s = max(LEAST_S, min(timeout_s / EVERY, MAX_S)) if timeout_s > 0.0 else MAX_S
         self._due = self._clock() + pause_s
         self._later(pause_s, self._look)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.timeouts import MOST_S, NEVER, NOTHING, STALLED_S, HitTimeouts
+from rlproxy.session.timeouts import MAX_S, NEVER, NOTHING, STALLED_S, HitTimeouts
 
 
 class Time:
@@ -42,7 +42,7 @@ def test_nothing_runs_without_a_watched_client() -> None:
     time.timeouts.watch(look)
     assert len(time.timers) == 1
     time.run(101.0)
-    assert looks == pytest.approx([100.0 + MOST_S, 100.0 + 2 * MOST_S, 100.0 + 3 * MOST_S])
+    assert looks == pytest.approx([100.0 + MAX_S, 100.0 + 2 * MAX_S, 100.0 + 3 * MAX_S])
     assert time.timers == []
     time.timeouts.watch(lambda _: NOTHING)
     assert len(time.timers) == 1

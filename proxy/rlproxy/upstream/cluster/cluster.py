@@ -29,7 +29,7 @@ PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
 TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
 RETRY_FIRST_S: Final = 0.1
-RETRY_MOST_S: Final = 1.0
+MAX_RETRY_S: Final = 1.0
 
 
 class Cluster:
@@ -68,7 +68,7 @@ class Cluster:
         self._news: dict[int, Address] = {}  # owners of slots that a look may not have seen yet
         self._home: Address | None = None
         self._wake = asyncio.Event()
-        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MOST_S, random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)
         self._logged = ""  # the problem that was logged last
         self._task: asyncio.Task[None] | None = None
 
@@ -129,7 +129,7 @@ class Cluster:
 
     async def _run(self) -> None:
         while True:
-            pause_s = RETRY_MOST_S
+            pause_s = MAX_RETRY_S
             try:
                 pause_s = await self._look()
             except Exception as error:  # an exception would end the task that follows the cluster

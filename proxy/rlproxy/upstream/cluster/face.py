@@ -18,7 +18,7 @@ PRESENT_STANDALONE: Final = "standalone"
 DISABLED: Final = b"-ERR This instance has cluster support disabled\r\n"
 _LAST: Final = SLOTS - 1
 _BUS: Final = 10_000  # distance of the port of the cluster bus from that for clients
-_PORT_MOST: Final = 65_535
+_MAX_PORT: Final = 65_535
 _NUMBERS: Final = (
     ("cluster_slots_assigned", SLOTS),
     ("cluster_slots_ok", SLOTS),
@@ -90,7 +90,7 @@ class Face(NamedTuple):
             return _text(_INFO, protocol)
         if word == b"MYID":
             return bulk(self.id())
-        address = f"{self.host}:{self.port}@{min(self.port + _BUS, _PORT_MOST)}"
+        address = f"{self.host}:{self.port}@{min(self.port + _BUS, _MAX_PORT)}"
         line = f"{self.id().decode()} {address} myself,master - 0 0 1 connected 0-{_LAST}\n"
         return _text(line, protocol)
 

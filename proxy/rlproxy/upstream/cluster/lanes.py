@@ -37,7 +37,7 @@ from rlproxy.upstream.lane_pool import Pool
 
 LOOK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
-MOST_S: Final = 1.0  # longest wait without a hit timeout
+MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
 SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced master delay no others
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
@@ -387,7 +387,7 @@ class ClusterLanes(Pool[PooledLane]):
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
-        return self.nodes.settings.timeout_s or MOST_S
+        return self.nodes.settings.timeout_s or MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> PooledLane:
         if key.kind == HIT:
