@@ -18,7 +18,7 @@ from tests.harness import DEADLINE_S, ROOT
 
 DEPLOY = ROOT / "deploy"
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
-MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
+OBSERVABILITY = (ROOT / "docs" / "observability.md").read_text()
 UNIT = (DEPLOY / "rlproxy.service").read_text()
 SETTINGS = (DEPLOY / "rlproxy.env").read_text()
 COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
@@ -88,7 +88,7 @@ def test_every_variable_and_option_exists(path: Path) -> None:
 
 def test_page_shows_every_file() -> None:
     for path in FILES:
-        assert f"](../{path.relative_to(ROOT)})" in PAGE + MONITORING
+        assert f"](../{path.relative_to(ROOT)})" in PAGE + OBSERVABILITY
 
 
 def test_commands_on_the_page_name_existing_files() -> None:

@@ -309,7 +309,7 @@ def test_events_in_the_runbook_equal_those_of_the_log() -> None:
 
 
 def test_documented_prometheus_settings_match_the_rules(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "monitoring.md"
+    page = ROOT / "docs" / "observability.md"
     (block,) = [each for each in documents.blocks(page) if each.language == "yaml"]
     (job,) = yaml.safe_load(block.text)["scrape_configs"]
     matches = {rule["expr"].count(f'job="{job["job_name"]}"') for rule in ALERTS}
