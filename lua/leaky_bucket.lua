@@ -13,8 +13,7 @@
 --          microseconds of the penalty (0: none), microseconds it may be held
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
---          microseconds to hold the hit, or until a penalty ends that alone refuses it; else, in
---          microseconds, a refusal that wrote nothing has a sixth: the time for which it holds
+--          microseconds to hold the hit, or until a penalty ends that alone refuses it
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, emission = KEYS[1], number(ARGV[1]), number(ARGV[2])
@@ -106,11 +105,4 @@ if write then
 end
 local remaining = running and 0 or max(0, limit - level)
 local kept = limited == 0 and reset - held or reset
-local reply = {limited, limit, remaining, retry, ceil(kept / unit)}
-if hold then
-  reply[6] = held
-elseif unit == 1 and retry > 0 and not write then
-  local stays, ttl = running and ends - clock or retry, redis.pcall('PTTL', key)
-  if type(ttl) == 'number' then reply[6] = ttl < 0 and stays or math.min(stays, ttl * 1000) end
-end
-return reply
+return {limited, limit, remaining, retry, ceil(kept / unit), hold and held}

@@ -10,8 +10,7 @@
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
--- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: the time for which it holds
+-- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
 local key, limit, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
@@ -89,9 +88,4 @@ if write then
     return done
   end
 end
-local reply = {limited, limit, remaining, retry, ceil(reset / unit)}
-if unit == 1 and retry > 0 and not write then
-  local stays, ttl = running and ends - clock or retry, redis.pcall('PTTL', key)
-  if type(ttl) == 'number' then reply[6] = ttl < 0 and stays or math.min(stays, ttl * 1000) end
-end
-return reply
+return {limited, limit, remaining, retry, ceil(reset / unit)}

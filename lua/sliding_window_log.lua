@@ -11,8 +11,7 @@
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
--- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: the time for which it holds
+-- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
 local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
@@ -22,7 +21,7 @@ local clock
 -- The usual hit: without options, no stamp is ahead of the clock, at most three have left the
 -- window. The rest of the script would give it the same reply and leave the same list; it answers
 -- all other hits, and errors. Read with base 11, a number in another form than digits is nil.
-if not ARGV[4] and unit > 1 then
+if not ARGV[4] then
   local time, first = call('TIME'), pcall('LINDEX', key, '0')
   clock = time[1] * 1000000 + time[2]
   if not first then
@@ -120,7 +119,7 @@ if far then
   end
 end
 
-local limited, limit, remaining, told, held, never, wait, stays, dead
+local limited, limit, remaining, told, held, never, wait, dead
 for _ = 1, 4 do
   if type(done) == 'table' and done.err then
     done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
@@ -129,7 +128,7 @@ for _ = 1, 4 do
 
   -- judge every limit; the reply reports the first one, unless another leaves less
   local max, window, index, running = max, window, 1, ends > now
-  limited, remaining, never, wait, stays, dead = 0, nil, false, 0, 9007199254740991, length
+  limited, remaining, never, wait, dead = 0, nil, false, 0, length
   repeat
     local gone = 0  -- stamps that have left this window
     if length > 0 and not even then
@@ -160,14 +159,7 @@ for _ = 1, 4 do
       if gone + lack > 1 and not even then
         blocker = number(call('LINDEX', key, skip + gone + lack - 1))
       end
-      local left = blocker + window - clock
-      wait = most(wait, left)
-      if left < stays then stays = left end
-    elseif unit == 1 and count > 0 then
-      -- `remaining` grows when the first stamp leaves the window
-      local first = oldest
-      if gone > 0 and not even then first = number(call('LINDEX', key, skip + gone)) end
-      stays = math.min(stays, first + window - clock)
+      wait = most(wait, blocker + window - clock)
     end
     local spare = max - count
     if spare < 0 then spare = 0 end
@@ -179,7 +171,7 @@ for _ = 1, 4 do
   until not max
   if cost > 0 and newest and now - newest < gap then wait = most(wait, newest + gap - clock) end
   if running then
-    remaining, wait, stays = 0, most(wait, ends - clock), ends - clock
+    remaining, wait = 0, most(wait, ends - clock)
   end
   if running or never or wait > 0 then limited = 1 end
 
@@ -233,10 +225,4 @@ if last < 0 then last = 0 end
 if write then call('PEXPIRE', key, ceil(last / 1000) + 1) end
 local retry = -1
 if limited == 1 and not never then retry = ceil(wait / unit) end
-local reply = {limited, limit, remaining, retry, ceil(reset / unit)}
-if unit == 1 and retry > 0 and not write then
-  local ttl = pcall('PTTL', key)
-  stays = math.min(stays, retry)
-  if type(ttl) == 'number' then reply[6] = ttl < 0 and stays or math.min(stays, ttl * 1000) end
-end
-return reply
+return {limited, limit, remaining, retry, ceil(reset / unit)}

@@ -12,8 +12,7 @@
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
--- returns  limited, limit, remaining, retry_after, reset_after; in microseconds a refusal that wrote
---          nothing has a sixth: the time for which it holds
+-- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
 --          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write
 local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
@@ -89,7 +88,7 @@ if length > 0 and newest - clock > longest then
   end
 end
 
-local limited, limit, remaining, told, held, never, wait, stays, dead
+local limited, limit, remaining, told, held, never, wait, dead
 for _ = 1, 4 do
   if type(done) == 'table' and done.err then
     done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
@@ -98,7 +97,7 @@ for _ = 1, 4 do
 
   -- judge every limit; the reply reports the first one, unless another leaves less
   local max, window, index, running = max, window, 1, ends > now
-  limited, remaining, never, wait, stays, dead = 0, nil, false, 0, 9007199254740991, length
+  limited, remaining, never, wait, dead = 0, nil, false, 0, length
   repeat
     local gone = 0  -- stamps that have left this window
     if length > 0 and not even then
@@ -119,16 +118,7 @@ for _ = 1, 4 do
         local rank = skip + gone + lack - 1
         blocker = number(call('ZRANGE', key, rank, rank)[1]:sub(1, 16))
       end
-      local left = blocker + window - clock
-      wait = most(wait, left)
-      if left < stays then stays = left end
-    elseif unit == 1 and count > 0 then
-      -- `remaining` grows when the first stamp leaves the window
-      local first, rank = oldest, skip + gone
-      if gone > 0 and not even then
-        first = number(call('ZRANGE', key, rank, rank)[1]:sub(1, 16))
-      end
-      stays = math.min(stays, first + window - clock)
+      wait = most(wait, blocker + window - clock)
     end
     local spare = max - count
     if spare < 0 then spare = 0 end
@@ -140,7 +130,7 @@ for _ = 1, 4 do
   until not max
   if cost > 0 and newest and now - newest < gap then wait = most(wait, newest + gap - clock) end
   if running then
-    remaining, wait, stays = 0, most(wait, ends - clock), ends - clock
+    remaining, wait = 0, most(wait, ends - clock)
   end
   if running or never or wait > 0 then limited = 1 end
 
@@ -194,10 +184,4 @@ if last < 0 then last = 0 end
 if write then call('PEXPIRE', key, ceil(last / 1000) + 1) end
 local retry = -1
 if limited == 1 and not never then retry = ceil(wait / unit) end
-local reply = {limited, limit, remaining, retry, ceil(reset / unit)}
-if unit == 1 and retry > 0 and not write then
-  local ttl = pcall('PTTL', key)
-  stays = math.min(stays, retry)
-  if type(ttl) == 'number' then reply[6] = ttl < 0 and stays or math.min(stays, ttl * 1000) end
-end
-return reply
+return {limited, limit, remaining, retry, ceil(reset / unit)}

@@ -24,7 +24,7 @@ RULES = shlex.split(LINE[0])[3:]
 RIGHTS = [rule for rule in RULES if rule.startswith("+")]
 SPARES_BYTES = ["+evalsha"]  # without it the script's source is sent
 # Without these no refusal is cached.
-REMEMBERS = ["+pttl", "+client|tracking", "+client|caching"]
+REMEMBERS = ["+client|tracking", "+client|caching"]
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def usual(argv: tuple[object, ...]) -> bool:
     """Whether ARGV `argv` asks for a hit without options, so that the proxy sends max, window and
     perhaps the unit.
     """
-    return argv[3:] in ((), (1,), (1, "hit"), (1, "hit", "")) and argv[2:3] != (1,)
+    return argv[3:] in ((), (1,), (1, "hit"), (1, "hit", ""))
 
 
 class Caller:
@@ -53,9 +53,7 @@ class Caller:
     The script may have a shorter way for usual hits, which reads the clock by TIME. Three of four
     usual hits go by a copy of the script that finds the injected clock in KEYS[2] and KEYS[3].
 
-    `ttl_ms` is PTTL after the latest call (-2: no key, -1: the call wrote no TTL). `stays_us` is
-    the sixth integer of a refusal in microseconds, 0 without one; it is not part of the returned
-    reply.
+    `ttl_ms` is PTTL after the latest call (-2: no key, -1: the call wrote no TTL).
     """
 
     def __init__(self, client: redis.Redis, algorithm: str, key: str = "k") -> None:
@@ -63,7 +61,6 @@ class Caller:
         self.script = script_of(algorithm)
         self.key = key
         self.ttl_ms = -2
-        self.stays_us = 0
         self._clocked = _load(client, algorithm)
 
     def words(self, clock_us: int, *argv: object) -> tuple[object, ...]:
@@ -83,14 +80,7 @@ class Caller:
         words: tuple[object, ...] = (self.script.sha.decode(), 1, self.key, *argv)
         if clock_us is not None:
             words = self.words(clock_us, *argv)
-        found = self._run(words)
-        shaping = len(argv) > 5 and " " in str(argv[5]) and self.script.header["algo"] == "LEAKY"
-        self.stays_us = 0
-        if len(found) == 6 and not shaping:
-            assert str(argv[2]) == "1"
-            assert found[0] == 1
-            self.stays_us = found.pop()
-        return found
+        return self._run(words)
 
     def block(self, clock_us: int, span_us: int, unit_us: int = SECOND) -> list[int]:
         """Return the reply to a block of the key for `span_us`; 0 lifts it.

@@ -2,11 +2,11 @@
 
     refused ──> MARKED ──the same hit, sent with key tracking──> OPENING
                   ^                                                 │ refused again
-                  └── expired, or the script wrote ── OPEN <────────┘
+                  └───────── expired ──────────── OPEN <────────────┘
 
 An OPEN entry answers the identical call: the same rule and key, on the same lane. It lives for the
-time that the script returned, counted from the sending of the call that opened it. Its longest life
-is MAX_LIFE_S. An event that may change the answer earlier drops the entry:
+retry_after of the refusal, counted from the sending of the call that opened it. Its longest life is
+MAX_LIFE_S. An event that may change the answer earlier drops the entry:
 
 - an invalidation push for the key;
 - a call on the key by another rule that may write;
@@ -83,17 +83,12 @@ class Denial:
     def opened(self, found: list[int], now: float) -> None:
         """Open the entry with the refusal of its opening call.
 
-        found: the script's reply, times in microseconds. The sixth integer is the time for which
-        the refusal holds. It is missing if the script wrote or cannot bound that time; the entry is
-        then MARKED again.
+        found: the script's reply, times in microseconds.
         """
         if self.state != OPENING:
             return
-        if len(found) < 6:
-            self.state = MARKED
-            return
         self.state = OPEN
-        self._until = self.sent_at + min(found[5] / _MICROSECONDS, MAX_LIFE_S)
+        self._until = self.sent_at + min(found[3] / _MICROSECONDS, MAX_LIFE_S)
         self._replied_at = now
         self._limit = found[1]
         self._remaining = found[2]

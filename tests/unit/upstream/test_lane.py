@@ -49,8 +49,7 @@ ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 SECOND = 1_000_000
 ADMITTED = five(0, 1, 0, -1, 60)
 REFUSED = five(1, 1, 0, 42, 60)
-STAYS = b"*6\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n:41000001\r\n"  # in microseconds
-WROTE = b"*5\r\n:1\r\n:1\r\n:0\r\n:41000001\r\n:59500000\r\n"
+STAYS = five(1, 1, 0, 41_000_001, 59_500_000)  # in microseconds
 
 
 def touched(key: bytes) -> bytes:
@@ -933,9 +932,7 @@ class Redis:
             self.full[key] = False
             self.out += five(0, 1, 1, -1, 0)
         elif self.full[key] and most == 1:  # (the other rule takes one more)
-            six = b":%d\r\n" % times[0] if unit == b"1" else b""
-            head = b"*6" if six else b"*5"
-            self.out += head + five(1, 1, 0, *times)[2:] + six
+            self.out += five(1, 1, 0, *times)
         else:
             self.full[key] = True
             self.out += five(0, 1, 0, -1, times[1])
