@@ -68,7 +68,6 @@ class LaneDenials:
                 return known
         denial.state = denial_cache.OPENING
         denial.sent_at = now
-        self._cache.used(denial)
         call.opens = call.expects_ok = True
         return b""
 

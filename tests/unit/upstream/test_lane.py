@@ -459,25 +459,6 @@ def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
     assert len(bench.denial_cache or ()) == 0
 
 
-@pytest.mark.parametrize("use", ["answers", "opens"])
-def test_who_is_of_use_stays(loop: Loop, use: str) -> None:
-    bench = Bench(loop, remembers=2)
-    if use == "answers":
-        bench.open(key=b"a")
-        bench.open(key=b"b")
-        assert bench.hit(key=b"a").reply
-    else:
-        bench.ask(REFUSED, key=b"a")
-        bench.ask(REFUSED, key=b"b")
-        bench.hit(key=b"a")
-        bench.sent()
-        bench.answer(OK + STAYS)
-    bench.ask(REFUSED, key=b"c")
-    assert bench.hit(key=b"a").reply
-    assert bench.hit(key=b"b").reply == b""
-    assert bench.sent() == by_sha(HIT, b"b")
-
-
 def test_no_refusal_is_remembered_of_a_long_key(bench: Bench) -> None:
     key = b"k" * MAX_KEPT_KEY
     while len(r.bulk(key)) > MAX_KEPT_KEY:
