@@ -14,7 +14,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, RedisServer
+from tests.harness import ON_ONE_ENGINE, RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 
@@ -26,12 +26,6 @@ TEN_YEARS_US = 315_360_000 * SECOND
 def call(client: redis.Redis, request: pytest.FixtureRequest) -> Caller:
     client.delete("k")
     return Caller(client, str(request.param))
-
-
-@pytest.fixture
-def log(client: redis.Redis) -> Caller:
-    client.delete("k")
-    return Caller(client, "LOG")
 
 
 @pytest.fixture
@@ -111,17 +105,11 @@ def stamps_of(call: Caller) -> list[int]:
 # -- known cases: seconds since the first line, the call, the five integers ------------------------
 
 TEN = rule((10, 60))
-TWO_MINUTES = rule((10, 120))
 PUNISHED = rule((3, 60), penalty=600)
 PLAIN = rule((3, 60))
 GAP = rule((5, 60), gap=10)
 TWO = rule((2, 1), (5, 60))
-EQUAL = rule((3, 10), (3, 60))
-BOTH_WORDS = rule((2, 60), strict=True, penalty=100)
-SHORT_PENALTY = rule((2, 60), strict=True, penalty=10)
-GAP_PENALTY = rule((10, 60), gap=5, penalty=30)
 STRICT = rule((3, 60), strict=True)
-STRICT_GAP = rule((5, 60), gap=10, strict=True)
 STRICT_TWO = rule((2, 1), (4, 60), strict=True)
 MILLIS = rule((2, 1.5), unit_us=1000)
 
@@ -137,15 +125,6 @@ CASES: dict[str, list[Line]] = {
         (61, hit, TEN, 1, [0, 10, 0, -1, 60]),
         (61, hit, TEN, 1, [1, 10, 0, 9, 60]),
     ],
-    "costs that never fit, and peeks": [
-        (0, hit, TWO_MINUTES, 11, [1, 10, 10, -1, 0]),
-        (0, hit, TWO_MINUTES, 5, [0, 10, 5, -1, 120]),
-        (0, peek, TWO_MINUTES, 6, [1, 10, 5, 120, 120]),
-        (0, peek, TWO_MINUTES, 5, [0, 10, 5, -1, 120]),
-        (0, peek, TWO_MINUTES, 11, [1, 10, 5, -1, 120]),
-        (0, hit, TWO_MINUTES, 0, [0, 10, 5, -1, 120]),
-        (1, hit, TWO_MINUTES, 10, [1, 10, 5, 119, 119]),
-    ],
     "windows are half open": [
         (0, hit, MILLIS, 1, [0, 2, 1, -1, 1500]),
         (0.0005, hit, MILLIS, 1, [0, 2, 0, -1, 1500]),
@@ -154,64 +133,11 @@ CASES: dict[str, list[Line]] = {
         (1.5, hit, MILLIS, 2, [1, 2, 1, 1, 1]),
         (1.5, hit, MILLIS, 1, [0, 2, 0, -1, 1500]),
     ],
-    "a penalty counts from the first refusal": [
-        (0, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
-        (10, hit, PUNISHED, 1, [0, 3, 1, -1, 60]),
-        (20, hit, PUNISHED, 1, [0, 3, 0, -1, 60]),
-        *[(30 + s, hit, PUNISHED, 1, [1, 3, 0, 600 - s, 600 - s]) for s in range(0, 600, 10)],
-        (629.999999, hit, PUNISHED, 1, [1, 3, 0, 1, 1]),
-        (630, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
-    ],
-    "a penalty applies to every client": [
-        (0, hit, PUNISHED, 2, [0, 3, 1, -1, 60]),
-        (1, hit, PUNISHED, 2, [1, 3, 0, 600, 600]),
-        (2, hit, PLAIN, 1, [1, 3, 0, 599, 599]),
-        (2, hit, PLAIN, 0, [1, 3, 0, 599, 599]),
-        (2, peek, PLAIN, 1, [1, 3, 0, 599, 599]),
-        (2, peek, PLAIN, 0, [1, 3, 0, 599, 599]),
-        (2, hit, PLAIN, 4, [1, 3, 0, -1, 599]),
-        (2, peek, PLAIN, 4, [1, 3, 0, -1, 599]),
-        (3, refund, PLAIN, 1, [1, 3, 0, 598, 598]),
-        (3, refund, PLAIN, 5, [1, 3, 0, 598, 598]),
-        (3, refund, PLAIN, 5, [1, 3, 0, 598, 598]),
-        (600.999999, hit, PLAIN, 1, [1, 3, 0, 1, 1]),
-        (601, hit, PLAIN, 1, [0, 3, 2, -1, 60]),
-    ],
     "a penalty lasts until the hit would be admitted anyway": [
         (0, hit, rule((1, 60), penalty=5), 1, [0, 1, 0, -1, 60]),
         (10, hit, rule((1, 60), penalty=5), 1, [1, 1, 0, 50, 50]),
         (59.999999, hit, rule((1, 60)), 0, [1, 1, 0, 1, 1]),
         (60, hit, rule((1, 60)), 1, [0, 1, 0, -1, 60]),
-    ],
-    "a hit that does not fit after the penalty gets its own time": [
-        (0, hit, rule((3, 60)), 1, [0, 3, 2, -1, 60]),
-        (30, hit, rule((3, 60)), 2, [0, 3, 0, -1, 60]),
-        (31, hit, rule((3, 60), penalty=5), 1, [1, 3, 0, 29, 59]),
-        (40, hit, rule((3, 60)), 1, [1, 3, 0, 20, 50]),
-        (40, hit, rule((3, 60)), 3, [1, 3, 0, 50, 50]),
-        (40, peek, rule((3, 60), gap=40), 1, [1, 3, 0, 30, 50]),
-        (60, hit, rule((3, 60)), 3, [1, 3, 1, 30, 30]),
-        (60, hit, rule((3, 60)), 1, [0, 3, 0, -1, 60]),
-    ],
-    "a cost that never fits starts no penalty": [
-        (0, hit, PUNISHED, 4, [1, 3, 3, -1, 0]),
-        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
-        (1, hit, PUNISHED, 4, [1, 3, 0, -1, 59]),
-        (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
-    ],
-    "a peek starts no penalty": [
-        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
-        (1, peek, PUNISHED, 1, [1, 3, 0, 59, 59]),
-        (60, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
-    ],
-    "an expired penalty has no effect": [
-        (0, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
-        (1, hit, PUNISHED, 1, [1, 3, 0, 600, 600]),
-        (601, peek, PLAIN, 1, [0, 3, 3, -1, 0]),
-        (601, hit, PLAIN, 0, [0, 3, 3, -1, 0]),
-        (601, refund, PLAIN, 1, [0, 3, 3, -1, 0]),
-        (601, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
-        (602, hit, PUNISHED, 1, [1, 3, 0, 600, 600]),
     ],
     "a gap": [
         (0, hit, GAP, 1, [0, 5, 4, -1, 60]),
@@ -226,17 +152,6 @@ CASES: dict[str, list[Line]] = {
         (11, hit, GAP, 1, [0, 5, 3, -1, 60]),
         (12, hit, GAP, 6, [1, 5, 3, -1, 59]),
     ],
-    "a gap as long as the window": [
-        (0, hit, rule((5, 60), gap=60), 1, [0, 5, 4, -1, 60]),
-        (59.999999, hit, rule((5, 60), gap=60), 1, [1, 5, 4, 1, 1]),
-        (60, hit, rule((5, 60), gap=60), 1, [0, 5, 4, -1, 60]),
-    ],
-    "a refusal by the gap starts a penalty": [
-        (0, hit, GAP_PENALTY, 1, [0, 10, 9, -1, 60]),
-        (1, hit, GAP_PENALTY, 1, [1, 10, 0, 30, 59]),
-        (6, hit, GAP_PENALTY, 1, [1, 10, 0, 25, 54]),
-        (31, hit, GAP_PENALTY, 1, [0, 10, 8, -1, 60]),
-    ],
     "refused hits count under STRICT": [
         (0, hit, STRICT, 1, [0, 3, 2, -1, 60]),
         (10, hit, STRICT, 1, [0, 3, 1, -1, 60]),
@@ -249,18 +164,6 @@ CASES: dict[str, list[Line]] = {
         (61, peek, STRICT, 1, [1, 3, 0, 39, 49]),
         (100, hit, STRICT, 1, [0, 3, 0, -1, 60]),
     ],
-    "at max 1 under STRICT a refusal costs a full window": [
-        (0, hit, rule((1, 60), strict=True), 1, [0, 1, 0, -1, 60]),
-        (59, hit, rule((1, 60), strict=True), 1, [1, 1, 0, 60, 60]),
-        (118, hit, rule((1, 60), strict=True), 1, [1, 1, 0, 60, 60]),
-        (178, hit, rule((1, 60), strict=True), 1, [0, 1, 0, -1, 60]),
-    ],
-    "a gap counts from the newest refusal under STRICT": [
-        (0, hit, STRICT_GAP, 1, [0, 5, 4, -1, 60]),
-        (9, hit, STRICT_GAP, 1, [1, 5, 3, 10, 60]),
-        (18, hit, STRICT_GAP, 1, [1, 5, 2, 10, 60]),
-        (28, hit, STRICT_GAP, 1, [0, 5, 1, -1, 60]),
-    ],
     "STRICT with AND keeps the newest of the largest max": [
         (0, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
         (0, hit, STRICT_TWO, 1, [0, 2, 0, -1, 1]),
@@ -270,21 +173,6 @@ CASES: dict[str, list[Line]] = {
         (1.5, peek, STRICT_TWO, 1, [1, 2, 0, 59, 1]),
         (59, peek, STRICT_TWO, 1, [1, 4, 0, 2, 2]),
         (60.5, hit, STRICT_TWO, 1, [0, 2, 1, -1, 1]),
-    ],
-    "STRICT with PENALTY: hits during it are not recorded": [
-        (0, hit, BOTH_WORDS, 1, [0, 2, 1, -1, 60]),
-        (1, hit, BOTH_WORDS, 1, [0, 2, 0, -1, 60]),
-        (2, hit, BOTH_WORDS, 1, [1, 2, 0, 100, 100]),
-        (3, hit, BOTH_WORDS, 1, [1, 2, 0, 99, 99]),
-        (60, hit, BOTH_WORDS, 1, [1, 2, 0, 42, 42]),
-        (102, hit, BOTH_WORDS, 1, [0, 2, 1, -1, 60]),
-    ],
-    "STRICT with a short PENALTY: it lasts as the recorded hit makes it": [
-        (0, hit, SHORT_PENALTY, 1, [0, 2, 1, -1, 60]),
-        (1, hit, SHORT_PENALTY, 1, [0, 2, 0, -1, 60]),
-        (2, hit, SHORT_PENALTY, 1, [1, 2, 0, 59, 60]),
-        (60, hit, SHORT_PENALTY, 1, [1, 2, 0, 1, 2]),
-        (61, hit, SHORT_PENALTY, 1, [0, 2, 0, -1, 60]),
     ],
     "two limits, all or nothing": [
         (0, hit, TWO, 1, [0, 2, 1, -1, 1]),
@@ -298,25 +186,6 @@ CASES: dict[str, list[Line]] = {
         (3, hit, TWO, 3, [1, 5, 0, -1, 59]),
         (3, refund, TWO, 1, [0, 5, 1, -1, 58]),
         (3, refund, TWO, 2, [0, 2, 2, -1, 0]),
-    ],
-    "of limits with equal remainders the first is reported": [
-        (0, hit, EQUAL, 1, [0, 3, 2, -1, 10]),
-        (0, hit, EQUAL, 2, [0, 3, 0, -1, 10]),
-        (1, hit, EQUAL, 1, [1, 3, 0, 59, 9]),
-        (10, hit, EQUAL, 1, [1, 3, 0, 50, 50]),
-    ],
-    "a penalty with AND reports the first limit": [
-        (0, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
-        (1, hit, replace(TWO, penalty_us=90 * SECOND), 2, [0, 2, 0, -1, 1]),
-        (2, hit, replace(TWO, penalty_us=90 * SECOND), 2, [1, 2, 0, 90, 90]),
-        (3, hit, TWO, 1, [1, 2, 0, 89, 89]),
-        (3, hit, TWO, 3, [1, 2, 0, -1, 89]),
-    ],
-    "nine limits": [
-        (0, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [0, 1, 0, -1, 18]),
-        (17, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [1, 1, 0, 1, 1]),
-        (18, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 1, [0, 1, 0, -1, 18]),
-        (18, hit, rule(*[(9 - i, 10 + i) for i in range(9)]), 2, [1, 1, 0, -1, 18]),
     ],
     "refunds": [
         (0, refund, TEN, 1, [0, 10, 10, -1, 0]),
@@ -337,24 +206,6 @@ CASES: dict[str, list[Line]] = {
         (219, hit, TEN, 9, [1, 10, 8, 1, 1]),
         (220, hit, TEN, 9, [0, 10, 1, -1, 60]),
     ],
-    "a refund of the stamp that was ahead of the clock": [
-        (65, hit, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 10]),
-        (100, hit, rule((5, 10), (5, 60)), 1, [0, 5, 3, -1, 60]),
-        (70, peek, rule((5, 10), (5, 60)), 1, [0, 5, 3, -1, 90]),
-        (70, refund, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 5]),  # the clock counts again
-        (70, peek, rule((5, 10), (5, 60)), 1, [0, 5, 4, -1, 5]),
-    ],
-    "a gap and a clock that steps back": [
-        (100, hit, GAP, 1, [0, 5, 4, -1, 60]),
-        (70, hit, GAP, 1, [1, 5, 4, 40, 90]),
-        (110, hit, GAP, 1, [0, 5, 3, -1, 60]),
-    ],
-    "a penalty and a clock that steps back": [
-        (100, hit, PUNISHED, 3, [0, 3, 0, -1, 60]),
-        (70, hit, PUNISHED, 1, [1, 3, 0, 630, 630]),  # from the effective now: 100 + 600
-        (60, hit, PUNISHED, 1, [1, 3, 0, 640, 640]),
-        (700, hit, PUNISHED, 1, [0, 3, 2, -1, 60]),
-    ],
     "a smaller max counts the hits still held": [
         *[(s, hit, TEN, 1, [0, 10, 9 - s, -1, 60]) for s in range(10)],
         (10, hit, rule((3, 60)), 1, [1, 3, 0, 57, 59]),
@@ -362,10 +213,6 @@ CASES: dict[str, list[Line]] = {
         (10, hit, rule((3, 60)), 0, [0, 3, 0, -1, 59]),
         (10, refund, rule((3, 60)), 1, [1, 3, 0, 56, 58]),
         (10, refund, rule((3, 60)), 7, [0, 3, 1, -1, 51]),
-    ],
-    "a shorter window counts the hits still held": [
-        *[(s, hit, TEN, 1, [0, 10, 9 - s, -1, 60]) for s in range(10)],
-        (10, hit, rule((10, 5)), 1, [0, 10, 5, -1, 5]),
     ],
 }
 
@@ -386,65 +233,7 @@ def test_arguments_left_out_have_defaults(call: Caller) -> None:
     assert call(None, 2, 60 * SECOND, SECOND, 1, "hit") == [0, 2, 0, -1, 60]
 
 
-def test_times_in_microseconds(call: Caller) -> None:
-    fine = rule((1, 0.001), gap=0.001, unit_us=1)
-    assert hit(call, at(0), fine) == [0, 1, 0, -1, 1000]
-    assert hit(call, at(0) + 1, fine) == [1, 1, 0, 999, 999]
-
-
 # -- writes and their TTL --------------------------------------------------------------------------
-
-
-def free(call: Caller, ask: Callable[[], list[int]]) -> list[int]:
-    """Return the reply to a call that must not change the key and the count of changes."""
-    before = call.client.dump(call.key)
-    changes = call.client.info("persistence")["rdb_changes_since_last_save"]
-    reply = ask()
-    assert call.client.info("persistence")["rdb_changes_since_last_save"] == changes
-    assert call.client.dump(call.key) == before
-    return reply
-
-
-FREE: list[tuple[str, Callable[[Caller, int, Rule, int], list[int]], Rule, int]] = [
-    ("a refused hit", hit, PLAIN, 1),
-    ("refused by a gap", hit, rule((10, 60), gap=30), 1),
-    ("refused by AND", hit, rule((10, 10), (3, 60)), 1),
-    ("never fits", hit, rule((3, 60), strict=True, penalty=5), 4),
-    ("never fits one of two", hit, rule((20, 10), (3, 60), strict=True, penalty=5), 4),
-    ("cost 0", hit, rule((3, 60), gap=30, strict=True, penalty=5), 0),
-    ("a look refused", peek, PLAIN, 1),
-    ("a look admitted", peek, TEN, 1),
-]
-FREE_IDS = [row[0] for row in FREE]
-
-
-@pytest.mark.parametrize(("name", "ask", "asked", "amount"), FREE, ids=FREE_IDS)
-def test_calls_that_take_nothing_write_nothing(
-    call: Caller,
-    name: str,
-    ask: Callable[[Caller, int, Rule, int], list[int]],
-    asked: Rule,
-    amount: int,
-) -> None:
-    fill(call, PLAIN, [0, 1, 2])
-    free(call, lambda: ask(call, at(20), asked, amount))
-    # With expired hits, and with a penalty that runs or is over.
-    hit(call, at(21), PUNISHED)
-    free(call, lambda: ask(call, at(22), asked, amount))
-    free(call, lambda: ask(call, at(61), replace(asked, strict=True, penalty_us=SECOND), amount))
-    if amount == 0 or asked.limits[0][0] < amount or ask is peek:
-        free(call, lambda: ask(call, at(900), asked, amount))
-
-
-@pytest.mark.parametrize(
-    ("ask", "amount"), [(hit, 0), (hit, 11), (peek, 1), (refund, 1)], ids=["0", "11", "peek", "n"]
-)
-def test_missing_key_stays_missing(
-    call: Caller, ask: Callable[[Caller, int, Rule, int], list[int]], amount: int
-) -> None:
-    strict = rule((10, 60), gap=5, strict=True, penalty=5)
-    assert free(call, lambda: ask(call, at(0), strict, amount))[1:3] == [10, 10]
-    assert call.client.exists("k") == 0
 
 
 def test_peek_runs_as_a_read_only_script(call: Caller, module_server: RedisServer) -> None:
@@ -503,73 +292,7 @@ def test_key_expires(
     assert ttls_written(call, lambda: ask(call, at(second), asked, 1)) == [expected_ms]
 
 
-def test_penalty_alone_keeps_the_key(call: Caller) -> None:
-    fill(call, PLAIN, [0, 0, 0])
-    hit(call, at(1), PUNISHED)
-    started_s = time.monotonic()
-    refund(call, at(2), PLAIN, 3)
-    assert state(call) == ([], at(601))
-    assert ttl_is(call, 599_001, started_s)
-    assert hit(call, at(601), PLAIN) == [0, 3, 2, -1, 60]
-    assert stamps_of(call) == [at(601)]  # the next write removed the penalty
-
-
-# -- a state further ahead than the rule can produce -----------------------------------------------
-
-
-def far(call: Caller, count: int = 4) -> None:
-    fill(call, TEN, [100_000] * count)
-
-
-def test_repair_keeps_the_newest_max_stamps(call: Caller) -> None:
-    far(call, 10)
-    assert hit(call, at(0), rule((1, 10), (3, 60))) == [1, 1, 0, 60, 10]
-    assert stamps_of(call) == [at(0)] * 3
-
-
-def test_repair_restarts_the_gap(call: Caller) -> None:
-    far(call)
-    assert hit(call, at(0), replace(GAP, limits=TEN.limits)) == [1, 10, 6, 10, 60]
-    assert stamps_of(call) == [at(0)] * 4
-
-
-def test_hit_that_never_fits_repairs_a_future_state(call: Caller) -> None:
-    far(call)
-    started_s = time.monotonic()
-    assert hit(call, at(0), TEN, 11) == [1, 10, 6, -1, 60]
-    assert ttl_is(call, 60_001, started_s)
-    assert stamps_of(call) == [at(0)] * 4
-
-
-def test_refund_applies_to_the_repaired_state(call: Caller) -> None:
-    far(call, 10)
-    assert refund(call, at(0), rule((5, 60)), 2) == [0, 5, 2, -1, 60]
-    assert peek(call, at(0), rule((5, 60))) == [0, 5, 2, -1, 60]
-
-
 # -- the state ----------------------------------------------------------------------------------
-
-
-def test_log_holds_stamps_of_sixteen_digits(log: Caller) -> None:
-    hit(log, at(0), TEN, 3)
-    hit(log, at(0.000001), TEN, 7)
-    elements = [b"%d" % START_US] * 3 + [b"%d" % (START_US + 1)] * 7
-    assert log.client.lrange("k", 0, -1) == elements
-    hit(log, at(1), rule((10, 60), penalty=600))
-    assert log.client.lrange("k", 0, -1) == [b"-%d" % at(601), *elements]
-
-
-def test_zlog_holds_a_member_for_each_hit(zlog: Caller) -> None:
-    hit(zlog, at(0), TEN)
-    hit(zlog, at(0), TEN)
-    hit(zlog, at(1), TEN, 2)
-    held = zlog.client.zrange("k", 0, -1, withscores=True)
-    assert [score for _, score in held] == [at(0), at(0), at(1), at(1)]
-    assert len({member for member, _ in held}) == 4
-    assert stamps_of(zlog) == [at(0), at(0), at(1), at(1)]
-    hit(zlog, at(2), rule((4, 60), penalty=600))
-    penalty = (b"-%d" % at(602), -float(at(602)))
-    assert zlog.client.zrange("k", 0, -1, withscores=True) == [penalty, *held]
 
 
 def crafted(zlog: Caller, sequences: Sequence[int]) -> None:
@@ -629,7 +352,6 @@ def test_expired_hits_are_removed_from_the_key(call: Caller) -> None:
     assert len(stamps_of(call)) == 10
 
 
-@ON_EVERY_ENGINE
 def test_memory_of_a_thousand_hits(call: Caller) -> None:
     thousand, strict = rule((1000, 60)), rule((1000, 60), strict=True)
     is_log = call.script.header["algo"] == "LOG"
@@ -646,6 +368,7 @@ def test_memory_of_a_thousand_hits(call: Caller) -> None:
 BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 
+@ON_ONE_ENGINE
 def test_largest_max_and_cost(call: Caller) -> None:
     limit, cost = BOUNDS[call.script.header["algo"]]
     wide = rule((limit, 60))
@@ -738,12 +461,10 @@ def test_foreign_values_are_refused_and_unchanged(
     call = Caller(client, algorithm)
     make(client)
     before = client.dump("k")
-    asks = [(hit, 1), (hit, 0), (hit, 4), (hit, 10), (peek, 1), (refund, 1), (refund, 100)]
     for asked in (PLAIN, EVERY):
-        for clock in (at(0), at(-100_000), at(100_000)):
-            for ask, amount in asks:
-                with pytest.raises(redis.ResponseError, match=f" {error}$"):
-                    ask(call, clock, asked, amount)
+        for ask in (hit, peek, refund):
+            with pytest.raises(redis.ResponseError, match=f" {error}$"):
+                ask(call, at(0), asked, 1)
     for span_us in (0, SECOND):
         with pytest.raises(redis.ResponseError) as caught:
             call.client.evalsha(*call.block_words(at(0), span_us))
@@ -760,22 +481,16 @@ def test_foreign_values_are_refused_and_unchanged(
     "limits",
     [
         ((3, 1.0),),
-        ((50, 1.0),),
         ((5, 0.3), (9, 1.0), (30, 7.0)),
         ((40, 7.0), (2, 0.05), (7, 1.0)),
     ],
-    ids=["3", "50", "three limits", "a burst's limit last"],
+    ids=["3", "three limits", "a burst's limit last"],
 )
-@pytest.mark.parametrize("word", ["", "gap", "strict", "penalty"])
+@pytest.mark.parametrize("word", ["", "strict"])
 def test_no_window_ever_holds_more_than_max(
     call: Caller, limits: tuple[tuple[int, float], ...], word: str
 ) -> None:
-    asked = rule(
-        *limits,
-        gap=0.02 if word == "gap" else 0,
-        strict=word == "strict",
-        penalty=0.1 if word == "penalty" else 0,
-    )
+    asked = rule(*limits, strict=word == "strict")
     randoms = random.Random(f"{limits} {word}")
     steps_us = [0] * 6 + [1] * 3 + [500_000, -20_000] * 2 + [8 * SECOND]
     hits = []
@@ -788,7 +503,6 @@ def test_no_window_ever_holds_more_than_max(
     for (clock, _, cost), reply in zip(hits, many(call, hits), strict=True):
         now = max(clock, newest)
         if reply[0] == 0:
-            assert not admitted or now - admitted[-1] >= asked.gap_us
             admitted += [now] * cost
         if reply[0] == 0 or (asked.strict and reply[3] > 0):
             newest = now
@@ -796,13 +510,6 @@ def test_no_window_ever_holds_more_than_max(
         assert len(admitted) > limit
         for first, beyond in zip(admitted, admitted[limit:], strict=False):
             assert beyond - first >= window_us
-
-
-@pytest.mark.parametrize("beside_us", range(8))  # so that both ways of a usual hit are taken
-def test_a_smaller_max_counts_only_hits_in_the_window(call: Caller, beside_us: int) -> None:
-    fill(call, TEN, range(10))
-    assert hit(call, at(67.5) + beside_us, PLAIN) == [0, 3, 0, -1, 60]
-    assert hit(call, at(67.6) + beside_us, PLAIN) == [1, 3, 0, 1, 60]
 
 
 # -- the model ----------------------------------------------------------------------------------
@@ -935,14 +642,14 @@ ASKS = st.builds(
     Ask,
     step=STEPS,
     mode=st.sampled_from(["hit"] * 7 + ["peek"] * 2 + ["refund", "del", "block", "block"]),
-    amount=st.sampled_from([1, 1, 1, 1, 1, 2, 2, 3, 4, 7, 0]),
-    words=st.sampled_from(["", "", "", "gap", "gap", "strict", "penalty", "gap strict penalty"]),
+    amount=st.sampled_from([1] * 9 + [2, 2, 3, 4, 7, 0]),
+    words=st.sampled_from([""] * 6 + ["gap", "strict", "penalty", "gap strict penalty"]),
     other=st.sampled_from([0] * 12 + [1, 2, 3, 4]),
     sweep=st.booleans(),
 )
 LIMIT = st.tuples(st.integers(1, 6), st.sampled_from(WINDOWS_US))
 LIMITS = st.one_of(
-    [st.lists(LIMIT, min_size=size, max_size=size).map(tuple) for size in (1, 1, 2, 3, 9)]
+    [st.lists(LIMIT, min_size=size, max_size=size).map(tuple) for size in (1, 1, 1, 2, 9)]
 )
 
 
@@ -962,13 +669,13 @@ def variant(asked: Rule, other: int) -> Rule:
 @ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     limits=LIMITS,
-    unit_us=st.sampled_from([1000, SECOND]),
+    unit_us=st.sampled_from([1, 1000, SECOND]),
     gap_us=st.sampled_from([1000, 250_000, SECOND, 7 * SECOND]),
     penalty_us=st.sampled_from([1000, 400_000, 2 * SECOND, 60 * SECOND]),
     asks=st.one_of(
