@@ -8,6 +8,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 SINCE: Final = b"0.1.0"
 GROUP: Final = b"module"  # of all commands that are not Redis' own
+_VARIES: Final = (b"nondeterministic_output",)
 
 
 class Argument(NamedTuple):
@@ -31,10 +32,10 @@ class Entry(NamedTuple):
     arity: int
     flags: list[bytes]
     categories: list[bytes]
-    tips: list[bytes]
-    keys: list[bytes]
     summary: bytes
-    complexity: bytes
+    complexity: bytes = b"O(1)"
+    tips: tuple[bytes, ...] = _VARIES
+    keys: tuple[bytes, ...] = ()
     arguments: tuple[Argument, ...] = ()
     many: bool = False
 
@@ -78,10 +79,9 @@ _AND: Final = Argument(
     b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
 )
 _HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
-_CHANGES: Final = [b"RW", b"access", b"update"]
+_CHANGES: Final = (b"RW", b"access", b"update")
 _WRITE: Final = [b"@write", b"@fast", b"@scripting"]
 _REPORT: Final = [b"@fast", b"@scripting"]
-_VARIES: Final = [b"nondeterministic_output"]
 
 # All RL commands. Flags: noscript because redis.call has none of them, blocking because of WAIT.
 ENTRIES: Final = (
@@ -90,7 +90,6 @@ ENTRIES: Final = (
         arity=-4,
         flags=[b"write", b"denyoom", b"noscript", b"blocking", b"fast"],
         categories=[b"@write", b"@fast", b"@blocking", b"@scripting"],
-        tips=_VARIES,
         keys=_CHANGES,
         summary=b"Counts a hit on a rate limiter and returns whether it is admitted.",
         complexity=_HITS,
@@ -107,8 +106,7 @@ ENTRIES: Final = (
         arity=-4,
         flags=[b"readonly", b"noscript", b"fast"],
         categories=[b"@read", b"@fast", b"@scripting"],
-        tips=_VARIES,
-        keys=[b"RO", b"access"],
+        keys=(b"RO", b"access"),
         summary=b"Returns what RL.HIT would return, and writes nothing.",
         complexity=_HITS,
         arguments=(*_COMMON, _AND),
@@ -118,7 +116,6 @@ ENTRIES: Final = (
         arity=-5,
         flags=[b"write", b"noscript", b"fast"],
         categories=_WRITE,
-        tips=_VARIES,
         keys=_CHANGES,
         summary=b"Gives back the newest hits of a rate limiter.",
         complexity=b"O(N) in the hits given back",
@@ -132,8 +129,8 @@ ENTRIES: Final = (
         arity=-2,
         flags=[b"write", b"noscript"],
         categories=[b"@keyspace", b"@write", b"@slow"],
-        tips=[b"request_policy:multi_shard", b"response_policy:agg_sum"],
-        keys=[b"RM", b"delete"],
+        tips=(b"request_policy:multi_shard", b"response_policy:agg_sum"),
+        keys=(b"RM", b"delete"),
         summary=b"Forgets rate limiters.",
         complexity=b"O(N) in the number of keys and of the hits that they hold",
         arguments=(Argument(b"key", b"key", flags=(b"multiple",)),),
@@ -144,10 +141,8 @@ ENTRIES: Final = (
         arity=-3,
         flags=[b"write", b"denyoom", b"noscript", b"fast"],
         categories=_WRITE,
-        tips=_VARIES,
         keys=_CHANGES,
         summary=b"Refuses every hit on a rate limiter for a time.",
-        complexity=b"O(1)",
         arguments=(_KEY, Argument(b"block", _TIME), _word(b"MS"), _STATE),
     ),
     Entry(
@@ -155,28 +150,21 @@ ENTRIES: Final = (
         arity=1,
         flags=[b"noscript", b"fast"],
         categories=_REPORT,
-        tips=[],
-        keys=[],
+        tips=(),
         summary=b"Returns helpful text about the commands of the family.",
-        complexity=b"O(1)",
     ),
     Entry(
         name=b"rl.stats",
         arity=1,
         flags=[b"noscript", b"fast"],
         categories=_REPORT,
-        tips=_VARIES,
-        keys=[],
         summary=b"Returns what the proxy has counted since it began.",
-        complexity=b"O(1)",
     ),
     Entry(
         name=b"rl.top",
         arity=-2,
         flags=[b"noscript"],
         categories=[b"@slow", b"@scripting"],
-        tips=_VARIES,
-        keys=[],
         summary=b"Returns the keys with most hits, or refusals, of the last minute.",
         complexity=b"O(N) in the number of keys that are returned",
         arguments=(Argument(b"keys", _INTEGER), _word(b"REFUSED")),
@@ -186,8 +174,6 @@ ENTRIES: Final = (
         arity=1,
         flags=[b"noscript"],
         categories=[b"@slow", b"@scripting"],
-        tips=_VARIES,
-        keys=[],
         summary=b"Returns the policies, their hits and how many of these were refused.",
         complexity=b"O(N) in the number of policies",
     ),
@@ -197,11 +183,9 @@ ENTRIES: Final = (
             arity=-5,
             flags=[b"write", b"denyoom", b"noscript", b"fast"],
             categories=_WRITE,
-            tips=_VARIES,
             keys=_CHANGES,
             summary=b"Takes from a GCRA rate limiter, with the arguments and the reply of"
             b" redis-cell.",
-            complexity=b"O(1)",
             arguments=(
                 *(_KEY, Argument(b"max_burst", _INTEGER), Argument(b"count", _INTEGER)),
                 Argument(b"period", _INTEGER),

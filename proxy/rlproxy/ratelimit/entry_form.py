@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rlproxy.ratelimit.command_entries import GROUP, SINCE, Argument, Entry
 from rlproxy.resp import encoding
 
@@ -44,7 +46,7 @@ class Form:
             pairs.append((b"arguments", self._arguments(entry.arguments)))
         return encoding.bulk(entry.name) + self._map(pairs)
 
-    def _words(self, words: list[bytes]) -> bytes:
+    def _words(self, words: Iterable[bytes]) -> bytes:
         return self._set([b"+%b\r\n" % word for word in words])
 
     def _key_spec(self, entry: Entry) -> bytes:
@@ -74,7 +76,7 @@ class Form:
         if argument.token:
             pairs.append((b"token", encoding.bulk(argument.token)))
         if argument.flags:
-            pairs.append((b"flags", self._words([*argument.flags])))
+            pairs.append((b"flags", self._words(argument.flags)))
         if argument.below:
             pairs.append((b"arguments", self._arguments(argument.below)))
         return self._map(pairs)
