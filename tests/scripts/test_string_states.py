@@ -587,6 +587,48 @@ def test_out_of_memory_is_an_error_and_takes_nothing(limiter: Limiter) -> None:
 # -- clocks and changed rules -------------------------------------------------------------------
 
 
+def test_refusal_repairs_a_state_too_far_ahead(limiter: Limiter) -> None:
+    rule, client = three_a_minute(limiter.algorithm), limiter.client
+    limiter.hit(at(100_000), rule, 3)
+    before = client.dump("k")
+    full = {"FIXED": [1, 3, 0, 60, 60], "COUNTER": [1, 3, 0, 80, 120]}
+    expected = full.get(limiter.algorithm, [1, 3, 0, 20, 60])
+    assert limiter.peek(at(0), rule) == expected
+    assert limiter.hit(at(0), rule, 0) == [0, *expected[1:3], -1, expected[4]]
+    assert client.dump("k") == before
+    assert limiter.hit(at(0), rule) == expected
+    assert client.dump("k") != before
+    assert limiter.caller.ttl_ms <= expected[4] * 1000 + 1
+    assert limiter.peek(at(0), rule) == expected
+    assert limiter.peek(at(expected[3]), rule)[0] == 0
+
+
+@pytest.mark.parametrize("algorithm", ["TOKEN", "LEAKY"])
+def test_penalty_is_not_shortened_by_the_nanoseconds_of_a_state_ahead(
+    client: redis.Redis, algorithm: str
+) -> None:
+    limiter, rule = Limiter(client, algorithm), bucket(3, SECOND)
+    limiter.hit(at(0), rule, 3)
+    limiter.hit(START_US + 333_334, rule)
+    assert limiter.value()[3:] == f"{START_US + 333_333}333"
+    # Back to a clock before the state's time, 333,333.333 µs: the penalty runs from there on.
+    assert limiter.hit(at(0.2), rule, penalty_us=SECOND, unit=1)[3] == 1_333_334 - 200_000
+    assert limiter.value().endswith(f"!{START_US + 1_333_334}")
+
+
+def test_cost_zero_waits_for_the_penalty_only(limiter: Limiter) -> None:
+    make = window if limiter.algorithm in WINDOWS else bucket
+    limiter.hit(at(0), make(10, 60 * SECOND), 10)
+    limiter.hit(at(0), make(10, 60 * SECOND), penalty_us=30 * SECOND)
+    end = int(limiter.value().partition("!")[2])
+    # Ten hits are more than three: the limiter alone would refuse for longer than the penalty.
+    smaller = make(3, 600 * SECOND)
+    assert limiter.hit(at(1), smaller, 3, unit=1)[3] > end - at(1)
+    for mode in ("hit", "peek"):
+        reply = limiter.ask(at(1), smaller, Ask(0, mode, unit=1))
+        assert reply[:4] == [1, 3, 0, end - at(1)]
+
+
 def test_extreme_change_of_rule_refuses_without_an_error(limiter: Limiter) -> None:
     """A key filled to a billion under one rule is hit under a rule of one hit in ten years."""
     large = {"COUNTER": window(10**9, 9_000_000), "FIXED": window(10**9, 60 * SECOND)}

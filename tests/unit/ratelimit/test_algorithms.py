@@ -36,11 +36,6 @@ def limiter(algo: str = "LOG", most: int = 10, window_us: int = 60 * SECOND) -> 
     return Limiter(ALGORITHMS[algo.encode()], most, window_us, MICROSECONDS)
 
 
-def joined_argv(made: Limiter, shape: bool = False) -> str:
-    """ARGV as one text, joined by bars."""
-    return b"|".join(made.argv(shape)).decode()
-
-
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -89,34 +84,6 @@ def test_row_fits_its_script(row: Algorithm) -> None:
 
 # -- rates -----------------------------------------------------------------------------------------
 
-EMISSIONS = [
-    # Max, window in microseconds, nanoseconds from one hit to the next.
-    (1, SECOND, BILLION),
-    (3, SECOND, 333_333_333),
-    (6, SECOND, 166_666_666),
-    (7, 60 * SECOND, 8_571_428_571),
-    (10, 60 * SECOND, 6_000_000_000),
-    (1, YEARS_US, 315_360_000 * BILLION),
-    (3, YEARS_US, 105_120_000 * BILLION),
-    (1, 1000, 1_000_000),
-    (999_999, 1000, 1),
-    (1_000_000, 1000, 1),
-    (500_001, 1000, 1),
-    (500_000, 1000, 2),
-    (1_000_001, 1000, 1),  # less than a nanosecond
-    (BILLION, 1000, 1),
-    (BILLION, SECOND, 1),
-    (BILLION, 60 * SECOND, 60),
-    (9_223_372_036_854_775_807, SECOND, 1),  # CL.THROTTLE's largest
-    (9_223_372_036_854_775_807, 9_223_372_036_854_775_807 * SECOND, BILLION),
-]
-
-
-@pytest.mark.parametrize(("most", "window_us", "nanoseconds"), EMISSIONS)
-def test_emission_interval_of_a_rate(most: int, window_us: int, nanoseconds: int) -> None:
-    for algo in ALGORITHMS:
-        assert limiter(algo.decode(), most, window_us).emission_ns() == nanoseconds
-
 
 @given(st.integers(1, MAX_HITS), st.integers(1000, YEARS_US))
 def test_emission_is_rounded_down(most: int, window_us: int) -> None:
@@ -125,86 +92,6 @@ def test_emission_is_rounded_down(most: int, window_us: int) -> None:
         assert interval * most <= window_us * 1000 < (interval + 1) * most
     else:
         assert interval == 1
-
-
-def test_burst_does_not_change_the_rate() -> None:
-    made = limiter("GCRA", 3, SECOND)
-    made.burst = 1000
-    assert made.emission_ns() == 333_333_333
-    assert made.limit() == 1000
-
-
-EXACT = [
-    # Algo, max, window in microseconds, burst, cost, mode, exact or not.
-    *[
-        row
-        for algo in ("TOKEN", "LEAKY", "GCRA")
-        for row in (
-            (algo, 10, 60 * SECOND, 0, 1, HIT, True),
-            (algo, 1, YEARS_US, 0, 1, HIT, True),
-            (algo, 1, YEARS_US, 1, 1, HIT, True),
-            (algo, 1, YEARS_US, 2, 1, HIT, False),
-            (algo, 1, YEARS_US, 0, 2, HIT, False),
-            (algo, 1, YEARS_US, 0, 2, PEEK, False),
-            (algo, 1, YEARS_US, 0, 0, HIT, True),
-            (algo, 1, YEARS_US, 2, 1, PEEK, False),
-            (algo, 1, YEARS_US, 2, 1, REFUND, False),
-            # The amount of a refund is not a cost.
-            (algo, 1, YEARS_US, 0, 2, REFUND, True),
-            (algo, 1, YEARS_US, 0, BILLION, REFUND, True),
-            # BURST may be less than max
-            (algo, BILLION, 315_361 * SECOND, 0, 1, HIT, True),
-            (algo, 2, YEARS_US, 1, 2, HIT, True),
-            (algo, 2, YEARS_US, 1, 3, HIT, False),
-            (algo, 3, 3 * SECOND, 315_360_000, 1, HIT, True),
-            (algo, 3, 3 * SECOND, 315_360_001, 1, HIT, False),
-            (algo, 3, 3 * SECOND, 0, 315_360_000, HIT, True),
-            (algo, 3, 3 * SECOND, 0, 315_360_001, HIT, False),
-        )
-    ],
-    ("COUNTER", 1 << 23, (1 << 30) - 1, 0, 1, HIT, True),
-    ("COUNTER", 1 << 23, 1 << 30, 0, 1, HIT, False),
-    ("COUNTER", 1 << 23, 1 << 30, 0, 1, PEEK, False),
-    ("COUNTER", 1 << 23, 1 << 30, 0, 1, REFUND, False),
-    ("COUNTER", (1 << 23) - 1, 1 << 30, 0, BILLION, HIT, True),
-    ("COUNTER", 28, YEARS_US, 0, 1, HIT, True),
-    ("COUNTER", 29, YEARS_US, 0, 1, HIT, False),
-    ("COUNTER", BILLION, 9_007_199, 0, 1, HIT, True),
-    ("COUNTER", BILLION, 9_007_200, 0, 1, HIT, False),
-    # Algorithms that never multiply.
-    ("LOG", 1_000_000, YEARS_US, 0, 100_000, HIT, True),
-    ("ZLOG", 100_000, YEARS_US, 0, 10_000, HIT, True),
-    ("FIXED", BILLION, YEARS_US, 0, BILLION, HIT, True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("algo", "most", "window_us", "burst", "cost", "mode", "exact"), EXACT)
-def test_exact_arithmetic_bounds(
-    algo: str, most: int, window_us: int, burst: int, cost: int, mode: bytes, exact: bool
-) -> None:
-    made = limiter(algo, most, window_us)
-    made.burst, made.cost, made.mode = burst, cost, mode
-    assert made.exact() is exact
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_limit_of_each_algorithm(algo: bytes) -> None:
-    made = limiter(algo.decode())
-    assert made.limit() == 10
-    made.limits = [(3, SECOND)]
-    assert made.limit() == 10
-    made.burst = 25
-    assert made.limit() == (25 if algo in BUCKETS else 10)
-
-
-@pytest.mark.parametrize(
-    ("mode", "cost", "takes"),
-    [(HIT, 1, True), (HIT, 0, False), (HIT, 99, True), (PEEK, 1, False), (REFUND, 1, False)],
-)
-def test_takes_depends_on_mode_and_cost(mode: bytes, cost: int, takes: bool) -> None:
-    made = limiter()
-    made.mode, made.cost = mode, cost
-    assert made.takes() is takes
 
 
 # -- ARGV ------------------------------------------------------------------------------------------
@@ -306,35 +193,6 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     assert by_header(made, shape) == expected
 
 
-def test_plain_hit_is_two_words() -> None:
-    for algo in ALGORITHMS:
-        made = limiter(algo.decode())
-        assert len(made.argv()) == 2
-        made.wait_us = SECOND  # an argument of the proxy, not of the script
-        assert len(made.argv()) == 2
-
-
-def test_arguments_in_the_middle_are_not_omitted() -> None:
-    made = limiter()
-    made.strict = True
-    assert joined_argv(made) == "10|60000000|1000000|1|hit|0 1"
-    made.strict, made.penalty_us = False, 5000
-    assert joined_argv(made) == "10|60000000|1000000|1|5000"
-    made = limiter("GCRA")
-    made.cost = 2
-    assert joined_argv(made) == "10|6000000|1000000|0|2"
-    made.cost, made.mode = 1, PEEK
-    assert joined_argv(made) == "10|6000000|1000000|0|1|peek"
-
-
-def test_only_hits_have_a_penalty() -> None:
-    for algo in ALGORITHMS:
-        for mode in (PEEK, REFUND):
-            made = limiter(algo.decode())
-            made.mode, made.penalty_us = mode, 5000
-            assert made.argv()[-1] == mode
-
-
 # -- the variants ----------------------------------------------------------------------------------
 
 
@@ -367,14 +225,3 @@ def test_variants_of_a_limiter(algo: str) -> None:
     assert fields(made) == before
     for made.mode in (PEEK, REFUND):
         assert made.attempt().mode == made.copy(1).mode == made.mode
-
-
-def test_only_variants_are_answered_in_microseconds() -> None:
-    made = limiter("LEAKY")
-    made.wait_us = 5 * SECOND
-    assert joined_argv(made) == "10|6000000"
-    assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
-    made.penalty_us = 9 * SECOND
-    assert joined_argv(made.attempt(), True) == "10|6000000|1|0|1|0 5000000"
-    assert joined_argv(made.copy(1), True) == "10|6000000|1|0|1|9000000 5000000"
-    assert joined_argv(made.peek()) == "10|6000000|1|0|1|peek"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit import scripts
@@ -271,90 +269,6 @@ PEEKS = [
 @pytest.mark.parametrize(("text", "words"), PEEKS)
 def test_valid_peeks(text: str, words: str) -> None:
     assert joined_argv(parse(text, "RL.PEEK")) == words
-
-
-AMOUNTS = st.integers(1, 10_000)
-TIMES_US = st.integers(1000, 10**10)  # times AMOUNTS: no rate out of range
-
-
-def written(time_us: int, milliseconds: bool) -> str:
-    """A time in the command's unit."""
-    if milliseconds:
-        return str(time_us // 1000)
-    return f"{time_us // 10**6}.{time_us % 10**6:06d}".rstrip("0").rstrip(".")
-
-
-@settings(max_examples=250, deadline=None)
-@given(data=st.data())
-def test_random_valid_commands_have_their_meaning(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(OWN)))
-    algo = data.draw(st.sampled_from(EVERY.split()))
-    ms = data.draw(st.booleans())
-    step = 1000 if ms else 1
-    times = TIMES_US.map(lambda time_us: time_us // step * step)
-    most, window = data.draw(AMOUNTS), data.draw(times)
-    chosen = data.draw(
-        st.permutations(
-            [option.split()[0] for option, has in SUPPORT.items() if algo in has.split()]
-        )
-    )
-    chosen = [word for word in chosen[: data.draw(st.integers(0, 8))] if word in OWN[name].split()]
-    cost, burst, gap, penalty, wait = 1, 0, 0, 0, 0
-    limits: list[tuple[int, int]] = []
-    options, further = [], list[str]()
-    for word in chosen:
-        if word == "COST":
-            cost = data.draw(AMOUNTS)
-            options.append(f"COST {cost}")
-        elif word == "BURST":
-            burst = data.draw(AMOUNTS)
-            options.append(f"BURST {burst}")
-        elif word == "GAP":
-            gap = min(data.draw(times), window)
-            options.append(f"GAP {written(gap, ms)}")
-        elif word == "PENALTY":
-            penalty = data.draw(times)
-            options.append(f"PENALTY {written(penalty, ms)}")
-        elif word == "WAIT":
-            wait = min(data.draw(times), 3_600_000_000)
-            options.append(f"WAIT {written(wait, ms)}")
-        elif word == "AND":
-            limits = data.draw(st.lists(st.tuples(AMOUNTS, times), min_size=1, max_size=8))
-            further = [f"AND {more} {written(span, ms)}" for more, span in limits]
-        elif word == "STRICT":
-            options.append(word)
-    options += [f"ALGO {algo}", *(["MS"] if ms else []), *["AND"] * len(limits)]
-    order = iter(further)
-    options = data.draw(st.permutations(options))
-    options = [next(order) if option == "AND" else option for option in options]
-    numbers = [str(most), written(window, ms)]
-    if name == "RL.REFUND":
-        cost = data.draw(AMOUNTS)
-        numbers.append(str(cost))
-    letters = data.draw(st.sampled_from([str.lower, str.upper]))
-    rule = parse(letters(" ".join([*numbers, *options])), name)
-    argv(rule)
-    limiter = rule.limiter
-    assert limiter is not None
-    modes = {"RL.HIT": b"hit", "RL.PEEK": b"peek", "RL.REFUND": b"refund"}
-    assert limiter.algorithm.name == algo.encode()
-    assert (limiter.mode, limiter.unit_us) == (modes[name], 1000 if ms else 1_000_000)
-    assert (limiter.max, limiter.window_us, limiter.cost) == (most, window, cost)
-    assert (limiter.burst, limiter.gap_us, limiter.limits) == (burst, gap, limits)
-    assert limiter.strict == ("STRICT" in chosen)
-    assert (limiter.penalty_us, limiter.wait_us) == (penalty, wait)
-
-
-def test_call_is_one_request_with_the_key_between_head_and_tail() -> None:
-    rule = parse("10 60 COST 3")
-    key = encoding.bulk(b"a\r\nb")
-    words = [b"10", b"60000000", b"1000000", b"3"]
-    assert rule.words(LOADED) + key + rule.tail == encoding.bulks(
-        b"EVALSHA", LOG.sha, b"1", b"a\r\nb", *words
-    )
-    assert rule.words(SOURCE) + key + rule.tail == encoding.bulks(
-        b"EVAL", LOG.source + b" ", b"1", b"a\r\nb", *words
-    )
 
 
 # -- bounds: the first and last valid value, those just beyond, and the error of these -------------
@@ -788,19 +702,6 @@ WRONG_BLOCKS = [
 @pytest.mark.parametrize(("text", "expected"), WRONG_BLOCKS)
 def test_invalid_blocks(text: str, expected: str) -> None:
     assert error(text, "RL.BLOCK") == expected
-
-
-@pytest.mark.parametrize("name", ["RL.PEEK", "RL.REFUND"])
-@pytest.mark.parametrize("word", ["WAIT 1", "STRICT", "PENALTY 1", "WAIT", "PENALTY", "WAIT x"])
-def test_options_that_only_a_hit_has(name: str, word: str) -> None:
-    for algo in EVERY.split():
-        numbers = "10 60" if name == "RL.PEEK" else "10 60 1"
-        assert error(f"{numbers} {word} ALGO {algo}", name) == near(word.split()[0])
-
-
-@pytest.mark.parametrize("word", ["COST 1", "GAP 1", "COST", "GAP"])
-def test_options_that_a_refund_lacks(word: str) -> None:
-    assert error(f"10 60 1 {word}", "RL.REFUND") == near(word.split()[0])
 
 
 def test_word_that_is_not_utf8(grammar: Grammar) -> None:
