@@ -10,8 +10,8 @@
 -- returns  limited, limit, remaining, retry_after, reset_after of the block alone: limit and
 --          remaining are 0
 -- cost     LOG: TIME LINDEX LPUSH PEXPIRE, and LINDEX LINDEX PTTL LTRIM on a key with state; ZLOG:
---          TIME ZRANGE ZADD PEXPIRE, and ZRANGE ZRANGE PTTL ZREMRANGEBYRANK; others: TIME GET SET
---          PEXPIRE, and PTTL
+--          TIME ZRANGE ZADD PEXPIRE, and ZRANGE ZRANGE PTTL ZREMRANGEBYRANK; others: TIME GET SET,
+--          and PTTL
 local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
 local key, algo, span, unit = KEYS[1], ARGV[1], number(ARGV[2]), number(ARGV[3])
 local clock = number(ARGV[4])
@@ -71,9 +71,16 @@ end
 if newest < clock or newest - clock > 315360000000000 then newest = clock end
 local ends, writes = newest + span, {}
 local left = span > 0 and ends - clock or 0
+-- need: the time to live until the block is over, milliseconds; nil if the key lives longer
+local need = ceil(left / 1000) + 1
+if filled and span > 0 then
+  local ttl = pcall('PTTL', key)
+  if type(ttl) == 'table' then return ttl end
+  if ttl < 0 or ttl >= need then need = nil end  -- -1: for ever
+end
 if state then
   if span > 0 then
-    writes[1] = {'SET', key, ('%s!%.0f'):format(state, ends), 'KEEPTTL'}
+    writes[1] = {'SET', key, ('%s!%.0f'):format(state, ends), need and 'PX' or 'KEEPTTL', need}
   elseif blocked then
     writes[1] = filled and {'SET', key, state, 'KEEPTTL'} or {'DEL', key}
   end
@@ -84,13 +91,8 @@ else
   if span > 0 then
     writes[#writes + 1] = log and {'LPUSH', key, -ends}
       or {'ZADD', key, -ends, ('-%.0f'):format(ends)}
+    if need then writes[#writes + 1] = {'PEXPIRE', key, need} end
   end
-end
-if span > 0 then
-  -- the key lives until its hits have left their window and the block is over; -1: for ever
-  local ttl, need = filled and pcall('PTTL', key) or 0, ceil(left / 1000) + 1
-  if type(ttl) == 'table' then return ttl end
-  if ttl >= 0 and ttl < need then writes[#writes + 1] = {'PEXPIRE', key, need} end
 end
 for index = 1, #writes do
   local done = pcall(unpack(writes[index]))
