@@ -145,7 +145,7 @@ class Limiter:
         of the mode.
         """
         penalty = b"%d" % self.penalty_us
-        mode = penalty if self.mode == HIT and self.penalty_us else self.mode
+        mode = penalty if self.penalty_us else self.mode
         if self.algorithm.bucket:
             interval = self.emission_ns()
             words = [

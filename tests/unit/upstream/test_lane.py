@@ -265,11 +265,6 @@ def bench(loop: Loop) -> Bench:
 # -- the handshake ---------------------------------------------------------------------------------
 
 
-def test_a_lane_asks_to_be_told(bench: Bench) -> None:
-    assert bench.open() == five(1, 1, 0, 42, 60)
-    assert bench.known()
-
-
 def test_a_lane_of_a_database_asks_behind_its_select(loop: Loop) -> None:
     bench = Bench(loop)
     other = bench.pool.lane_of(Identity(b"bob", b"pw", 3))
@@ -424,22 +419,6 @@ def test_an_opener_that_errs_opens_nothing(bench: Bench) -> None:
     assert bench.known()
 
 
-def test_it_lives_from_the_sending(bench: Bench) -> None:
-    bench.ask(REFUSED)
-    bench.hit()
-    bench.sent()
-    bench.loop.now += 0.5
-    bench.answer(OK + STAYS)
-    bench.loop.now += 0.4375
-    assert bench.hit().reply == five(1, 1, 0, 41, 60)
-    bench.loop.now += 0.0625
-    call = bench.hit()
-    assert call.reply == b""
-    assert bench.sent() == opener(HIT)  # which opens it again
-    bench.answer(OK + STAYS)
-    assert bench.known()
-
-
 NEVER = [
     rule(b"1", b"60", b"COST", b"2"),
     rule(b"5", b"60", b"COST", b"0"),
@@ -478,22 +457,6 @@ def test_a_push_for_its_key(bench: Bench) -> None:
     bench.answer(touched(b"k"))
     assert not bench.known()
     assert bench.known(key=b"kk")
-
-
-def test_a_push_cut_anywhere(bench: Bench) -> None:
-    push = touched(b"k")
-    for at in range(1, len(push)):
-        bench.open()
-        assert bench.known()
-        bench.answer(push[:at])
-        assert bench.hit().reply
-        bench.answer(push[at:])
-        assert bench.ask(REFUSED) == REFUSED
-        bench.answer(push)  # to a key without an entry
-        bench.answer(touched(b"k"))
-    bench.open()
-    bench.answer(*[byte.to_bytes() for byte in push])
-    assert bench.ask(REFUSED) == REFUSED
 
 
 @pytest.mark.parametrize("place", range(3))
