@@ -1,11 +1,11 @@
 """The counters of policies: the row of each in Counters.hits, and their state for other processes.
 No I/O, no clock.
 
-    use() ──> in force ──removed by a reload──> retired ──at the next reload──> free ──> in force
+    use() ──> in force ──removed by a reload──> free ──from the next reload on──> in force
 
-A hit that is under way keeps the row of its policy. So a row is given to another policy only at the
-second reload after its own policy was removed. The hits of a removed policy are added to those of
-its algorithm, whose sums never decrease.
+A hit that is under way keeps the row of its policy. So a row is given to another policy only by a
+later reload than the one that removed its own policy. The counts of a free row are among those of
+its algorithm, and are added to its own row before the row is given away: sums never decrease.
 """
 
 from __future__ import annotations
@@ -75,19 +75,15 @@ class PolicyCounters:
         self._before = before
         self._state = NO_POLICIES  # but for its counts
         self._rows: dict[tuple[bytes, bytes], int] = {}  # by name and algorithm
-        self._retired: dict[int, bytes] = {}  # algorithm by row
-        self._free: list[int] = []
+        self._free: dict[int, bytes] = {}  # algorithm by row
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Set the row of each policy. One with the same name and algorithm as before keeps it.
 
         The hits of other policies before this process are forgotten.
         """
-        self._counters.gather()  # the denial cache counts in rows that are retired now
-        for row, algorithm in self._retired.items():
-            self._move(row, row_of(algorithm))  # hits that were under way
-        self._free += self._retired
-        old, self._rows, self._retired = self._rows, {}, {}
+        self._counters.gather()  # the denial cache counts in the rows so far
+        old, self._rows = self._rows, {}
         before, self._before = self._before, {}
         names: list[str] = []
         shadows: list[bool] = []
@@ -105,8 +101,7 @@ class PolicyCounters:
         known = {name: each.counts for name, each in self._before.items()}
         self._state = PolicyState(names, shadows, rows, known, [])
         for (_, algorithm), row in old.items():
-            self._move(row, row_of(algorithm))
-            self._retired[row] = algorithm
+            self._free[row] = algorithm
 
     def state(self) -> PolicyState:
         """Return the hits of all policies for another process.
@@ -124,7 +119,7 @@ class PolicyCounters:
         rows_of = {name: [row_of(name)] for name in ALGORITHMS}
         for (_, algorithm), row in self._rows.items():
             rows_of[algorithm].append(row)
-        for row, algorithm in self._retired.items():
+        for row, algorithm in self._free.items():
             rows_of[algorithm].append(row)
         found = {}
         for name, rows in rows_of.items():
@@ -135,7 +130,9 @@ class PolicyCounters:
 
     def _new(self) -> int:
         if self._free:
-            return self._free.pop()
+            row, algorithm = self._free.popitem()
+            self._move(row, row_of(algorithm))
+            return row
         counters = self._counters
         row = len(counters.hits)
         counters.hits += [0] * PAIR

@@ -110,7 +110,7 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
     assert used.counters.by_algorithm()[b"LOG"][1] == 1
 
 
-def test_refusals_of_the_denial_cache_count_before_a_row_is_retired() -> None:
+def test_refusals_of_the_denial_cache_count_before_a_row_is_free() -> None:
     used = Used(old := policy("old"))
     rule = Rule()
     rule.row = old.row
