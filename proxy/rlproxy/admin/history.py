@@ -1,7 +1,7 @@
 """The counters of the last two minutes, as rates and percentiles per second; and the rates of
-policies, over the last ten to fifteen seconds. No I/O, no clock.
+policies, over the last ten seconds. No I/O, no clock.
 
-samples ──moment()──> Moment ──add()──> Recent ──> rates, quantiles
+samples ──moment()──> Moment ──add()──> Recent ──> rates, quantiles, busiest policies
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
 from rlproxy.ratelimit.outcomes import OUTCOMES, REFUSED, REFUSED_LOCALLY, SHADOW_REFUSED
 
 KEPT_S: Final = 120.0  # seconds of history
-SMOOTH_S: Final = 10.0  # seconds that percentiles cover
+SMOOTH_S: Final = 10.0  # seconds that percentiles and the rates of policies cover
 RATE_S: Final = 2.0  # seconds that present rates cover
 GAP_S: Final = 5.0  # seconds; moments further apart have no rate between them
-MARK_S: Final = 5.0  # seconds between two marks of policies, at least
-MARKS: Final = 3  # marks that are kept; rates of policies count from the oldest
 
 ROUND_TRIP: Final = "rlproxy_lane_round_trip_seconds"
 LAG: Final = "rlproxy_event_loop_lag_seconds"
@@ -48,20 +46,45 @@ def moment(at: float, samples: Samples) -> Moment:
     return Moment(at, hits, total(samples, "rlproxy_commands_total"), times)
 
 
+class PolicyRate(NamedTuple):
+    """The hits of one policy per second.
+
+    hits: of all outcomes.
+    refused: by Redis and by the denial cache.
+    shadow_refused: refused by the policy in shadow, and answered as admitted.
+    """
+
+    name: str
+    shadow: bool
+    hits: float
+    refused: float
+    shadow_refused: float
+
+
 class Recent:
-    """The moments of the last KEPT_S seconds, oldest first."""
+    """The moments of the last KEPT_S seconds, oldest first, and the hits of policies in the last
+    SMOOTH_S seconds.
+    """
 
     def __init__(self) -> None:
         self._moments: deque[Moment] = deque()
+        self._policies: deque[tuple[float, HitsByPolicy]] = deque()  # with their time
 
-    def add(self, new: Moment) -> None:
-        """Append a moment. If it is not later than the last (a clock was set), drop all others."""
-        moments = self._moments
+    def add(self, new: Moment, policies: HitsByPolicy) -> None:
+        """Append a moment, with the hits of policies in all workers.
+
+        If it is not later than the last (a clock was set), all others are dropped.
+        """
+        moments, marks = self._moments, self._policies
         if moments and new.at <= moments[-1].at:
             moments.clear()
+            marks.clear()
         moments.append(new)
+        marks.append((new.at, policies))
         while moments[0].at < new.at - KEPT_S - 1:
             moments.popleft()
+        while len(marks) > 1 and marks[1][0] <= new.at - SMOOTH_S:
+            marks.popleft()
 
     def rates(self) -> list[tuple[float, ...]]:
         """Return a row for each moment but the first: its time, then hits per second by outcome.
@@ -95,6 +118,24 @@ class Recent:
         pairs = zip_longest(old, new, fillvalue=0)  # the old ones may be missing
         classes = [max(0, after - before) for before, after in pairs]
         return [quantile(BY_NAME[name].bounds, classes, each) for each in wanted]
+
+    def busiest(self, number: int) -> list[PolicyRate]:
+        """Return the `number` policies with most hits, at present and then since the start.
+
+        Policies without a hit are left out.
+        """
+        if not self._policies:
+            return []
+        (began, before), (at, hits) = self._policies[0], self._policies[-1]
+        span_s = max(at - began, 1.0)
+        rates = []
+        for name, found in hits.items():
+            if any(found.counts):
+                pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
+                per_second = (max(0, now - then) / span_s for now, then in pairs)
+                rates.append(PolicyRate(name, found.shadow, *per_second))
+        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
+        return rates[:number]
 
     def _span(self, length_s: float) -> tuple[Moment, Moment] | None:
         """Return the latest moment at least `length_s` before the last (or the first), and the
@@ -132,57 +173,6 @@ def quantile(bounds: Sequence[float], classes: Sequence[float], wanted: float) -
 
 def _rates(old: Sequence[float], new: Sequence[float], span_s: float) -> list[float]:
     return [max(0.0, after - before) / span_s for before, after in zip(old, new, strict=True)]
-
-
-class PolicyRate(NamedTuple):
-    """The hits of one policy per second.
-
-    hits: of all outcomes.
-    refused: by Redis and by the denial cache.
-    shadow_refused: refused by the policy in shadow, and answered as admitted.
-    """
-
-    name: str
-    shadow: bool
-    hits: float
-    refused: float
-    shadow_refused: float
-
-
-class PolicyRates:
-    """The counters of policies at a few moments."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, HitsByPolicy]] = deque(maxlen=MARKS)
-        self._last: tuple[float, HitsByPolicy] = (0.0, {})
-
-    def add(self, at: float, hits: HitsByPolicy) -> None:
-        """Add the hits in all workers; `at` is their time in seconds.
-
-        If it is not later than the last (a clock was set), all others are dropped.
-        """
-        if at <= self._last[0]:
-            self._marks.clear()
-        self._last = (at, hits)
-        if not self._marks or at - self._marks[-1][0] >= MARK_S:
-            self._marks.append(self._last)
-
-    def busiest(self, number: int) -> list[PolicyRate]:
-        """Return the `number` policies with most hits, at present and then since the start.
-
-        Policies without a hit are left out.
-        """
-        at, hits = self._last
-        began, before = self._marks[0] if self._marks else self._last
-        span_s = max(at - began, 1.0)
-        rates = []
-        for name, found in hits.items():
-            if any(found.counts):
-                pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
-                per_second = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append(PolicyRate(name, found.shadow, *per_second))
-        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
-        return rates[:number]
 
 
 def _columns(hits: PolicyHits) -> tuple[int, int, int]:

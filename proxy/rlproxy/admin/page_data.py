@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import isinf
 from typing import Any, Final
 
-from rlproxy.admin.history import LAG, ROUND_TRIP, PolicyRate, Recent
+from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import Row
@@ -45,7 +45,6 @@ def view(
     recent: Recent,
     busiest: Iterable[Row],
     refused: Iterable[Row],
-    policies: Iterable[PolicyRate],
     rejected: Iterable[str],
 ) -> dict[str, Any]:
     """Return the data of the live page.
@@ -54,7 +53,6 @@ def view(
     seen: each worker.
     samples: the sum of all workers' samples.
     busiest, refused: the keys with most hits and most refusals, of the last minute.
-    policies: the policies with most hits.
     rejected: mistakes for which the latest reload was rejected.
     """
     fresh = [one for one in seen if one.fresh()]
@@ -92,7 +90,7 @@ def view(
         "prefixes": _prefixes(samples),
         "policies": [
             [shown(name), mode(shadow), *(round(rate, 2) for rate in rates)]
-            for name, shadow, *rates in policies
+            for name, shadow, *rates in recent.busiest(POLICIES)
         ],
         "lanes": _lanes(fresh),
         "workers": [_worker(one, samples) for one in seen],

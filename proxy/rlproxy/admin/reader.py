@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from rlproxy.admin.history import GAP_S, PolicyRates, Recent, moment
-from rlproxy.admin.page_data import KEYS, POLICIES, view
+from rlproxy.admin.history import GAP_S, Recent, moment
+from rlproxy.admin.page_data import KEYS, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
@@ -47,7 +47,6 @@ class Reader:
         self._read_at = 0.0
         self._found: list[Published | None] = []
         self._recent = Recent()
-        self._rates = PolicyRates()
         self._made: dict[str, Any] = {}  # results derived from the last read, by method
 
     def look(self) -> float:
@@ -58,8 +57,7 @@ class Reader:
         before = time.monotonic()
         self._read()
         if any(one.fresh() for one in self.seen()):  # otherwise rates are unknown, not 0
-            self._recent.add(moment(self._read_at, self.samples()))
-            self._rates.add(self._read_at, self.policies())
+            self._recent.add(moment(self._read_at, self.samples()), self.policies())
         self._made.pop("view", None)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
@@ -114,7 +112,6 @@ class Reader:
             self._recent,
             merge(tops, KEYS, False),
             merge(tops, KEYS, True),
-            self._rates.busiest(POLICIES),
             self.reloaded().mistakes,
         )
 

@@ -9,10 +9,8 @@ from rlproxy.admin.history import (
     GAP_S,
     KEPT_S,
     LAG,
-    MARK_S,
-    MARKS,
     ROUND_TRIP,
-    PolicyRates,
+    SMOOTH_S,
     Recent,
     moment,
     quantile,
@@ -42,9 +40,9 @@ def test_rates_sum_all_algorithms_over_the_interval() -> None:
     recent = Recent()
     assert recent.rates() == []
     assert recent.now() == (0.0, 0.0, *NONE, 0.0)
-    recent.add(moment(100.0, samples(10)))
+    recent.add(moment(100.0, samples(10)), {})
     assert recent.rates() == []
-    recent.add(moment(102.0, samples(30, refused=4, commands=8)))
+    recent.add(moment(102.0, samples(30, refused=4, commands=8)), {})
     assert recent.rates() == [(102.0, 10.0, 2.0, *NONE)]
     assert recent.now() == (10.0, 2.0, *NONE, 4.0)
 
@@ -52,14 +50,14 @@ def test_rates_sum_all_algorithms_over_the_interval() -> None:
 def test_current_rate_covers_two_seconds() -> None:
     recent = Recent()
     for second, admitted in enumerate([0, 1000, 1010, 1030]):
-        recent.add(moment(float(second), samples(admitted)))
+        recent.add(moment(float(second), samples(admitted)), {})
     assert recent.now()[0] == 15.0
 
 
 def test_two_minutes_are_kept() -> None:
     recent = Recent()
     for second in range(1000):
-        recent.add(moment(float(second), samples(second)))
+        recent.add(moment(float(second), samples(second)), {})
     assert len(recent.rates()) == KEPT_S + 1
     assert {row[1] for row in recent.rates()} == {1.0}
 
@@ -67,7 +65,7 @@ def test_two_minutes_are_kept() -> None:
 def test_samples_too_far_apart_have_no_rate() -> None:
     recent = Recent()
     for at in (1.0, 2.0, 2.0 + GAP_S, 2.1 + 2 * GAP_S, 3.1 + 2 * GAP_S):
-        recent.add(moment(at, samples(at)))
+        recent.add(moment(at, samples(at)), {})
     assert [len(row) - 1 for row in recent.rates()] == [len(OUTCOMES)] * 2 + [0, len(OUTCOMES)]
     assert [row[0] for row in recent.rates()] == [2.0, 7.0, 12.1, 13.1]
 
@@ -75,28 +73,28 @@ def test_samples_too_far_apart_have_no_rate() -> None:
 def test_clock_set_back_restarts_the_history() -> None:
     recent = Recent()
     for at in (100.0, 101.0, 50.0, 51.0):
-        recent.add(moment(at, samples(at)))
+        recent.add(moment(at, samples(at)), {})
     assert [row[0] for row in recent.rates()] == [51.0]
 
 
 def test_decreased_counters_give_no_negative_rate() -> None:
     recent = Recent()
-    recent.add(moment(1.0, samples(100)))
-    recent.add(moment(2.0, samples(10)))
+    recent.add(moment(1.0, samples(100)), {})
+    recent.add(moment(2.0, samples(10)), {})
     assert recent.now()[0] == 0.0
 
 
 def test_times_cover_the_last_ten_seconds() -> None:
     recent = Recent()
-    recent.add(moment(0.0, {}))
+    recent.add(moment(0.0, {}), {})
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]
     slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 1000), 0.0)}
-    recent.add(moment(1.0, slow))
+    recent.add(moment(1.0, slow), {})
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [inf]
     late: Samples = {
         ROUND_TRIP: histogram(ROUND_TRIP, (0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000), 0.0)
     }
-    recent.add(moment(12.0, late))
+    recent.add(moment(12.0, late), {})
     assert recent.quantiles(ROUND_TRIP, (0.5, 1.0)) == [0.000375, 0.0005]
     assert recent.quantiles(LAG, (0.5,)) == [None]
 
@@ -129,17 +127,17 @@ def policies(**hits: dict[str, int]) -> HitsByPolicy:
 
 
 def test_no_policy_has_a_rate_before_the_first_hit() -> None:
-    rates = PolicyRates()
+    rates = Recent()
     assert rates.busiest(9) == []
-    rates.add(1.0, policies(login={}))
+    rates.add(moment(1.0, {}), policies(login={}))
     assert rates.busiest(9) == []
 
 
 def test_refusals_and_those_in_shadow_are_apart() -> None:
-    rates = PolicyRates()
-    rates.add(100.0, policies(login={"admitted": 7, "refused": 5}))
+    rates = Recent()
+    rates.add(moment(100.0, {}), policies(login={"admitted": 7, "refused": 5}))
     rates.add(
-        104.0,
+        moment(104.0, {}),
         policies(
             login={"admitted": 27, "refused": 9, "refused_locally": 4, "failed": 4},
             trial={"admitted": 4, "shadow_refused": 8},
@@ -152,29 +150,29 @@ def test_refusals_and_those_in_shadow_are_apart() -> None:
 
 
 def test_policies_without_hits_now_follow_by_their_sums() -> None:
-    rates = PolicyRates()
+    rates = Recent()
     old = {"few": {"admitted": 1}, "many": {"admitted": 9}, "also": {"admitted": 1}}
-    rates.add(100.0, policies(**old))
-    rates.add(102.0, policies(**old, now={"admitted": 1}))
+    rates.add(moment(100.0, {}), policies(**old))
+    rates.add(moment(102.0, {}), policies(**old, now={"admitted": 1}))
     assert [rate.name for rate in rates.busiest(9)] == ["now", "many", "also", "few"]
 
 
 def test_rates_cover_some_seconds() -> None:
-    rates = PolicyRates()
+    rates = Recent()
     for second in range(200):
-        rates.add(float(second), policies(login={"admitted": max(0, second - 100)}))
-        if second > 100 + MARKS * MARK_S:
+        rates.add(moment(float(second), {}), policies(login={"admitted": max(0, second - 100)}))
+        if second > 100 + SMOOTH_S:
             assert rates.busiest(1)[0].hits == 1.0
-    rates.add(200.0, policies(login={"admitted": 99}))
+    rates.add(moment(200.0, {}), policies(login={"admitted": 99}))
     assert 0 < 1 - rates.busiest(1)[0].hits < 0.2
 
 
 def test_rates_begin_again_when_a_clock_was_set_or_a_counter_fell() -> None:
-    rates = PolicyRates()
-    rates.add(100.0, policies(login={"admitted": 50}))
-    rates.add(102.0, policies(login={"admitted": 10}))
+    rates = Recent()
+    rates.add(moment(100.0, {}), policies(login={"admitted": 50}))
+    rates.add(moment(102.0, {}), policies(login={"admitted": 10}))
     assert rates.busiest(1)[0].hits == 0.0
-    rates.add(50.0, policies(login={"admitted": 60}))
+    rates.add(moment(50.0, {}), policies(login={"admitted": 60}))
     assert rates.busiest(1)[0].hits == 0.0
-    rates.add(52.0, policies(login={"admitted": 62}))
+    rates.add(moment(52.0, {}), policies(login={"admitted": 62}))
     assert rates.busiest(1)[0].hits == 1.0

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import ROUND_TRIP, PolicyRate, Recent, moment
+from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples, histogram
+from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.version import VERSION
@@ -34,11 +35,22 @@ SAMPLES: Samples = {
 }
 
 
+def with_policies() -> Recent:
+    """Moments three seconds apart, between which two policies were hit."""
+    recent, none = Recent(), [0] * len(OUTCOMES)
+    recent.add(moment(0.0, {}), {})
+    login, new = list(none), list(none)
+    login[OUTCOMES.index("admitted")], login[OUTCOMES.index("refused")] = 4, 3
+    new[OUTCOMES.index("admitted")], new[OUTCOMES.index("shadow_refused")] = 1, 2
+    policies = {"new": PolicyHits(True, new), "login": PolicyHits(False, login)}
+    recent.add(moment(3.0, {}), policies)
+    return recent
+
+
 def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
-    policies = [PolicyRate("login", False, 2.504, 1.0, 0.0), PolicyRate("new", True, 1.0, 0.0, 0.5)]
-    found = view(2000.0, seen, samples, recent or Recent(), busiest, refused, policies, ["a\n"])
+    found = view(2000.0, seen, samples, recent or with_policies(), busiest, refused, ["a\n"])
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -77,7 +89,7 @@ def test_data_of_one_worker() -> None:
     assert found["clients"] == 4.0
     assert found["waiting"] is None
     assert found["busiest"] == [["user:42", 5, 0]]
-    assert found["policies"] == [["login", "enforced", 2.5, 1, 0], ["new", "shadow", 1, 0, 0.5]]
+    assert found["policies"] == [["login", "enforced", 2.33, 1, 0], ["new", "shadow", 1, 0, 0.67]]
     assert found["refused"] == [["user:42", 2, 0, "login"]]
     assert found["lanes"] == [["default", 0, "hits", 1, 1, 3]]
     assert found["started"] == 1000.0
@@ -123,9 +135,9 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 
 def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
-    recent.add(moment(1999.0, {}))
+    recent.add(moment(1999.0, {}), {})
     took: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (9, *[0] * len(TIMES_S)), 0.001)}
-    recent.add(moment(2000.0, took))
+    recent.add(moment(2000.0, took), {})
     here = Seen(0, 0.1, FACTS)
     away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
     assert None not in made([here], took, recent)["times"]["round_trip"]
@@ -148,7 +160,7 @@ def test_data_before_the_first_snapshot() -> None:
 
 def test_time_beyond_the_histogram_is_no_number() -> None:
     recent = Recent()
-    recent.add(moment(1999.0, {}))
+    recent.add(moment(1999.0, {}), {})
     slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 9), 30.0)}
-    recent.add(moment(2000.0, slow))
+    recent.add(moment(2000.0, slow), {})
     assert made([Seen(0, 0.1, FACTS)], slow, recent)["times"]["round_trip"] == [OVER, OVER]
