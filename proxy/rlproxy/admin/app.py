@@ -112,14 +112,14 @@ class Pages:
         return Response(self._page, media_type="text/html")
 
     async def _json(self, _request: Request) -> Response:
-        text = json.dumps(self._reader.view(), separators=(",", ":"))
+        text = json.dumps(self._reader.reading().view, separators=(",", ":"))
         return Response(text, media_type="application/json")
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(self._reader.metrics(), headers={"content-type": METRICS_TYPE})
+        return Response(self._reader.reading().metrics, headers={"content-type": METRICS_TYPE})
 
     async def _alive(self, _request: Request) -> Response:
-        return _verdict(not_alive(self._reader.seen()), "ok")
+        return _verdict(not_alive(self._reader.reading().seen), "ok")
 
     async def _ready(self, request: Request) -> Response:
         leave_out = []
@@ -129,7 +129,7 @@ class Pages:
                 known = ", ".join(f"exclude={each}" for each in EXCLUDABLE)
                 return PlainTextResponse(f"The parameters here are {known}.\n", 400)
             leave_out.append(value)
-        seen = self._reader.seen()
+        seen = self._reader.reading().seen
         return _verdict(not_ready(seen, leave_out), _ready(seen))
 
 

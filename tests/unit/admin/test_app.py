@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -257,7 +258,8 @@ async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
 
 
 async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Proxy) -> None:
-    proxy.watch.view = lambda: {"secret": object()}  # type: ignore[method-assign]
+    broken = SimpleNamespace(view={"secret": object()})
+    proxy.watch.reading = lambda: broken  # type: ignore[assignment, method-assign, return-value]
     guard = proxy.application()
     transport = httpx.ASGITransport(guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -302,7 +304,7 @@ def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
         if not 5 <= second < 25:
             proxy.publish(hits=10.0 * second)
         proxy.watch.look()
-    rows = proxy.watch.view()["history"]
+    rows = proxy.watch.reading().view["history"]
     assert [len(row) for row in rows].count(1) == 1
     assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}
     assert sum(row[1] == 0.0 for row in rows if len(row) > 1) <= 2  # until they count as silent
