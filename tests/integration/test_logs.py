@@ -219,31 +219,10 @@ def test_sighup_changes_the_level_of_all_workers(own_server: RedisServer, tmp_pa
         assert "worker_died" not in made.log()
 
 
-def test_level_error_logs_only_errors(own_server: RedisServer) -> None:
-    at = free_port()
-    more = ("--listen", f"127.0.0.1:{at}", "--log-level", "error")
-    with started(*words(own_server), *more, env=JSON) as made:
-        wait_until(lambda: answers(at), "it serves")
-        made.signal(signal.SIGTERM)
-        assert made.wait() == 0
-        assert made.log() == ""
-
-
 def answers(at: int) -> bool:
     with contextlib.suppress(ConnectionRefusedError), Raw(at) as raw:
         return raw.ask("PING") == "PONG"
     return False
-
-
-@pytest.mark.parametrize("option", ["--log-level", "--log-format"])
-def test_wrong_value_is_an_error(option: str) -> None:
-    with started("--upstream", "embedded:", option, "loud") as made:
-        assert made.wait() == 2
-        wanted = {
-            "--log-level": "debug, info, warning or error",
-            "--log-format": "auto, text or json",
-        }
-        assert made.log() == f"rlproxy: {option} loud: expected {wanted[option]}\n"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

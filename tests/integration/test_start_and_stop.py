@@ -63,38 +63,6 @@ def embedded_pid(made: Started) -> int:
 
 
 @needs_embedded
-def test_five_hits_are_admitted_and_the_sixth_is_refused() -> None:
-    with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as raw:
-        begin = time.time()
-        replies = [raw.ask("RL.HIT", "user:42", 5, 60) for _ in range(5)]
-        assert replies == [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
-        sixth = raw.ask("RL.HIT", "user:42", 5, 60)
-        assert isinstance(sixth, list)
-        assert sixth[:3] == [1, 5, 0]
-        assert 60 - (time.time() - begin) <= sixth[3] <= 60
-        assert raw.ask("TTL", "user:42") in (59, 60)
-        assert raw.ask("LLEN", "user:42") == 5  # the refusal stored nothing
-
-
-@needs_embedded
-def test_retry_after_is_neither_too_early_nor_much_too_late() -> None:
-    with started(*ANY_PORT, *EMBEDDED) as made, made.raw() as raw:
-        sent = time.monotonic()
-        assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
-        answered = time.monotonic()
-        refused = raw.ask("RL.HIT", "k", 1, 600, "MS")
-        received = time.monotonic()
-        assert isinstance(refused, list)
-        assert refused[0] == 1
-        assert 600 - 1000 * (received - sent) <= refused[3] <= 600
-        while time.monotonic() < sent + 0.5:  # well before: every further attempt is refused
-            assert isinstance(again := raw.ask("RL.HIT", "k", 1, 600, "MS"), list)
-            assert again[0] == 1 or time.monotonic() >= answered + 0.6
-        time.sleep(max(0.0, received + refused[3] / 1000 - time.monotonic()))
-        assert raw.ask("RL.HIT", "k", 1, 600, "MS") == [0, 1, 0, -1, 600]
-
-
-@needs_embedded
 def test_banner_names_addresses_and_a_first_command() -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
@@ -138,13 +106,6 @@ def test_banner_names_the_upstream_server(own_server: RedisServer) -> None:
         made.logged(rf"  in front of   \w+ [\d.]+ at {where}\n")
 
 
-def test_environment_sets_options(own_server: RedisServer) -> None:
-    env = {"RLPROXY_UPSTREAM": url(own_server), "RLPROXY_LISTEN": "127.0.0.1:0"}
-    with started(env=env) as made:
-        assert ask_once(made.port(), "SET", "from", "environment") == "OK"
-        assert ask_once(own_server.port, "GET", "from") == b"environment"
-
-
 def test_version_and_help() -> None:
     code, output, log = ended("--version")
     assert (code, log) == (0, "")
@@ -173,23 +134,6 @@ def test_wrong_command_line_is_one_line_and_exit_2(args: list[str], named: str) 
     assert log.count("\n") == 1, log
     assert log.startswith("rlproxy: ")
     assert named in log
-
-
-def test_all_errors_are_reported_at_once() -> None:
-    code, _, log = ended("--upstream", "ftp://h", "--listen", "nowhere", "--drain-timeout", "x")
-    assert code == 2
-    assert log.count("\n") == 3
-
-
-def test_port_in_use_is_one_line_and_exit_1() -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen()
-        port = sock.getsockname()[1]
-        code, output, log = ended("--listen", f"127.0.0.1:{port}", *EMBEDDED)
-    assert (code, output) == (1, "")
-    assert log.count("\n") == 1, log
-    assert log.startswith(f"rlproxy: cannot listen on 127.0.0.1:{port}: ")
 
 
 def test_unknown_host_to_listen_on_is_one_line_and_exit_1() -> None:
