@@ -6,14 +6,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Final
 
 from . import (
     bounds,
     clusters,
-    cost,
     idle,
     latency,
     load,
@@ -22,6 +21,7 @@ from . import (
     rate,
     redis_benchmark,
     report,
+    script_cost,
     start,
     tables,
     tasks,
@@ -32,13 +32,13 @@ from .errors import BenchError, UsageError
 from .figures import Figure
 from .model import cli as model
 from .options import Options, parse
-from .parts import DIRECT, Part
 from .plan import Plan
 from .progress import Progress
 from .result import Result
 from .rows import (
     CLIENTS,
     CLUSTER,
+    COST,
     IDLE,
     LATENCY,
     RATE,
@@ -47,11 +47,22 @@ from .rows import (
     TASKS,
     VALUES,
     WORKERS,
-    Row,
 )
 
 LIMIT_S: Final = 600.0  # seconds of one run, at most
 QUICK_LIMIT_S: Final = 20.0  # the same with --quick
+# The module that measures the rows of each kind.
+MEASURES: Final[Mapping[str, ModuleType]] = {
+    RATE: rate,
+    VALUES: values,
+    TASKS: tasks,
+    WORKERS: workers,
+    CLUSTER: clusters,
+    LATENCY: latency,
+    IDLE: idle,
+    START: start,
+    COST: script_cost,
+}
 MODEL: Final = "model"  # the word for the cost model instead of rows
 
 
@@ -128,34 +139,14 @@ def _run(options: Options, plan: Plan) -> tuple[report.Report, list[str]]:
         for row in options.rows:
             plan.progress.row()
             try:
-                figures += _measure(row, plan, running)
+                found: list[Figure] = MEASURES[row.kind].measure(row, plan, running)
+                figures += found
             except BenchError as error:
                 failed.append(f"{row.name}: {error}")
     sentences = [*_sentences(options, plan), *(f"not measured: {why}" for why in failed)]
     verdicts = bounds.judge(figures, [row.name for row in options.rows])
     method = _method(options, plan)
     return report.Report(date, facts, versions, sentences, method, figures, verdicts), failed
-
-
-def _measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
-    if row.kind == RATE:
-        return rate.measure(row, plan, running)
-    if row.kind == VALUES:
-        return values.measure(row, plan, running)
-    if row.kind == TASKS:
-        return tasks.measure(row, plan, running)
-    if row.kind == WORKERS:
-        return workers.measure(row, plan)
-    if row.kind == CLUSTER:
-        return clusters.measure(row, plan)
-    if row.kind == LATENCY:
-        return latency.measure(row, plan, running)
-    if row.kind == IDLE:
-        return idle.measure(row, plan)
-    if row.kind == START:
-        return start.measure(row, plan)
-    requests = max(1, plan.requests // cost.PART)
-    return cost.measure(row, replace(plan, requests=requests), running[DIRECT].port)
 
 
 def _sentences(options: Options, plan: Plan) -> list[str]:

@@ -13,7 +13,7 @@ from . import cpu, redis_benchmark
 from .cpu import PARTY, REDIS, Clock, Meter, Times
 from .figures import Figure, interleave
 from .model import nodes
-from .parts import DIRECT, PROXY
+from .parts import DIRECT, PROXY, Part
 from .plan import Plan
 from .rows import RANDOM, Row
 
@@ -21,7 +21,7 @@ MASTERS: Final = 3
 TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's slots there
 
 
-def measure(row: Row, plan: Plan) -> list[Figure]:
+def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
     """Run `row` through both in turn: commands per second, then CPU times.
 
     Returns no figures without redis-benchmark: it is the cluster client. Raises BenchError.

@@ -20,7 +20,7 @@ from typing import Final
 from rlproxy import docs as document
 from rlproxy.resp.encoding import bulks
 
-from . import calls, cost, machine, parts
+from . import calls, machine, parts, script_cost
 from .client import TIMEOUT_S, Client
 from .errors import BenchError, UsageError
 from .figures import Figure
@@ -30,7 +30,7 @@ from .progress import Progress, number
 from .rows import COST
 
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
-CASES: Final = {case: most for case, (most, _) in cost.CASES.items()}  # max of the rule
+CASES: Final = {case: most for case, (most, _) in script_cost.CASES.items()}  # max of the rule
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
 LIMIT_S: Final = 600.0  # seconds of one run, at most
@@ -116,10 +116,10 @@ def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
     for algorithm in calls.algorithms():
         for case in CASES:
             name = algorithm.decode()
-            figure = Figure(f"{name} {case}", COST, "µs", cost.SERVER)
-            ways = {cost.EVALSHA: calls.of(cost.hit_of(case, algorithm))}
-            made = cost.timed(figure, ways, case, plan, server)
-            found[name, case] = made.medians()[cost.EVALSHA]
+            figure = Figure(f"{name} {case}", COST, "µs", script_cost.SERVER)
+            ways = {script_cost.EVALSHA: calls.of(script_cost.hit_of(case, algorithm))}
+            made = script_cost.timed(figure, ways, case, plan, server)
+            found[name, case] = made.medians()[script_cost.EVALSHA]
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
@@ -12,7 +13,7 @@ from . import parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import BARE, DIRECT, INTERPRETED, SHARE, TWEMPROXY
+from .parts import BARE, DIRECT, INTERPRETED, SHARE, TWEMPROXY, Part
 from .plan import Plan
 from .processes import resident_bytes
 from .rows import Row
@@ -26,7 +27,7 @@ _CLIENTS: Final = re.compile(r"^connected_clients:(\d+)", re.MULTILINE)
 AT_ONCE: Final = 100  # connections opened before their replies are awaited
 
 
-def measure(row: Row, plan: Plan) -> list[Figure]:
+def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
     """Measure the growth of resident memory per client, of the process that clients connect to.
 
     Each client's own connection to Redis is open. Every sample starts new processes, because used

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from . import parts
 from .client import Client
 from .figures import Figure, interleave_all
-from .parts import HAPROXY, INTERPRETED, PROXY, SPLICE
+from .parts import HAPROXY, INTERPRETED, PROXY, SPLICE, Part
 from .plan import Plan
 from .processes import resident_bytes
 from .rows import Row
@@ -18,7 +19,7 @@ MS_PER_S = 1000
 MEGA = 1 << 20
 
 
-def measure(row: Row, plan: Plan) -> list[Figure]:
+def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
     """Measure milliseconds until the first reply (to 10 ms), and the resident memory in MB.
 
     Each sample starts new processes: a server, and then the party. Raises BenchError.

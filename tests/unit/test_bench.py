@@ -17,7 +17,6 @@ import pytest
 from bench import (
     bounds,
     calls,
-    cost,
     cpu,
     load,
     openloop,
@@ -26,6 +25,7 @@ from bench import (
     redis_benchmark,
     report,
     rows,
+    script_cost,
     tables,
     tasks,
     values,
@@ -326,10 +326,10 @@ def test_time_of_a_call_is_read_from_commandstats() -> None:
         "# Commandstats\r\ncmdstat_eval:calls=4,usec=10,usec_per_call=2.50,rejected_calls=0\r\n"
         "cmdstat_evalsha:calls=2,usec=9,usec_per_call=4.50,rejected_calls=0\r\n"
     )
-    assert cost.microseconds(info, "eval") == 2.5
-    assert cost.microseconds(info, "evalsha") == 4.5
+    assert script_cost.microseconds(info, "eval") == 2.5
+    assert script_cost.microseconds(info, "evalsha") == 4.5
     with pytest.raises(BenchError):
-        cost.microseconds(info, "get")
+        script_cost.microseconds(info, "get")
 
 
 @pytest.mark.parametrize(

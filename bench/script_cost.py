@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from . import calls, load
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import BARE
+from .parts import BARE, DIRECT, Part
 from .plan import Plan
 from .rows import CLIENTS, DEEP, KEYS, RANDOM, Row
 
@@ -23,18 +24,18 @@ SERVER: Final = "the server's own count"
 _SPENT: Final = re.compile(r"^cmdstat_(\w+):calls=(\d+),usec=(\d+)", re.MULTILINE)
 
 
-def measure(row: Row, plan: Plan, server: int) -> list[Figure]:
+def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     """Measure the microseconds of a hit by LOG, admitted and refused, beside the bare log.
 
-    server: its port.
     Raises BenchError.
     """
     found: list[Figure] = []
+    plan = replace(plan, requests=max(1, plan.requests // PART))
     for case in CASES:
         hit = hit_of(case, b"LOG")
         ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
         figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit, SERVER)
-        found.append(timed(figure, ways, case, plan, server))
+        found.append(timed(figure, ways, case, plan, parts[DIRECT].port))
     return found
 
 
@@ -48,6 +49,7 @@ def timed(
 ) -> Figure:
     """Fill `figure` with a column for each of `ways`: the microseconds of its call, by EVALSHA.
 
+    server: its port.
     Raises BenchError.
     """
     count, keys = max(1, plan.requests // DEEP), CASES[case][1]
