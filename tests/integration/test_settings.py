@@ -166,19 +166,6 @@ def test_start_with_wrong_files_fails(own_server: RedisServer, tmp_path: Path) -
     assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
 
 
-def test_environment_of_a_kubernetes_service_is_ignored(own_server: RedisServer) -> None:
-    env = {
-        "RLPROXY_UPSTREAM": f"redis://127.0.0.1:{own_server.port}",
-        "RLPROXY_SERVICE_HOST": "10.96.3.7",
-        "RLPROXY_SERVICE_PORT_REDIS": "6380",
-        "RLPROXY_PORT": "tcp://10.96.3.7:6380",
-        "RLPROXY_PORT_6380_TCP_ADDR": "10.96.3.7",
-    }
-    with started(*ANY_PORT, env=env) as made, made.raw() as raw:
-        assert raw.ask("PING") == "PONG"
-        assert "WARNING" not in made.log()
-
-
 @pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), ("660", 0o660), ("0777", 0o777)])
 def test_permissions_of_a_unix_socket_are_set(
     own_server: RedisServer, tmp_path: Path, mode: str | None, wanted: int

@@ -38,8 +38,7 @@ class Row:
     name, help: as in Prometheus' text format.
     kind: COUNTER, GAUGE or HISTOGRAM.
     labels: names of its labels.
-    across: rule that combines the values of several workers: SUM, MOST or LEAST. Counters
-        with another rule do not continue in a worker's successor; see kept().
+    across: rule that combines the values of several workers: SUM, MOST or LEAST (gauges only).
     bounds: upper bounds of a histogram's classes.
     """
 
@@ -270,8 +269,4 @@ def total(samples: Samples, name: str, *labels: str) -> float:
 
 def kept(samples: Samples) -> Samples:
     """Return the samples that a worker's successor continues: those that never decrease."""
-    return {
-        name: values
-        for name, values in samples.items()
-        if BY_NAME[name].kind != GAUGE and BY_NAME[name].across == SUM
-    }
+    return {name: values for name, values in samples.items() if BY_NAME[name].kind != GAUGE}
