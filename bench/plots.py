@@ -1,18 +1,19 @@
-"""Lines over scales, drawn as SVG by matplotlib."""
+"""Lines over scales, drawn as SVG by matplotlib.
+
+matplotlib is imported when something is drawn: this takes almost a second.
+"""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from xml.sax.saxutils import escape
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DOTS: Final = 72  # SVG units per inch of a figure
 WIDTH: Final = 1000 / DOTS  # inches, like all sizes of figures below
@@ -95,6 +96,9 @@ def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
 
     sentence: the sentence below the title.
     """
+    import matplotlib as mpl
+    from matplotlib.ticker import LogLocator
+
     with mpl.rc_context(SETTINGS):
         figure = _figure(PANELS_HEIGHT)
         logs = [
@@ -107,10 +111,10 @@ def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
                 axes.set_yscale("log")
                 axes.set_ylim(min(logs) / 1.2, max(logs) * 1.2)
                 axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axes.yaxis.set_minor_locator(NullLocator())
+                axes.yaxis.minorticks_off()
             else:
                 axes.set_ylim(bottom=0)
-            axes.yaxis.set_major_formatter(FuncFormatter(short))
+            axes.yaxis.set_major_formatter(short)
         return _svg(
             figure, title, sentence, " ".join([sentence, *(_panel_words(one) for one in panels)])
         )
@@ -129,8 +133,8 @@ def _draw(panel: Panel, axes: Axes) -> None:
     if panel.log_x:
         axes.set_xscale("log")
     axes.set_xticks(sorted({x for line in panel.lines for x, _ in line.points}))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.minorticks_off()
+    axes.xaxis.set_major_formatter(short)
     axes.grid(axis="x", visible=False)
     axes.set_title(panel.title, loc="left", fontsize=12, pad=24)
     axes.set_xlabel(panel.foot)
@@ -138,6 +142,9 @@ def _draw(panel: Panel, axes: Axes) -> None:
 
 
 def _figure(height: float) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / height))
     return Figure(figsize=(WIDTH, height), layout=layout, edgecolor=GRID[0], linewidth=1)
 
@@ -174,7 +181,7 @@ def _panel_words(panel: Panel) -> str:
     return f"{panel.title} by {panel.foot}: {'; '.join(words)}."
 
 
-def short(value: float, _place: int | None = None) -> str:
+def short(value: float, _place: float | None = None) -> str:
     """Return a tick's label: 2000 is 2k, 1,500,000 is 1.5M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
