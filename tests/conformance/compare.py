@@ -11,6 +11,7 @@ PING has been read, answered and written before the last reply.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -21,10 +22,11 @@ from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 
 FENCE_ROUNDS = 5  # loop iterations that a server may need: read, write, close, one spare
 PROXY_ROUNDS = 9  # the same for two loops in a row, and for opening a connection between them
-SLOW_BYTES = 300  # up to here one byte at a time, beyond that in larger pieces
+SLOW_BYTES = 300  # up to here in pieces of SHORT bytes, beyond that in larger pieces
+SHORT = (1, 3, 1, 7)  # repeated, so that each third byte ends a piece
 STILL_S = 0.0005  # seconds behind a fence until no more data is expected
 CLOSING_TRIES = 3
-PAUSE_S = 0.00003  # seconds between the bytes of a slow case, so that they are read one by one
+PAUSE_S = 0.00003  # seconds between the pieces of a slow case, so that they are read one by one
 
 
 @dataclass(frozen=True)
@@ -165,17 +167,15 @@ def fence(raw: Raw, rounds: int) -> None:
         assert raw.ask("PING") == "PONG"
 
 
-def slowly(parts: list[bytes]) -> Iterator[bytes]:
-    """Send byte by byte; of a long case the middle in pieces of uneven length."""
-    data = b"".join(parts)
-    half = SLOW_BYTES // 2
-    if len(data) <= SLOW_BYTES:
-        half = len(data)
+def slowly(data: bytes) -> Iterator[bytes]:
+    """Cut the data into short pieces; the middle of long data into longer ones."""
+    half = SLOW_BYTES // 2 if len(data) > SLOW_BYTES else len(data)
+    lengths = itertools.cycle(SHORT)
+    longer = max(997, len(data) // 64)
     pos = 0
-    step = max(997, len(data) // 64)
     while pos < len(data):
         middle = half <= pos < len(data) - half
-        end = min(pos + step, len(data) - half) if middle else pos + 1
+        end = min(pos + longer, len(data) - half) if middle else pos + next(lengths)
         yield data[pos:end]
         pos = end
 
@@ -262,17 +262,11 @@ class Bench:
         with self.server.raw() as raw:
             data = self.warm(raw, [HIT.direct] * 2) if warm else b""
             parts = row.direct()
-            if slow:
-                # Each part is answered before the next, as through the proxy. Some results depend
-                # on it: some bytes make Redis drop replies it has not written yet.
-                for part in parts:
-                    for piece in slowly([part]):
-                        raw.send(piece)
-                    fence(self.look, 1)
-            else:
-                for part in before_each_auth(parts):
-                    raw.send(part)
-                    fence(self.look, FENCE_ROUNDS)
+            # Slowly, each part is answered before the next, as through the proxy. Some results
+            # depend on it: some bytes make Redis drop replies it has not written yet.
+            for part in parts if slow else before_each_auth(parts):
+                raw.send(part)
+                fence(self.look, 1 if slow else FENCE_ROUNDS)
             size = sum(map(len, parts))
             fence(self.look, FENCE_ROUNDS + size // 8192)
             data += raw.quiet(STILL_S)
@@ -290,7 +284,7 @@ class Bench:
             parts = row.proxied()
             if slow:
                 for part in parts:
-                    for piece in slowly([part]):
+                    for piece in slowly(part):
                         raw.send(piece)
                         time.sleep(PAUSE_S)
                     self.settle(2)
@@ -307,8 +301,9 @@ class Bench:
             return Outcome(normal(data, row), raw.closed, self.keys())
 
     def compare(self, row: Case, warm: bool | None = None) -> None:
-        """Compare the case whole and byte by byte; one of the two on a new connection, the other on
-        one whose hits go by lane. The row's name decides which, unless `warm` does.
+        """Compare the case whole and, through the proxy, in short pieces; one of the two on a new
+        connection, the other on one whose hits go by lane. The row's name decides which, unless
+        `warm` does.
 
         Where the server closes the connection, one of CLOSING_TRIES attempts must match: the server
         may lose its last replies, because it resets a connection that it has not read to the end.
