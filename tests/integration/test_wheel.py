@@ -55,7 +55,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "wheel", "--no-deps", "--wheel-dir", str(directory), str(source)],
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(directory)]
+        + [str(source)],
         check=True,
         env={**os.environ, "RLPROXY_COMPILE": "0"},
         timeout=300,
