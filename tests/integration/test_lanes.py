@@ -10,6 +10,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
@@ -92,6 +93,31 @@ def test_each_user_password_and_database_has_its_lane(
             [("default", "0"), ("default", "1"), ("bob", "0"), ("bob", "0"), ("eve", "0")]
             + [("bob", "1")]
         )
+
+
+# -- a user that Redis refuses ---------------------------------------------------------------------
+
+
+def test_hits_go_by_lane_again_once_redis_accepts_the_user(
+    own_server: RedisServer, own_proxy: Proxy
+) -> None:
+    """A client that stays connected needs no lane meanwhile, and gets one afterwards."""
+    with own_server.raw() as admin, own_proxy.raw() as client:
+        admin.ask("ACL", "SETUSER", "bob", "on", ">pw", "~*", "&*", "+@all")
+        assert client.ask("AUTH", "bob", "pw") == "OK"
+        by_lane(own_server, client, admin)
+        admin.ask("ACL", "SETUSER", "bob", "off")
+        (lane,) = lanes(own_server, admin)
+        assert admin.ask("CLIENT", "KILL", "ID", lane["id"]) == 1
+
+        def refused() -> int:
+            reply = client.ask("RL.HIT", "warm", 1_000_000, 3600)
+            assert isinstance(reply, list) or str(reply).startswith("UPSTREAMDOWN"), reply
+            return len(cast("list[object]", admin.ask("ACL", "LOG")))
+
+        wait_until(refused, "Redis refuses a lane")
+        admin.ask("ACL", "SETUSER", "bob", "on")
+        by_lane(own_server, client, admin)
 
 
 # -- a hung server ---------------------------------------------------------------------------------

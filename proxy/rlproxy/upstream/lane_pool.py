@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from rlproxy.resp.commands import HIT
@@ -42,8 +43,7 @@ class Pool(Generic[L]):
     def _lane(self, identity: Identity, kind: int, protocol: int) -> L | None:
         key = LaneKey(*identity.key(), kind, protocol)
         lane = self._lanes.get(key)
-        if lane is None or lane.retired or lane.refused:
-            self._lanes.pop(key, None)
+        if lane is None or lane.retired:
             users = [other.key.user for other in self.lanes()]
             if len(users) >= MAX_LANES or users.count(key.user) >= MAX_LANES_PER_USER:
                 return None
@@ -51,13 +51,19 @@ class Pool(Generic[L]):
         return lane
 
     def lanes(self) -> list[L]:
-        """Return all lanes, whether connected or not. Forgets those that Redis refuses."""
-        self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.refused}
+        """Return all lanes, whether connected or not. Forgets the closed ones."""
+        self._lanes = {key: lane for key, lane in self._lanes.items() if not lane.retired}
         return list(self._lanes.values())
 
     def close_idle(self, since: float) -> None:
-        """Close the lanes that are unused since loop time `since`."""
-        self._retire([lane for lane in self.lanes() if lane.idle(since)])
+        """Close the lanes that are unused since loop time `since`, or that Redis refuses.
+
+        To be called about once a second: an identity that Redis refuses is tried again as often.
+        """
+        self._retire(self._idle(since))
+
+    def _idle(self, since: float) -> list[L]:
+        return [lane for lane in self.lanes() if lane.idle(inf if lane.refused else since)]
 
     def _retire(self, lanes: list[L]) -> None:
         for lane in lanes:
@@ -85,8 +91,8 @@ class LanePool(Pool[ServerLane]):
 
         used: close those in use, too.
         """
-        shares = [lane for lane in self.lanes() if lane.key.kind != HIT]
-        self._retire([lane for lane in shares if used or lane.idle(since)])
+        lanes = self.lanes() if used else self._idle(since)
+        self._retire([lane for lane in lanes if lane.key.kind != HIT])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""

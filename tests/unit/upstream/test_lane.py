@@ -295,7 +295,7 @@ def test_no_refusal_is_remembered_if_none_shall_be(loop: Loop) -> None:
     assert bench.ask(ADMITTED) == ADMITTED
 
 
-def test_a_lane_that_may_not_log_in_is_given_up(loop: Loop) -> None:
+def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> None:
     bench = Bench(loop)
     other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
     assert other is not None
@@ -304,7 +304,9 @@ def test_a_lane_that_may_not_log_in_is_given_up(loop: Loop) -> None:
     bench.answer(b"-WRONGPASS no\r\n")
     assert not other.ready
     assert bench.wire.aborted
-    assert bench.pool.lane_of(Identity(b"bob", b"pw", 0)) is not other
+    bench.pool.close_idle(loop.now - 60.0)
+    assert other.retired
+    assert bench.pool.lanes() == [bench.lane]
 
 
 def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
