@@ -15,6 +15,7 @@ from rlproxy.resp.key_slot import key_slot
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_at_once, wait_until
+from tests.integration.started import by_lane_of
 from tests.repeating import RepeatingClients
 
 KEYS = 300
@@ -172,6 +173,11 @@ def test_hits_of_a_user_that_one_node_refuses_get_an_error(cluster: Cluster) -> 
 
         wait_until(refused, "the proxy has seen the node's error")
         assert refused()
+        refusing.do("ACL", "SETUSER", "cat", "on", ">pw", "+@all", "~*", "&*")
+        wait_until(
+            lambda: isinstance(client.ask("RL.HIT", key, 9, 60), list), "the node accepts it again"
+        )
+        by_lane_of(refusing, client, key)
 
 
 def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:

@@ -291,7 +291,6 @@ class ClusterLane(PooledLane):
         else:
             if lane.refused:
                 self.give_up()
-                self.retired = True  # sessions with calls under way need not wait for it
                 limit_s = 0.0
             lane.wake()
         self._answer_late(lane, queue, now, limit_s)
@@ -351,12 +350,9 @@ class ClusterLane(PooledLane):
         return not self._queues and all(lane.idle(since) for lane in self.lanes())
 
     def give_up(self) -> None:
-        """Take no more calls: a node does not accept the identity. Others get another lane."""
+        """Take no more calls: a node does not accept the identity. The sweep closes this lane."""
         self.refused = True
         self.ready = False
-        for lane in self.lanes():
-            if lane.unanswered() == 0:
-                lane.retire()
 
     def retire(self) -> None:
         """See PooledLane.retire()."""
@@ -401,11 +397,10 @@ class ClusterLanes(Pool[PooledLane]):
                 lane.changed()
 
     def close_idle(self, since: float) -> None:
-        """See Pool.close_idle(). To be called about once a second.
+        """See Pool.close_idle().
 
         It closes also the lanes for ordinary commands to a silent node that is no master any more,
-        which may never reply. And it bounds how often an identity that a node refuses is tried
-        again.
+        which may never reply.
         """
         for node in self.nodes.all():
             silent_s = self.loop.time() - node.circuit.last_reply_at
