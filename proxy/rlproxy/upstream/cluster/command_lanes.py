@@ -13,7 +13,7 @@ from rlproxy.session.call import Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node import Nodes
-from rlproxy.upstream.cluster.slot_map import SlotMap
+from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
 
 
@@ -29,25 +29,18 @@ class CommandLanes(PooledLane):
         self._cluster = cluster
         self._nodes = nodes
         self._identity = Identity(key.user, key.password, key.db)
-        self._map: SlotMap = cluster.map
-        self._lanes: list[ServerLane | None] = [None] * len(self._map.shards)  # by index in the map
+        self._map: SlotMap = NO_MAP
+        self._lanes: list[ServerLane | None] = []  # by the index of the master in the map
+        self.changed()
+
+    def changed(self) -> None:
+        """Take the present map of the cluster."""
+        self._map = self._cluster.map
+        self._lanes = [None] * len(self._map.shards)
 
     def chosen(self, slot: int) -> Lane | None:
         """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
-        lane = self._lane(slot) if slot != NO_SLOT else None
-        if lane is None:
-            return None
-        if lane.ready and lane.room > 0:
-            return lane
-        lane.wake()
-        return None
-
-    def _lane(self, slot: int) -> ServerLane | None:
-        """Return the lane to the master of `slot`, made if needed; None at a limit of lanes."""
-        if self._map is not self._cluster.map:
-            self._map = self._cluster.map
-            self._lanes = [None] * len(self._map.shards)
-        index = self._map.owners[slot]
+        index = self._map.owners[slot] if slot != NO_SLOT else -1
         if index < 0:
             return None
         lane = self._lanes[index]
@@ -55,7 +48,12 @@ class CommandLanes(PooledLane):
             node = self._nodes.of(self._map.shards[index].address)
             lane = node.pool.share_of(self._identity, self.key.protocol, self.key.kind)
             self._lanes[index] = lane
-        return lane
+            if lane is None:
+                return None  # at a limit of lanes
+        if lane.ready and lane.room > 0:
+            return lane
+        lane.wake()
+        return None
 
     def idle(self, since: float) -> bool:
         """See PooledLane.idle(). Forgets the lanes that will not be ready again."""

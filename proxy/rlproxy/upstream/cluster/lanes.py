@@ -371,7 +371,7 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
     return str(lane.address), "no connection in time"
 
 
-class ClusterLanes(Pool[PooledLane]):
+class ClusterLanes(Pool[ClusterLane | CommandLanes]):
     """The lanes of one process to a cluster, each with lanes to the masters."""
 
     def __init__(self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
@@ -385,7 +385,7 @@ class ClusterLanes(Pool[PooledLane]):
         """Return the longest time for which a call waits, in seconds."""
         return self.nodes.settings.timeout_s or MAX_WAIT_S
 
-    def _made(self, key: LaneKey) -> PooledLane:
+    def _made(self, key: LaneKey) -> ClusterLane | CommandLanes:
         if key.kind == HIT:
             return ClusterLane(self, key)
         return CommandLanes(self.cluster, self.nodes, key)
@@ -393,8 +393,7 @@ class ClusterLanes(Pool[PooledLane]):
     def _changed(self) -> None:
         self.nodes.follow()
         for lane in self.lanes():
-            if isinstance(lane, ClusterLane):
-                lane.changed()
+            lane.changed()
 
     def close_idle(self, since: float) -> None:
         """See Pool.close_idle().
