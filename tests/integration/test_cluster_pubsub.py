@@ -220,6 +220,29 @@ def test_keyspace_events_of_a_master_that_joins(
     module_cluster.move_slot(slot, owner)
 
 
+def test_a_master_joins_at_which_a_transaction_is_open(
+    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster
+) -> None:
+    (added,) = module_cluster.nodes[3:] or [module_cluster.add_node()]
+    slot = key_slot(b"moved")
+    owner = module_cluster.owner(slot)
+    with cluster_proxy.raw() as client:
+        client.send(command("HELLO", 3))
+        client.reply()
+        assert other.ask("DEL", "moved") in (0, 1)
+        assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
+        module_cluster.begin_move(slot, added)
+        assert client.ask("WATCH", "moved") == "OK"
+        assert client.ask("MULTI") == "OK"
+        module_cluster.end_move(slot, added)
+        module_cluster.wait_ok()
+        assert other.ask("GET", "moved") is None
+        assert client.ask("SET", "moved", 1) == "QUEUED"
+        assert client.ask("EXEC") == ["OK"]
+        wait_until(lambda: added.ask("PUBSUB", "NUMPAT") == 1, "it has the pattern")
+    module_cluster.move_slot(slot, owner)
+
+
 def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> None:
     if module_cluster.nodes[0].version < (7,):
         pytest.skip("no shard channels")
@@ -255,6 +278,30 @@ def test_the_slot_of_a_shard_channel_moves(
         assert client.reply() == [b"smessage", b"shard", b"x"]
     assert client.ask("SUNSUBSCRIBE", "shard") == [b"sunsubscribe", b"shard", 0]
     assert client.ask("SET", "k", 1) == "OK"
+
+
+def test_a_shard_channel_moves_to_the_node_of_an_open_transaction(
+    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster
+) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+    slot = key_slot(b"shard")
+    owner = module_cluster.owner(slot)
+    to = next(node for node in module_cluster.masters() if node is not owner)
+    key = module_cluster.key_at(to, "transaction")
+    with cluster_proxy.raw() as client:
+        client.send(command("HELLO", 3))
+        client.reply()
+        assert client.ask("SSUBSCRIBE", "shard") == [b"ssubscribe", b"shard", 1]
+        assert client.ask("MULTI") == "OK"
+        assert client.ask("SET", key, 1) == "QUEUED"
+        module_cluster.move_slot(slot, to)
+        ended = [b"shard", 0]
+        wait_until(lambda: owner.ask("PUBSUB", "SHARDNUMSUB", "shard") == ended, "it has ended")
+        assert client.ask("GET", key) == "QUEUED"
+        assert client.ask("EXEC") == ["OK", b"1"]
+        wait_until(lambda: other.ask("SPUBLISH", "shard", "x") == 1, "it is subscribed again")
+        assert client.reply() == [b"smessage", b"shard", b"x"]
 
 
 def test_several_shard_channels_are_subscribed_where_their_slot_is_now(

@@ -70,7 +70,7 @@ class Dispatcher:
         self._splits = splits
         self.transaction = Transaction(exchange)
         self.setup = ConnectionSetup(exchange, shown)
-        self.subscriptions = Subscriptions(exchange)
+        self.subscriptions = Subscriptions(exchange, self.transaction)
         self._links.holds_state = self._holds_state
         exchange.at_end.append(self.transaction.forget)  # objects here form cycles
 

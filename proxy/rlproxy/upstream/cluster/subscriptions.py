@@ -6,6 +6,8 @@ all masters, and from the others only these events are passed on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
@@ -14,8 +16,10 @@ from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
+from rlproxy.upstream.cluster.redirects import PAUSE_S
 from rlproxy.upstream.cluster.request import Divided, Request, own, slot_of
 from rlproxy.upstream.cluster.routes import Route
+from rlproxy.upstream.cluster.transaction import Transaction
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
 _GLOB: Final = b"*?[\\"
@@ -39,10 +43,11 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_event_links", "_exchange", "_monitors", "_names", "only")
+    __slots__ = ("_event_links", "_exchange", "_monitors", "_names", "_transaction", "only")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, transaction: Transaction) -> None:
         self._exchange = exchange
+        self._transaction = transaction
         self.only = False
         # Channels and patterns by the command that subscribed to them.
         self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
@@ -168,7 +173,7 @@ class Subscriptions:
     def _changed(self) -> None:
         """Subscribe to keyspace events at masters that have joined."""
         exchange = self._exchange
-        if not self._event_links:
+        if not self._event_links or self._waits(self._changed):
             return
         exchange.take_map()
         for link in self._others():
@@ -219,7 +224,7 @@ class Subscriptions:
             accepts another one.
         """
         exchange, names = self._exchange, self._names[_SHARD]
-        if channel not in names:
+        if channel not in names or self._waits(partial(self._again, channel, ended)):
             return
 
         def answered(frame: bytes) -> bytes:
@@ -237,6 +242,17 @@ class Subscriptions:
         exchange.expect(request)
         request.silent = True
         exchange.links.of_slot(slot).send(request)
+        exchange.flush()
+
+    def _waits(self, again: Callable[[], None]) -> bool:
+        """Return whether nothing may be sent: the client has ended, or is inside MULTI.
+
+        There, a node would make it a part of the transaction: `again` is called later.
+        """
+        inside, exchange = self._transaction.now is not None, self._exchange
+        if inside and not exchange.ended:
+            exchange.loop.call_later(PAUSE_S, again)
+        return inside or exchange.ended
 
 
 def _counted(frame: bytes, count: int) -> bytes:
