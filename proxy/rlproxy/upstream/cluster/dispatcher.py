@@ -47,7 +47,7 @@ _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, 
 _WITH_IDS: Final = (
     *(routes.CLIENT_SHOWN, routes.CLIENT_LIST, routes.CLIENT_KILL, routes.CLIENT_UNBLOCK),
 )
-_SPLIT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK)
+_BY_SLOT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK, routes.ONE_SLOT)
 # Commands that are never part of a transaction: they change the connection, are answered here, or
 # take or return ids of clients, which the transaction's node would number itself.
 _NOT_INSIDE: Final = (
@@ -120,9 +120,6 @@ class Dispatcher:
             keys = _keys(route, args)
             slot = slot_of(keys)
             several = len(keys) > 1
-            if _crosses(route, keys):
-                exchange.answer(CROSSSLOT)
-                return True
         if not exchange.redirects.may_send(slot):
             return False
         request = Request(written, slot, route.check)
@@ -138,7 +135,7 @@ class Dispatcher:
 
     def _unusual(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
         exchange, how = self._exchange, route.how
-        if how in _SPLIT:
+        if how in _BY_SLOT:
             return self._split(route, args, words, written)
         if how in _TRANSACTION:
             return self.transaction.send(how, args, _keys(route, args), written)
@@ -168,11 +165,7 @@ class Dispatcher:
         if subscribes or route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
             return
-        keys = _keys(route, args)
-        if _crosses(route, keys):
-            self.transaction.reject(now, CROSSSLOT)
-        else:
-            self.transaction.queue(now, keys, written)
+        self.transaction.queue(now, _keys(route, args), written)
 
     def _reset(self) -> None:
         self.transaction.forget()
@@ -214,7 +207,7 @@ class Dispatcher:
             by_slot.setdefault(key_slot(args[at]), []).append(at)
         if len(by_slot) < 2:
             return self._by_key(route, args, written)
-        if not self._splits:
+        if not self._splits or route.how == routes.ONE_SLOT:
             exchange.answer(CROSSSLOT)
             return True
         if not all(map(exchange.redirects.may_send, by_slot)):
@@ -242,8 +235,3 @@ class Dispatcher:
 def _keys(route: Route, args: list[bytes]) -> list[bytes]:
     """The keys of a command."""
     return [args[at] for at in route.keys(args)]
-
-
-def _crosses(route: Route, keys: list[bytes]) -> bool:
-    """Whether a node would run a command over several slots: Valkey 9.1 looks at no slot here."""
-    return route.name == b"MSETEX" and len(set(map(key_slot, keys))) > 1

@@ -21,46 +21,47 @@ SPLIT_SUM: Final = 1  # one part per slot, the integers are added
 SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of their keys
 SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
 CHANNEL: Final = 4  # the node of the shard channels, which hash like keys
-WATCH: Final = 5  # the last one of the routes with keys
+ONE_SLOT: Final = 5  # as BY_KEY, but keys of several slots go to no node, which might take them
+WATCH: Final = 6  # the last one of the routes with keys
 # Routes to home, which is one master for the life of a client.
-HOME: Final = 6
-SUBSCRIBE: Final = 7  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
-SELECT: Final = 8  # home; where it succeeds (Valkey 9: cluster-databases), all connections
-AUTH: Final = 9
-HELLO: Final = 10
+HOME: Final = 7
+SUBSCRIBE: Final = 8  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
+SELECT: Final = 9  # home; where it succeeds (Valkey 9: cluster-databases), all connections
+AUTH: Final = 10
+HELLO: Final = 11
 # Routes to all masters. An error of any node is the reply, except with ALL_ONE.
-ALL_SUM: Final = 11  # integers, added
-ALL_CONCAT: Final = 12  # arrays, joined
-ALL_UNION: Final = 13  # arrays of strings, joined, each string once
-ALL_PAIRS: Final = 14  # arrays of strings and integers in turn: the integers are added
-ALL_LEAST: Final = 15  # arrays of integers, the least of each place
-ALL_ONE: Final = 16  # the reply of the first node without an error, else home's error
-ALL_ANY: Final = 17  # the first reply that is not nil
-ALL_FIRST: Final = 18  # home's reply
-ALL_NODES: Final = 19  # home's reply; replicas get the command too
-INFO: Final = 20
-SCAN: Final = 21
-MONITOR: Final = 22
-WAIT: Final = 23  # the nodes that this client has written to: the least integers
+ALL_SUM: Final = 12  # integers, added
+ALL_CONCAT: Final = 13  # arrays, joined
+ALL_UNION: Final = 14  # arrays of strings, joined, each string once
+ALL_PAIRS: Final = 15  # arrays of strings and integers in turn: the integers are added
+ALL_LEAST: Final = 16  # arrays of integers, the least of each place
+ALL_ONE: Final = 17  # the reply of the first node without an error, else home's error
+ALL_ANY: Final = 18  # the first reply that is not nil
+ALL_FIRST: Final = 19  # home's reply
+ALL_NODES: Final = 20  # home's reply; replicas get the command too
+INFO: Final = 21
+SCAN: Final = 22
+MONITOR: Final = 23
+WAIT: Final = 24  # the nodes that this client has written to: the least integers
 # Commands with ids of clients in their arguments or reply. Each node counts its own clients.
-CLIENT_SHOWN: Final = 24  # home
-CLIENT_LIST: Final = 25  # all masters: texts, joined
-CLIENT_KILL: Final = 26  # all masters
-CLIENT_UNBLOCK: Final = 27  # the node in the id
+CLIENT_SHOWN: Final = 25  # home
+CLIENT_LIST: Final = 26  # all masters: texts, joined
+CLIENT_KILL: Final = 27  # all masters
+CLIENT_UNBLOCK: Final = 28  # the node in the id
 # State of the connection, repeated on each of the client's connections.
-CLIENT_STATE: Final = 28
-CLIENT_REPLY: Final = 29
-CLIENT_CACHING: Final = 30
-RESET: Final = 31
-QUIT: Final = 32
-MULTI: Final = 33
-EXEC: Final = 34
-DISCARD: Final = 35
-UNWATCH: Final = 36
+CLIENT_STATE: Final = 29
+CLIENT_REPLY: Final = 30
+CLIENT_CACHING: Final = 31
+RESET: Final = 32
+QUIT: Final = 33
+MULTI: Final = 34
+EXEC: Final = 35
+DISCARD: Final = 36
+UNWATCH: Final = 37
 # Answered by the proxy.
-CLUSTER: Final = 37
-OK: Final = 38
-REFUSED: Final = 39  # see refusal()
+CLUSTER: Final = 38
+OK: Final = 39
+REFUSED: Final = 40  # see refusal()
 
 # Where the timeout of a blocking command stands.
 BLOCKS_NOT: Final = 0
@@ -86,6 +87,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (SPLIT_ARRAY, b"MGET"),
     (SPLIT_OK, b"MSET"),
     (CHANNEL, b"SPUBLISH SSUBSCRIBE SUNSUBSCRIBE"),
+    (ONE_SLOT, b"MSETEX"),  # Valkey 9.1 looks at no slot
     (WATCH, b"WATCH"),
     # One node's answer is as good as another's, or there is nothing to join in several.
     (

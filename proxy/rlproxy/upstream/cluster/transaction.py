@@ -157,13 +157,13 @@ class Transaction:
 
     def queue(self, now: Opened, keys: list[bytes], written: bytes) -> None:
         """Send a command of the transaction."""
-        slot = slot_of(keys)
-        if slot != NO_SLOT and slot != now.slot:
-            if now.slot != NO_SLOT:
-                self.reject(now, CROSSSLOT)
-                return
-            now.slot = slot
-            self._move(now, self._exchange.links.of_slot(slot))
+        slots = {*map(key_slot, keys), now.slot} - {NO_SLOT}
+        if len(slots) > 1:
+            self.reject(now, CROSSSLOT)
+            return
+        if slots and now.slot == NO_SLOT:
+            now.slot = slots.pop()
+            self._move(now, self._exchange.links.of_slot(now.slot))
         request = Request(written, now.slot)
         request.refused = partial(_queue_refused, now)
         self._send(now, request)
