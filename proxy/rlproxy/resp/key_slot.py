@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from typing import Final
 
 from mypy_extensions import i64
@@ -10,6 +11,9 @@ SLOTS: Final = 16384
 NO_SLOT: Final = -1  # of a command without keys
 _BRACE: Final = 123
 _CR: Final = 13
+# The CRC of each byte: its high byte, and its low one.
+_HIGHS: Final = bytes([crc_hqx(bytes([byte]), 0) >> 8 for byte in range(256)])
+_LOWS: Final = bytes([crc_hqx(bytes([byte]), 0) & 255 for byte in range(256)])
 
 
 def key_slot(key: bytes) -> int:
@@ -34,10 +38,12 @@ def slot_of_bulk(data: bytes, pos: i64 = 0) -> int:
 def _slot(data: bytes, start: i64, end: i64) -> int:
     """Return the slot of the key from `start` to `end` of `data`.
 
-    Compiled, the loop takes half the instructions of crc_hqx() and a slice.
+    Compiled, the loop takes fewer instructions than crc_hqx() and a slice.
     """
     tag = False  # the first brace has been seen
-    crc: i64 = 0
+    highs, lows = _HIGHS, _LOWS
+    high: i64 = 0  # the bytes of the CRC
+    low: i64 = 0
     at = start
     while at < end:
         byte: i64 = data[at]
@@ -47,9 +53,9 @@ def _slot(data: bytes, start: i64, end: i64) -> int:
             closing: i64 = data.find(b"}", at, end)
             if closing > at:
                 end = closing
-                crc = 0
+                high = low = 0
                 continue
-        mixed = (crc >> 8) ^ byte
-        mixed ^= mixed >> 4
-        crc = ((crc << 8) ^ (mixed << 12) ^ (mixed << 5) ^ mixed) & 0xFFFF
-    return crc & (SLOTS - 1)
+        byte ^= high
+        high = low ^ highs[byte]
+        low = lows[byte]
+    return (high << 8 | low) & (SLOTS - 1)
