@@ -113,13 +113,8 @@ class Dispatcher:
     def _by_key(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command to the owner of its first key's slot."""
         exchange = self._exchange
-        several = False
-        if route.single:
-            slot = key_slot(args[route.first]) if len(args) > route.first else NO_SLOT
-        else:
-            keys = _keys(route, args)
-            slot = slot_of(keys)
-            several = len(keys) > 1
+        keys = _keys(route, args)
+        slot = slot_of(keys)
         if not exchange.redirects.may_send(slot):
             return False
         request = Request(written, slot, route.check)
@@ -127,7 +122,7 @@ class Dispatcher:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
-        if several:
+        if len(keys) > 1:
             exchange.redirects.precede(slot)
         return True
 

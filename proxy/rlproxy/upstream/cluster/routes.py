@@ -294,8 +294,8 @@ class Route:
 
     how: BY_KEY, SPLIT_SUM, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
-    first: index of the first key among the arguments behind the name; -1: none, or it varies.
-    single: the argument at `first` is the only key that decides.
+    only: index of its only key among the arguments behind the name; -1: it has none, several, or
+        one at a place that varies.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
     check: None if a redirect is the node's own. A program of the client can write one too: then
@@ -314,11 +314,9 @@ class Route:
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] | None = None
         self.specs = specs
-        self.first: int = -1
-        self.single: bool = False
-        if specs and not specs[0].keyword and specs[0].count_at < 0:
-            self.first = specs[0].begin
-            self.single = how == BY_KEY and len(specs) == 1 and specs[0].last == 0
+        self.only: int = -1
+        if how == BY_KEY and len(specs) == 1 and specs[0] == Spec(specs[0].begin):
+            self.only = specs[0].begin
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -328,8 +326,8 @@ class Route:
         further key, and is no error.
         """
         size = len(args)
-        if self.single:
-            return [self.first] if size > self.first else []
+        if self.only >= 0:
+            return [self.only] if size > self.only else []
         found: list[int] = []
         if self.how == SPLIT_OK and size % 2:
             return found
