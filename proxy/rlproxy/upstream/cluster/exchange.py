@@ -235,7 +235,7 @@ class Exchange(LinkOwner):
         pieces = request.pieces
         pieces.append(data)
         self._held += len(data)
-        streams = len(self.queue) > 0 and self.queue[0] is request and request.streams()
+        streams = len(self.queue) > 0 and self.queue[0] is request and request.answered is None
         if not (ended or streams):
             return
         request.pieces = []

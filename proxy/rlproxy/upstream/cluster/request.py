@@ -65,10 +65,6 @@ class Request:
         self.refused: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 
-    def streams(self) -> bool:
-        """Return whether its reply may be passed on while it is being received."""
-        return self.part_of is None and self.answered is None
-
 
 class Divided(Request):
     """A command whose parts go to several nodes, or to one node in several slots.
