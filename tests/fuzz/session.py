@@ -20,12 +20,14 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Lane
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.identity import Identity
 from rlproxy.session.missing_script import HitWithoutScript
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_UNREAD, Session
+from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 
 from tests.contexts import worker_context
@@ -265,6 +267,7 @@ class Walk:
             server=ServerFacts("redis:1"),
             lane_of=self.lane_of,
             waiting=self.waiting,
+            timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
             share_of=self.share_of if self.share else None,
         )
         settings.server.found.has_throttle = throttle
@@ -355,7 +358,6 @@ class Walk:
         if not data or len(self.sent) > MAX_CLIENT_BYTES:
             return
         held = session.requests.unread()
-        session.now = self.clock.now
         if not session.closed:
             self.sent += data
         session.receive(data)
@@ -371,7 +373,6 @@ class Walk:
         if session.slow and session.wait != WAIT_HELD:
             return
         data, redis.out = redis.out[:size], redis.out[size:]
-        session.now = self.clock.now
         if data:
             session.upstream_received(data)
             self.move()
@@ -415,7 +416,6 @@ class Walk:
         self.run(lane, calls)
         done = lane.written[:calls]
         del lane.written[:calls]
-        self.session.now = self.clock.now
         for call, reply in done:
             call.caller.fenced = False
             call.caller.lane_answered(call, reply)
@@ -429,7 +429,6 @@ class Walk:
         written, unsent = lane.written[:], lane.unsent[:]
         lane.written.clear()
         lane.unsent.clear()
-        self.session.now = self.clock.now
         for call, _ in written:
             self.cut = True
             self.lost_calls += 1
@@ -547,7 +546,6 @@ class Walk:
 
     def _fault(self, kind: int) -> None:
         session = self.session
-        session.now = self.clock.now
         if kind == 0 and session.private.status == private_stream.PRIVATE_OPEN:
             self.cut = True
             session.upstream_lost()
@@ -592,7 +590,6 @@ class Walk:
             assert told.count(b"\r\n") == commands
 
     def open(self) -> None:
-        self.session.now = self.clock.now
         self.session.upstream_opened()
         self.move()
 

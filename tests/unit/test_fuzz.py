@@ -121,7 +121,6 @@ def test_session_target_detects_swapped_lane_replies(monkeypatch: pytest.MonkeyP
     def swapped(self: session.Walk, lane: session.FakeLane, calls: int) -> None:
         self.run(lane, calls)
         done, lane.written = lane.written[:calls], lane.written[calls:]
-        self.session.now = self.clock.now
         answers = [reply for _, reply in done][::-1]
         for (call, _), reply in zip(done, answers, strict=True):
             self.session.lane_answered(call, reply)

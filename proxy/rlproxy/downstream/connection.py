@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         session = self.session
-        self._received_at = session.now = self.clients.clock()
+        self._received_at = self.clients.clock()
         session.receive(data)
         if len(data) > LARGE and self.clients.rests(len(data)):
             self._resting = True
@@ -150,7 +150,6 @@ class ClientConnection(asyncio.Protocol):
                 private.resting = False
                 private.read()
         if private is None or not private.full:
-            self.session.now = self.clients.clock()
             self.session.go_on()
         self.flush()
 
@@ -161,7 +160,6 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _receive_eof(self) -> None:
-        self.session.now = self.clients.clock()
         self.session.receive_eof()
         self.flush()
 
@@ -175,7 +173,6 @@ class ClientConnection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if self._private is not None:
             self._private.read()
-        self.session.now = self.clients.clock()
         self.session.reads_on()
         self.flush()
 
@@ -327,9 +324,8 @@ class ClientConnection(asyncio.Protocol):
             transport = await clients.target.connect(lambda: private)
         except OSError as error:
             self._private = None
-            session.now = clients.clock()
             why = reason(error)
-            clients.context.circuit.connect_failed(session.now, why, lacks(error))
+            clients.context.circuit.connect_failed(clients.clock(), why, lacks(error))
             session.upstream_failed(why)
             self.flush()
             return
@@ -338,7 +334,6 @@ class ClientConnection(asyncio.Protocol):
             self.flush()
             return
         private.read()
-        session.now = clients.clock()
         session.upstream_opened()
         self.flush()
 
@@ -347,7 +342,6 @@ class ClientConnection(asyncio.Protocol):
         if self._private is not private:
             return
         self._private = None
-        self.session.now = self.clients.clock()
         self.session.upstream_lost()
         self.flush()
 

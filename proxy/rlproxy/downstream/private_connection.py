@@ -57,7 +57,7 @@ class PrivateConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         client = self._client
-        self._received(data)
+        client.session.upstream_received(data)
         if client.session.private.slots.awaits_lane():
             self.read()
         if len(data) > PIECE:
@@ -67,11 +67,6 @@ class PrivateConnection(asyncio.Protocol):
                 self.read()
                 client.queue()
         client.flush()
-
-    def _received(self, data: bytes) -> None:
-        session = self._client.session
-        session.now = self._client.clients.clock()
-        session.upstream_received(data)
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -89,7 +84,7 @@ class PrivateConnection(asyncio.Protocol):
         if exc is not None:
             left = last_words(self._transport)
             if left:
-                self._received(left)
+                client.session.upstream_received(left)
                 client.flush()
         self._transport = None
         client.stats.private -= 1
@@ -148,7 +143,7 @@ class PrivateConnection(asyncio.Protocol):
         """
         client = self._client
         fan_out = client.clients.fan_out
-        now = client.session.now
+        now = client.clients.clock()
         if fan_out.many(size):
             self._fan_out_until = now + STAYS_S
         elif now >= self._fan_out_until:

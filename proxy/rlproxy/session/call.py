@@ -77,16 +77,15 @@ class Call:
 class Caller:
     """The sender of calls, as a lane sees it.
 
-    `now` is the event loop's time in seconds. `flush` moves the bytes that a reply has released.
+    `flush` moves the bytes that a reply has released.
     `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
     private connection, and no lane has answered it since. `trusts_at`: in a cluster, the time from
     which remembered refusals may answer it, by the clock of the denial cache.
     """
 
-    __slots__ = ("dirty", "fenced", "now", "flush", "trusts_at")
+    __slots__ = ("dirty", "fenced", "flush", "trusts_at")
 
     def __init__(self) -> None:
-        self.now: float = 0.0
         self.dirty = False
         self.fenced = False
         self.trusts_at: float = 0.0

@@ -131,6 +131,7 @@ def _limit(call: Call) -> int:
 class WorkerContext:
     """The context that all sessions of a worker share.
 
+    clock: returns the time of the event loop in seconds.
     lane_of: returns the lane of an identity for hits; None if it may have none.
     share_of: returns the lane of an identity and protocol for commands.SHARED_*; None: --share is
     off.
@@ -140,6 +141,7 @@ class WorkerContext:
     __slots__ = (
         "budget",
         "circuit",
+        "clock",
         "failure",
         "grammar",
         "lane_of",
@@ -170,6 +172,7 @@ class WorkerContext:
         self.waiting = waiting
         self.timeouts = timeouts
         self.circuit = self.timeouts.circuit
+        self.clock = self.timeouts.clock
         self.budget = budget
         self.stats = stats
         self.failure = FailurePolicy(self.server, self.timeouts, self.stats)

@@ -99,17 +99,12 @@ class HeldHit(OwnCalls):
         self._parts.held_finished(reply)
 
     def _keep(self) -> None:
-        self._set_clock()
         self._parts.private.keep_alive(0.0)
-
-    def _set_clock(self) -> None:
-        self._parts.now = max(self._parts.now, self._parts.context.waiting.clock())
 
     def _send(self, rule: Rule) -> None:
         """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
         parts = self._parts
         call = Call(self, rule, self._hit.key)
-        self._set_clock()
         private = parts.private
         lane = None
         if private.may_leave():
@@ -120,7 +115,7 @@ class HeldHit(OwnCalls):
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls
             return
-        self.owed_since = parts.now
+        self.owed_since = parts.context.clock()
         private.query(call, self._caught)
 
     def _caught(self, reply: bytes) -> bytes:

@@ -97,6 +97,5 @@ class HitWithoutScript(OwnCalls):
     def resume(self) -> None:
         """See Caller.resume()."""
         parts = self._parts
-        parts.now = self.now
         parts.fenced = True  # commands behind the hit may not have run yet
         parts.private_answered()

@@ -54,7 +54,6 @@ class OwnCalls(Caller):
 
     def resume(self) -> None:
         """See Caller.resume()."""
-        self._parts.now = self.now
         self._parts.resume()
 
 

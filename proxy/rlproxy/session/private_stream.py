@@ -115,7 +115,7 @@ class PrivateStream:
     def opened(self, requests: ClientRequests) -> None:
         """Take the connection, which is open now."""
         self.status = PRIVATE_OPEN
-        self.received_at = self._caller.now
+        self.received_at = self._context.clock()
         if self.handshake is not None:
             requests.again(self.handshake.begin())
 
@@ -127,7 +127,7 @@ class PrivateStream:
 
     def received(self, data: bytes) -> bool:
         """Take bytes of Redis. Returns whether `slots` is to read them; else they are passed on."""
-        now = self._caller.now
+        now = self._context.clock()
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
         self.received_at = now
@@ -170,7 +170,7 @@ class PrivateStream:
         Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
         that makes calls more often than that is never silent for as long.
         """
-        now = self._caller.now
+        now = self._context.clock()
         silent = now - max(self.received_at, self._kept_at) >= silent_s
         if silent and self.status == PRIVATE_OPEN and self._context.server.found.ignores_empty:
             self._kept_at = now
@@ -298,7 +298,7 @@ class PrivateStream:
         if counted:
             slot.call = call
             slot.by_sha = by_sha
-            slot.sent_at = self._caller.now
+            slot.sent_at = self._context.clock()
             self._caller.watch()
         else:
             self._context.stats.unanswered(call.counted(), UNSEEN)

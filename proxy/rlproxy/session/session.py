@@ -107,7 +107,8 @@ class Session(SessionParts):
     def reads_on(self) -> None:
         """Go on: the client reads its replies again."""
         self.slow = False
-        self.private.received_at = self.now  # it was not read: its hits have the hit timeout anew
+        # Redis was not read: the client's hits have the hit timeout anew.
+        self.private.received_at = self.context.clock()
         if self.wait == WAIT_READ:
             self._route_in_turn()
 
@@ -210,7 +211,7 @@ class Session(SessionParts):
         self.wait = wait
         if wait & TIMED:
             if wait == WAIT_OPEN:
-                self._unsent_at = self.now
+                self._unsent_at = self.context.clock()
             self.watch()
         elif wait == WAIT_HELD:
             self._hold()
@@ -339,7 +340,6 @@ class Session(SessionParts):
             return NOTHING
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
-        self.now = now
         unsent_at = self._unsent_at if self.wait & TIMED else None
         late, oldest = self._router.fail_open.overdue(now, timeout_s, unsent_at, self._held)
         if late > 0:

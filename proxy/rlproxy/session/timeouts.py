@@ -29,12 +29,12 @@ class HitTimeouts:
     """
 
     __slots__ = (
-        "_clock",
         "_due",
         "_later",
         "_looking",
         "_watched",
         "circuit",
+        "clock",
         "on_silence",
         "timeout_s",
     )
@@ -49,7 +49,7 @@ class HitTimeouts:
         self.circuit = circuit
         self.timeout_s: float = timeout_s
         self.on_silence: Callable[[], None] = lambda: None  # sends PINGs
-        self._clock = clock
+        self.clock = clock
         self._later = later
         self._watched: list[Callable[[float], float]] = []
         self._looking = False
@@ -69,12 +69,12 @@ class HitTimeouts:
     def _start(self) -> None:
         timeout_s = self.timeout_s
         pause_s = max(LEAST_S, min(timeout_s / EVERY, MAX_S)) if timeout_s > 0.0 else MAX_S
-        self._due = self._clock() + pause_s
+        self._due = self.clock() + pause_s
         self._later(pause_s, self._look)
 
     def _look(self) -> None:
         """Call each `look` function, and `on_silence` after half a timeout without a reply."""
-        now = self._clock()
+        now = self.clock()
         if now - self._due > STALLED_S:
             self._start()  # this process was stalled: read the replies first
             return

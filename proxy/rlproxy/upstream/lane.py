@@ -356,7 +356,7 @@ class ServerLane(PooledLane):
             self._flush()
         if touched:
             self.used_at = now
-            settle(touched, now)
+            settle(touched)
 
     # -- late calls -------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class ServerLane(PooledLane):
         if self._again and now - self._again_at >= timeout_s > 0.0:
             again, self._again = self._again, []  # these calls are never sent
             self._context.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
-            _report_late(again, now)
+            _report_late(again)
             self._flush()
         if not inflight or timeout_s <= 0.0:
             self._watched = False
@@ -377,7 +377,7 @@ class ServerLane(PooledLane):
         late = times.due(len(inflight), now)
         if late > 0:
             end = times.late - answered
-            _report_late(list(islice(inflight, end - late, end)), now)
+            _report_late(list(islice(inflight, end - late, end)))
         if times.late > answered and times.deaf(now):
             self._abort()
         return times.oldest(now)
@@ -484,7 +484,7 @@ class ServerLane(PooledLane):
 
     def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
         """Report the loss of the connection to the callers of its calls."""
-        _report_lost(written, unsent, self._context.loop.time())
+        _report_lost(written, unsent)
 
     def unanswered(self) -> int:
         """Return the number of calls without a reply, unsent ones included."""
@@ -508,16 +508,16 @@ class ServerLane(PooledLane):
         self._abort()
 
 
-def _report_late(calls: list[Call], now: float) -> None:
+def _report_late(calls: list[Call]) -> None:
     touched: list[Caller] = []
     for call in calls:
         call.late = True
         call.caller.lane_late(call)
         touch(call.caller, touched)
-    settle(touched, now)
+    settle(touched)
 
 
-def _report_lost(written: list[Call], unsent: list[Call], now: float) -> None:
+def _report_lost(written: list[Call], unsent: list[Call]) -> None:
     touched: list[Caller] = []
     for call in written + unsent:
         touch(call.caller, touched)
@@ -525,7 +525,7 @@ def _report_lost(written: list[Call], unsent: list[Call], now: float) -> None:
         call.caller.lane_lost(call)
     for call in unsent:
         call.caller.lane_returned(call)
-    settle(touched, now)
+    settle(touched)
 
 
 def touch(caller: Caller, touched: list[Caller]) -> None:
@@ -535,11 +535,10 @@ def touch(caller: Caller, touched: list[Caller]) -> None:
         touched.append(caller)
 
 
-def settle(touched: list[Caller], now: float) -> None:
+def settle(touched: list[Caller]) -> None:
     """Let the callers of a batch go on, and write what they have for their clients."""
     for caller in touched:
         caller.dirty = False
-        caller.now = now
         caller.resume()
         caller.flush()
 

@@ -26,7 +26,6 @@ class Session:
         self.requests = self
         self.slow = False
         self.wait = WAIT_NOTHING
-        self.now = 1000.0
         self.pushes = False
         self.private = self.slots = self
         self.sends_again = False
@@ -79,12 +78,13 @@ class Client:
         self.stats = Counters()
         self.fan_out = FanOut()
         self.clients = self
+        self.now = 1000.0
         self.busy = False
         self.calls: list[str] = []
         self.lost: list[object] = []
 
     def clock(self) -> float:
-        return self.session.now
+        return self.now
 
     def rests(self, _size: int) -> bool:
         return self.busy
@@ -271,22 +271,22 @@ def test_its_turn_reads_it_again(crowd: Connected) -> None:
     ],
 )
 def test_it_stays_for_a_second(crowd: Connected, many: bool, later_s: float, apart: bool) -> None:
-    fan_out, session = crowd.client.fan_out, crowd.client.session
+    fan_out = crowd.client.fan_out
     crowd.private.data_received(b"x" * 5000)
     fan_out.crowded = False
     fan_out.turns.popitem()[1](many)
-    session.now += later_s
+    crowd.client.now += later_s
     crowd.private.data_received(b"x" * 5000)
     assert bool(fan_out.turns) == apart
 
 
 def test_a_turn_with_more_readable_extends_the_stay(crowd: Connected) -> None:
-    fan_out, session = crowd.client.fan_out, crowd.client.session
+    fan_out = crowd.client.fan_out
     crowd.private.data_received(b"x" * 5000)
     fan_out.crowded = False
-    session.now += STAYS_S
+    crowd.client.now += STAYS_S
     fan_out.turns.popitem()[1](True)
-    session.now += STAYS_S / 2
+    crowd.client.now += STAYS_S / 2
     crowd.private.data_received(b"x" * 5000)
     assert fan_out.turns
 

@@ -6,9 +6,11 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import SessionParts
+from rlproxy.session.timeouts import HitTimeouts
 
 from tests.contexts import worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
@@ -46,6 +48,7 @@ class Parts:
         self.lane = KnowingLane()
         self.shared_lane = KnowingLane()
         self.allowed = True
+        self.now = 0.0
         self.asked: list[tuple[tuple[bytes | None, bytes | None, int], int, int]] = []
         self.context = worker_context(
             grammar=GRAMMAR,
@@ -53,12 +56,16 @@ class Parts:
             lane_of=lambda _identity: self.lane if self.allowed else None,
             share_of=self.share_of if share else None,
             waiting=waiting,
+            timeouts=HitTimeouts(CircuitBreaker(), clock=self.time),
         )
         self.caller = self.parts = Owner(self.context)
         self.to_client = self.parts.to_client
         self.requests = self.parts.requests
         self.private = self.parts.private
         self.lanes = self.parts.lanes
+
+    def time(self) -> float:
+        return self.now
 
     def share_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
         self.asked.append((identity.key(), protocol, how))

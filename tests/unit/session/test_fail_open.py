@@ -214,7 +214,7 @@ def late() -> Failing:
     """A client whose hit was sent on the private connection at 10 s."""
     failing = Failing()
     failing.opened()
-    failing.caller.now = 10.0
+    failing.now = 10.0
     failing.private.hit(call_of(failing.caller))
     return failing
 
@@ -250,7 +250,7 @@ def test_hits_that_wait_for_the_connection_are_late() -> None:
 def test_a_silent_connection_is_reported_once() -> None:
     """Redis hangs, and the client has only sent a command that is no hit."""
     failing = Failing()
-    failing.caller.now = 10.0
+    failing.now = 10.0
     failing.opened()
     failing.private.slots.expect_one()
     assert failing.overdue(10.5) == (0, 10.0)

@@ -109,6 +109,6 @@ def test_only_hits_are_writes(sent: bytes, wrote: bool) -> None:
 
 def test_the_private_connection_is_kept_alive() -> None:
     sending = Sending()
-    sending.caller.now = REFRESH_S
+    sending.now = REFRESH_S
     sending.send(HIT)
     assert sending.up() == b"*0\r\n"

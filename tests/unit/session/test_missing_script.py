@@ -257,7 +257,7 @@ def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
     context.timeouts.timeout_s = 1.0
     bench.send(PING + HIT)
     bench.answer(PONG)
-    bench.session.overdue(bench.session.now + 1.5)
+    bench.session.overdue(1.5)
     assert bench.down().startswith(b"-UPSTREAMDOWN ")
     assert bench.answer(NOSCRIPT) == b""
     assert not bench.lane.calls
@@ -265,8 +265,8 @@ def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
 
 def late(bench: Bench, hits: int) -> None:
     """Redis does not answer: the client's `hits` are late. It answers others."""
-    bench.session.context.circuit.replied(bench.session.now + 1.5)
-    bench.session.overdue(bench.session.now + 1.5)
+    bench.session.context.circuit.replied(1.5)
+    bench.session.overdue(1.5)
     assert bench.down().count(b"-UPSTREAMDOWN ") == hits
 
 

@@ -101,7 +101,7 @@ def test_a_silent_connection_gets_an_empty_request(
     parts.opened()
     parts.private.status = status
     parts.context.server.found.ignores_empty = ignores_empty
-    parts.caller.now = silent_s
+    parts.now = silent_s
     parts.private.keep_alive(REFRESH_S)
     assert parts.up() == sent
     parts.private.keep_alive(REFRESH_S)
@@ -124,7 +124,7 @@ def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
     parts = Parts()
     parts.opened()
     parts.context.circuit.open = True
-    parts.caller.now = 7.0
+    parts.now = 7.0
     parts.private.slots.expect_one()
     assert parts.private.received(PONG)
     assert parts.private.received_at == 7.0

@@ -458,9 +458,9 @@ class AwayAndBack:
 
     def hang(self) -> None:
         session = self.bench.session
-        session.now += 2.0
+        self.bench.now += 2.0
         opened = self.bench.circuit.counts.opened
-        session.overdue(session.now)
+        session.overdue(self.bench.now)
         assert session.private.status == private_stream.PRIVATE_OPEN
         self.silent += self.bench.circuit.counts.opened - opened
 

@@ -9,10 +9,12 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import OwnCalls
 from rlproxy.session.session import Session
+from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.session.waits import WAIT_NOTHING
 
 from tests.contexts import worker_context
@@ -81,6 +83,7 @@ class World:
             server=ServerFacts("redis:1"),
             lane_of=self._lane_of,
             waiting=self.waiting,
+            timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
         )
         self.settings.server.found.ignores_empty = (
             False  # (no empty requests, except where they are tested)
@@ -156,7 +159,6 @@ class World:
 
     def _settle(self, touched: list[Caller]) -> None:
         for session in touched:
-            session.now = self.clock.now
             session.resume()
             session.flush()
 
@@ -179,7 +181,6 @@ class Client:
     def send(self, *data: bytes) -> bytes:
         """The client sends; what goes upstream."""
         for each in data:
-            self.session.now = self.world.clock.now
             self.session.receive(each)
             self._flush()
         return self.up()
@@ -187,7 +188,6 @@ class Client:
     def answer(self, *data: bytes) -> bytes:
         """Redis answers on the private connection; what the client gets."""
         for each in data:
-            self.session.now = self.world.clock.now
             self.session.upstream_received(each)
             self._flush()
         return self.down()

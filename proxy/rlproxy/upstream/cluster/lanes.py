@@ -335,7 +335,7 @@ class ClusterLane(PooledLane):
             else:
                 call.caller.lane_down(call, error)
             touch(call.caller, touched)
-        settle(touched, now)
+        settle(touched)
 
     # -- the end ----------------------------------------------------------------------------------
 
