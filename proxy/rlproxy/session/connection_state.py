@@ -113,10 +113,10 @@ class ConnectionState:
         "_multi_at",
         "_number",
         "_in_cluster",
+        "deciding",
         "identity",
         "known",
         "level",
-        "moving",
         "multi",
         "probed",
         "probing",
@@ -134,7 +134,7 @@ class ConnectionState:
         self.level: int = PLAIN
         self.identity = ANONYMOUS
         self.protocol = 2  # of its replies; 0: not certain
-        self.moving: int = 0  # number of owed replies whose kind is one of MOVES
+        self.deciding: int = 0  # number of owed replies whose kind is one of DECIDING
         self._number: int = 0  # of the last request that lowered the level or set `multi`,
         self._lowered_at: int = 0  # of the last that lowered the level, and
         self._multi_at: int = 0  # of the last that set `multi`
@@ -192,8 +192,8 @@ class ConnectionState:
             self._multi_at = self._number
         elif plain:
             _expect_identity(slot, args)
-        if slot.kind in s.MOVES:
-            self.moving += 1
+        if slot.kind in s.DECIDING:
+            self.deciding += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
 
@@ -230,8 +230,8 @@ class ConnectionState:
             return
         if slot.kind == s.S_PROBE:
             self.probing = False
-        elif slot.kind in s.MOVES:
-            self.moving -= 1
+        elif slot.kind in s.DECIDING:
+            self.deciding -= 1
         for beginning, change in _REPLIES[slot.kind]:
             if line.startswith(beginning):
                 if change != 0:

@@ -108,7 +108,7 @@ class HeldHit(OwnCalls):
         private = parts.private
         lane = None
         if private.may_leave():
-            lane = parts.lanes.lane_for_hits(private.state.identity)
+            lane = parts.lanes.lane_for_hits()
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
             private.cover.sent(call)

@@ -12,8 +12,9 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding as r
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Lane
+from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
-from rlproxy.session.identity import Identity
+from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.private_stream import PrivateStream
 
 
@@ -21,13 +22,17 @@ class LaneCalls:
     """The calls of one client, from the first whose reply has not left.
 
     to_client: the list that replies leave by.
+    state: decides which lanes are the client's.
     count: their number. A held hit is one of them, though no lane has it.
     """
 
     __slots__ = (
         "_context",
         "_hit_lane",
+        "_identity",
+        "_protocol",
         "_read_lane",
+        "_state",
         "_to_client",
         "_write_lane",
         "count",
@@ -35,9 +40,14 @@ class LaneCalls:
         "tail",
     )
 
-    def __init__(self, context: WorkerContext, to_client: list[bytes]) -> None:
+    def __init__(
+        self, context: WorkerContext, to_client: list[bytes], state: ConnectionState
+    ) -> None:
         self._context = context
         self._to_client = to_client
+        self._state = state
+        self._identity = ANONYMOUS  # of the lanes below
+        self._protocol = 2
         self._hit_lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
@@ -47,15 +57,20 @@ class LaneCalls:
 
     # -- lanes ------------------------------------------------------------------------------------
 
-    def forget_lanes(self) -> None:
-        """Take other lanes from now on: the identity has changed, or the session ends."""
-        self._hit_lane = self._read_lane = self._write_lane = None
+    def follow(self) -> None:
+        """Forget the lanes if the client's identity or protocol is another one now."""
+        state = self._state
+        if state.identity is not self._identity or state.protocol != self._protocol:
+            self._identity = state.identity
+            self._protocol = state.protocol
+            self._hit_lane = self._read_lane = self._write_lane = None
 
-    def lane_for_hits(self, identity: Identity) -> Lane | None:
-        """Return the lane for hits of `identity`; None if there is none, or none is ready."""
+    def lane_for_hits(self) -> Lane | None:
+        """Return the client's lane for hits; None if there is none, or none is ready."""
+        self.follow()
         lane = self._hit_lane
         if lane is None or lane.retired:
-            lane = self._context.lane_of(identity)
+            lane = self._context.lane_of(self._identity)
             if lane is None:
                 return None
             self._hit_lane = lane
@@ -65,19 +80,21 @@ class LaneCalls:
         return lane
 
     def hit_lane(self) -> Lane | None:
-        """Return the lane of the latest calls, if it is ready."""
+        """Return the lane of the client's latest hits, if it is ready."""
+        self.follow()
         lane = self._hit_lane
         return lane if lane is not None and lane.ready else None
 
-    def lane_for(self, kind: int, identity: Identity, protocol: int) -> Lane | None:
+    def lane_for(self, kind: int) -> Lane | None:
         """Return the lane for ordinary commands that read or write; None if none is ready.
 
         kind: SHARED_READ or SHARED_WRITE.
         """
+        self.follow()
         lane = self._read_lane if kind == c.SHARED_READ else self._write_lane
         share_of = self._context.share_of
         if share_of is not None and (lane is None or lane.retired):
-            lane = share_of(identity, protocol, kind)
+            lane = share_of(self._identity, self._protocol, kind)
             if kind == c.SHARED_READ:
                 self._read_lane = lane
             else:
@@ -99,14 +116,11 @@ class LaneCalls:
             tail.next = call
         self.tail = call
 
-    def answered(self, call: Call, reply: bytes, db: int) -> bool:
-        """Take the reply of a lane. Returns whether it is next to leave.
-
-        db: the client's database.
-        """
+    def answered(self, call: Call, reply: bytes) -> bool:
+        """Take the reply of a lane. Returns whether it is next to leave."""
         waiting = self._context.waiting
         if overtaking.concerns(call, waiting):
-            reply = overtaking.edited(call, reply, waiting, db)
+            reply = overtaking.edited(call, reply, waiting, self._state.identity.db)
         call.reply = reply
         return call is self.head
 

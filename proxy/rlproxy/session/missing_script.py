@@ -51,9 +51,7 @@ def send_again(parts: SessionParts) -> None:
     private, lanes = parts.private, parts.lanes
     while private.slots.missing is not None:
         call, private.slots.missing = private.slots.missing, None
-        if private.update_identity():
-            lanes.forget_lanes()
-        lane = lanes.lane_for_hits(private.state.identity)
+        lane = lanes.lane_for_hits()
         hit = HitWithoutScript(parts)
         if lane is not None:
             again = Call(hit, call.rule, call.key)

@@ -26,7 +26,7 @@ class SessionParts(Caller):
         self.to_client: list[bytes] = []
         self.requests = ClientRequests()
         self.private = PrivateStream(context, self, self.to_client)
-        self.lanes = LaneCalls(context, self.to_client)
+        self.lanes = LaneCalls(context, self.to_client, self.private.state)
 
     def private_answered(self) -> None:
         """Go on with the replies and requests that waited for the private connection."""

@@ -61,7 +61,6 @@ class PrivateStream:
         "_context",
         "_kept_at",
         "cover",
-        "deciding",
         "error",
         "expanded",
         "handshake",
@@ -87,7 +86,6 @@ class PrivateStream:
         self.slots = ReplySlots(self.state, to_client, context.failure)
         self.cover = WaitCover(context.server.in_cluster)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
-        self.deciding = False  # database or transaction depend on a reply that is owed
         self.started = False  # this connection has received bytes
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.received_at: float = 0.0  # time of its latest bytes, in seconds
@@ -137,15 +135,6 @@ class PrivateStream:
             return False
         self.slots.feed(data)
         return True
-
-    def update_identity(self) -> bool:
-        """Act on what the latest replies show. Returns whether the identity may be another."""
-        slots = self.slots
-        if self.deciding and slots.quiescent():
-            self.deciding = False
-        moved = slots.identity_moved
-        slots.identity_moved = False
-        return moved
 
     def update_handshake(self) -> bytes | None:
         """Act on the replies to the deferred handshake: the last one, or an error, ends it.
@@ -218,8 +207,6 @@ class PrivateStream:
         if slot is None:
             slots.expect_one()
             return wait
-        if slot.kind in (s.S_SELECT, s.S_RESET, s.S_EXEC, s.S_DISCARD):
-            self.deciding = True
         slots.expect(slot)
         return wait
 

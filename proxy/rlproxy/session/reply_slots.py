@@ -46,7 +46,6 @@ class ReplySlots(OwedReplies):
         "_framer",
         "_start",
         "_state",
-        "identity_moved",
         "missing",
         "raw",
         "refused",
@@ -65,7 +64,6 @@ class ReplySlots(OwedReplies):
         self._counting = True  # requests still get slots
         self.raw = False  # all bytes are passed on as they come
         # Findings of the latest look, for the caller to read and to clear.
-        self.identity_moved = False  # a reply may have changed the client's lanes
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.refused: bytes = b""  # the first error in reply to a trusted command
 
@@ -365,8 +363,6 @@ class ReplySlots(OwedReplies):
             self.refused = line
         if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
             self._failure.server.read_only()
-        if slot.kind in s.MOVES:
-            self.identity_moved = True
 
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._framer.pos

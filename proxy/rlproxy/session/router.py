@@ -162,7 +162,7 @@ class Router(LaneHits):
     def _may_use_lane(self) -> bool:
         if not self._may_leave():
             return False
-        lane = self._lanes.lane_for_hits(self._private.state.identity)
+        lane = self._lanes.lane_for_hits()
         return lane is not None and lane.room > 0
 
     def _may_leave(self) -> bool:
@@ -378,7 +378,7 @@ class Router(LaneHits):
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
-        if not state.plain() or state.moving > 0 or private.handshake is not None:
+        if not state.plain() or state.deciding > 0 or private.handshake is not None:
             return False
         if not private.slots.can_count() or overtaking.concerns(call, self._context.waiting):
             return False
@@ -403,4 +403,4 @@ class Router(LaneHits):
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
         if not rule.takes or slots.settled() or not slots.counting() or self._requests.eof:
             return False
-        return self._private.deciding or (rule.waits and slots.can_count())
+        return self._private.state.deciding > 0 or (rule.waits and slots.can_count())

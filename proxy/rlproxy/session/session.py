@@ -156,7 +156,7 @@ class Session(SessionParts):
         self.flush = nothing
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
-        self.lanes.forget_lanes()
+        self.lanes.follow()
         self.lanes.emit()  # calls refer to the session until their replies have left
         self.requests.rest()
 
@@ -246,7 +246,7 @@ class Session(SessionParts):
         """See Caller.lane_answered()."""
         private = self.private
         private.cover.answered(call, reply)
-        if self.lanes.answered(call, reply, private.state.identity.db):
+        if self.lanes.answered(call, reply):
             self._emit()
 
     def lane_returned(self, call: Call) -> None:
@@ -391,8 +391,6 @@ class Session(SessionParts):
                 return
         if self._held is not None:
             self._held.pass_reply()
-        if private.update_identity():
-            self.lanes.forget_lanes()
         if private.slots.missing is not None:
             send_again(self)
         if private.status == PRIVATE_LOST:

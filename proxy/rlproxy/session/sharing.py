@@ -66,8 +66,7 @@ class Sharing(SessionPart):
             if next_kind != c.PRIVATE and (not calls or next_kind == kind) and fits:
                 if not calls:
                     kind = next_kind
-                    state = self._private.state
-                    pool = self._lanes.lane_for(kind, state.identity, state.protocol)
+                    pool = self._lanes.lane_for(kind)
                 if pool is not None:
                     lane = pool.chosen(requests.slot() if in_cluster else NO_SLOT)
             if lane is None:

@@ -29,8 +29,8 @@ S_CAUGHT: Final = 16  # a Catch
 S_PROTOCOL: Final = 17  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 18  # shows whether Redis lets the client run any command
 
-# Kinds whose reply may move the client to other lanes: those of another user, database or protocol.
-MOVES: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL)
+# Kinds whose reply decides on the client's user, database, protocol or transaction.
+DECIDING: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DISCARD)
 
 
 class Slot:

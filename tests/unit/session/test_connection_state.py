@@ -255,7 +255,9 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     slot = wire.send(line)
     old = facts(wire.state)
     assert slot is not None
+    assert wire.state.deciding == (slot.kind in s.DECIDING)
     wire.state.answered(slot, reply)
+    assert wire.state.deciding == 0
     new = facts(wire.state)
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
 

@@ -116,8 +116,8 @@ def test_a_call_is_moved_with_all_behind_it(first: int) -> None:
 def test_the_reply_of_a_lane_leaves_if_it_is_next() -> None:
     parts = Parts()
     first, second = numbered(parts, 2)
-    assert not parts.lanes.answered(second, b":2\r\n", 0)
-    assert parts.lanes.answered(first, b":1\r\n", 0)
+    assert not parts.lanes.answered(second, b":2\r\n")
+    assert parts.lanes.answered(first, b":1\r\n")
     parts.lanes.emit()
     assert parts.down() == b":1\r\n:2\r\n"
 
@@ -126,9 +126,7 @@ def test_the_reply_to_a_hit_that_must_not_overtake_is_edited() -> None:
     parts = Parts()
     (call,) = numbered(parts, 1)
     call.behind = call.rule
-    assert parts.lanes.answered(
-        call, b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n", 0
-    )
+    assert parts.lanes.answered(call, b"-OOM no script: " + b"0" * 40 + b", on @user_script:1.\r\n")
     assert call.reply == b"-OOM no\r\n"
 
 
@@ -154,7 +152,7 @@ def test_a_held_hit_is_removed_without_an_outcome() -> None:
 def test_a_dropped_call_lets_those_behind_it_go_on() -> None:
     parts = Parts()
     first, second = numbered(parts, 2)
-    parts.lanes.answered(second, FIVE, 0)
+    parts.lanes.answered(second, FIVE)
     parts.lanes.drop(first)
     assert parts.lanes.head is None
     assert sum(parts.context.stats.hits) == 2
@@ -179,18 +177,18 @@ def test_the_lane_for_hits_is_kept_until_it_retires() -> None:
     parts = Parts()
     assert parts.lanes.hit_lane() is None
     first = parts.lane
-    assert parts.lanes.lane_for_hits(USER) is first
+    assert parts.lanes.lane_for_hits() is first
     parts.lane = KnowingLane()
-    assert parts.lanes.lane_for_hits(USER) is first
+    assert parts.lanes.lane_for_hits() is first
     assert parts.lanes.hit_lane() is first
     first.retired = True
-    assert parts.lanes.lane_for_hits(USER) is parts.lane
+    assert parts.lanes.lane_for_hits() is parts.lane
 
 
 def test_an_identity_without_a_lane() -> None:
     parts = Parts()
     parts.allowed = False
-    assert parts.lanes.lane_for_hits(USER) is None
+    assert parts.lanes.lane_for_hits() is None
     assert parts.lanes.hit_lane() is None
 
 
@@ -198,8 +196,8 @@ def test_a_lane_that_is_not_ready_is_woken() -> None:
     parts = Parts(share=True)
     for lane in (parts.lane, parts.shared_lane):
         lane.ready = False
-    assert parts.lanes.lane_for_hits(USER) is None
-    assert parts.lanes.lane_for(c.SHARED_READ, USER, 2) is None
+    assert parts.lanes.lane_for_hits() is None
+    assert parts.lanes.lane_for(c.SHARED_READ) is None
     assert (parts.lane.woken, parts.shared_lane.woken) == (1, 1)
     assert parts.lanes.hit_lane() is None
     assert parts.lane.woken == 1
@@ -207,27 +205,30 @@ def test_a_lane_that_is_not_ready_is_woken() -> None:
 
 def test_reads_and_writes_have_a_lane_each() -> None:
     parts = Parts(share=True)
-    assert parts.lanes.lane_for(c.SHARED_READ, USER, 3) is parts.shared_lane
-    assert parts.lanes.lane_for(c.SHARED_WRITE, USER, 3) is parts.shared_lane
+    parts.private.state.identity = USER
+    parts.private.state.protocol = 3
+    assert parts.lanes.lane_for(c.SHARED_READ) is parts.shared_lane
+    assert parts.lanes.lane_for(c.SHARED_WRITE) is parts.shared_lane
     assert parts.asked == [(USER.key(), 3, c.SHARED_READ), (USER.key(), 3, c.SHARED_WRITE)]
-    parts.lanes.lane_for(c.SHARED_READ, USER, 3)
+    parts.lanes.lane_for(c.SHARED_READ)
     assert len(parts.asked) == 2
     parts.shared_lane.retired = True
-    parts.lanes.lane_for(c.SHARED_WRITE, USER, 3)
+    parts.lanes.lane_for(c.SHARED_WRITE)
     assert len(parts.asked) == 3
 
 
 def test_without_share_there_is_no_lane_for_ordinary_commands() -> None:
-    assert Parts().lanes.lane_for(c.SHARED_READ, USER, 2) is None
+    assert Parts().lanes.lane_for(c.SHARED_READ) is None
 
 
-def test_forgotten_lanes_are_requested_again() -> None:
+@pytest.mark.parametrize(("name", "value"), [("identity", USER), ("protocol", 3)])
+def test_another_identity_or_protocol_has_other_lanes(name: str, value: object) -> None:
     parts = Parts(share=True)
-    parts.lanes.lane_for_hits(USER)
-    parts.lanes.lane_for(c.SHARED_READ, USER, 2)
-    parts.lanes.forget_lanes()
+    parts.lanes.lane_for_hits()
+    parts.lanes.lane_for(c.SHARED_READ)
+    setattr(parts.private.state, name, value)
     assert parts.lanes.hit_lane() is None
     parts.lane = KnowingLane()
-    assert parts.lanes.lane_for_hits(USER) is parts.lane
-    parts.lanes.lane_for(c.SHARED_READ, USER, 2)
+    assert parts.lanes.lane_for_hits() is parts.lane
+    parts.lanes.lane_for(c.SHARED_READ)
     assert len(parts.asked) == 2

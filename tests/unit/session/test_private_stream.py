@@ -143,26 +143,6 @@ def test_bytes_that_are_not_counted_are_passed_on() -> None:
     assert parts.down() == b"anything"
 
 
-def test_what_the_replies_show_is_reported_once() -> None:
-    parts = Parts()
-    parts.opened()
-    replicas: list[bool] = []
-    parts.context.server.read_only = lambda: replicas.append(True)
-    assert not parts.private.update_identity()
-    followed(parts, bulks(b"SELECT", b"3"))
-    assert not parts.private.update_identity()
-    assert parts.private.deciding
-    parts.answer(OK)
-    assert parts.private.update_identity()
-    assert not parts.private.update_identity()
-    assert not parts.private.deciding
-    parts.private.hit(call_of(parts.caller))
-    parts.answer(b"-READONLY You can't write against a read only replica.\r\n")
-    parts.private.update_identity()
-    parts.private.update_identity()
-    assert replicas == [True]
-
-
 # -- the deferred handshake ------------------------------------------------------------------------
 
 
@@ -205,23 +185,6 @@ def test_replies_go_to_the_client_once_the_handshake_is_over() -> None:
 
 
 # -- commands that change the state ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sent", "deciding"),
-    [
-        (bulks(b"SELECT", b"3"), True),
-        (bulks(b"RESET"), True),
-        (bulks(b"MULTI"), False),
-        (AUTH, False),
-    ],
-)
-def test_replies_that_decide_on_database_or_transaction(sent: bytes, deciding: bool) -> None:
-    parts = Parts()
-    parts.opened()
-    assert followed(parts, sent) == WAIT_NOTHING
-    assert parts.private.deciding == deciding
-    assert not parts.private.slots.quiescent()
 
 
 @pytest.mark.parametrize(
