@@ -24,6 +24,7 @@ from rlproxy.ratelimit.outcomes import (
     UNSEEN,
     WIDTH,
 )
+from rlproxy.resp.encoding import content
 
 MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes
@@ -219,8 +220,8 @@ class Counters:
 
 def key_of(bulk: bytes) -> bytes:
     """Return the content of a bulk string."""
-    start = bulk.index(b"\n") + 1
-    return bulk[start : len(bulk) - 2]
+    start, end = content(bulk)
+    return bulk[start:end]
 
 
 def brief(bulk: bytes) -> bytes:

@@ -1,9 +1,11 @@
-"""RESP encoding: values to reply bytes; and Redis' errors without script names and digests."""
+"""RESP encoding: values to bytes, and bulk strings; Redis' errors without scripts' names and digests."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from mypy_extensions import i64
 
 _SUFFIX: Final = re.compile(
     rb" script: (?:[0-9a-f]{40}, )?on (?:@user_script|@?f_[0-9a-f]{40}):\d+\."
@@ -17,6 +19,7 @@ _NO_RIGHT: Final = re.compile(
 )
 _UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)['`]", re.IGNORECASE)
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
+_CR: Final = 13
 
 
 def error(text: str) -> bytes:
@@ -39,6 +42,16 @@ def bulks(*words: bytes) -> bytes:
 def bulk(word: bytes) -> bytes:
     """Return a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def content(data: bytes, pos: i64 = 0) -> tuple[i64, i64]:
+    """Return where the content of the whole bulk string at `pos` begins, and where it ends."""
+    at: i64 = pos + 1
+    size: i64 = 0
+    while data[at] != _CR:
+        size = 10 * size + data[at] - 48
+        at += 1
+    return at + 2, at + 2 + size
 
 
 def clean_error(line: bytes) -> bytes:

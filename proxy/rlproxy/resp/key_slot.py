@@ -7,10 +7,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from rlproxy.resp.encoding import content
+
 SLOTS: Final = 16384
 NO_SLOT: Final = -1  # of a command without keys
 _BRACE: Final = 123
-_CR: Final = 13
 # The CRC of each byte: its high byte, and its low one.
 _HIGHS: Final = bytes([crc_hqx(bytes([byte]), 0) >> 8 for byte in range(256)])
 _LOWS: Final = bytes([crc_hqx(bytes([byte]), 0) & 255 for byte in range(256)])
@@ -27,12 +28,8 @@ def key_slot(key: bytes) -> int:
 
 def slot_of_bulk(data: bytes, pos: i64 = 0) -> int:
     """Return the slot of the key that is the whole bulk string at `pos` of `data`."""
-    at: i64 = pos + 1
-    size: i64 = 0
-    while data[at] != _CR:
-        size = 10 * size + data[at] - 48
-        at += 1
-    return _slot(data, at + 2, at + 2 + size)
+    start, end = content(data, pos)
+    return _slot(data, start, end)
 
 
 def _slot(data: bytes, start: i64, end: i64) -> int:

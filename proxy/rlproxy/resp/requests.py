@@ -16,6 +16,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Command
+from rlproxy.resp.encoding import content
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
 
@@ -438,9 +439,8 @@ class RequestFramer(RequestBuffer):
         data, pos = self.buf, self.start + self.first
         found = []
         while pos < self._args_end:
-            begin = data.index(b"\r", pos) + 2
-            end = begin + int(data[pos + 1 : begin - 2])
-            found.append(data[begin:end])
+            start, end = content(data, pos)
+            found.append(data[start:end])
             pos = end + 2
         return found
 

@@ -17,7 +17,6 @@ from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, Request
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
 
-_CR: Final = 13
 _R: Final = 82
 _L: Final = 76
 _DOT: Final = 46
@@ -80,25 +79,11 @@ class ClientRequests(RequestFramer):
         data, pos = self.buf, self.start + self.first
         slot = slot_of_bulk(data, pos)
         for at in range(1, last):
-            pos = self._behind_bulk(pos)
+            _, end = r.content(data, pos)
+            pos = end + 2
             if at % command.key_step == 0 and slot_of_bulk(data, pos) != slot:
                 return NO_SLOT
         return slot
-
-    def _first_argument(self) -> bytes:
-        """Return the first argument of a whole command that is not `lenient`, as a bulk."""
-        pos = self.start + self.first
-        return self.buf[pos : self._behind_bulk(pos)]
-
-    def _behind_bulk(self, pos: i64) -> i64:
-        """Return the offset of the byte behind the bulk at `pos`."""
-        data = self.buf
-        end: i64 = pos + 1
-        length: i64 = 0
-        while data[end] != _CR:
-            length = 10 * length + data[end] - 48
-            end += 1
-        return end + length + 4
 
     def size(self) -> int:
         """Return the length of the framer's command in bytes."""
@@ -127,8 +112,10 @@ class ClientRequests(RequestFramer):
             key = r.bulk(args[0])
             tail = b"".join([r.bulk(arg) for arg in args[1:]])
         else:
-            key = self._first_argument()
-            tail = self.buf[self.start + self.first + len(key) : self.end]
+            first = self.start + self.first
+            _, end = r.content(self.buf, first)
+            key = self.buf[first : end + 2]
+            tail = self.buf[end + 2 : self.end]
         if name == c.RL_RESET:
             return self._reset(caller, context, key, tail)
         written = tail if name == c.RL_HIT else name + tail

@@ -35,6 +35,13 @@ def test_bulks() -> None:
     assert r.bulk(b"xy") == b"$2\r\nxy\r\n"
 
 
+@pytest.mark.parametrize("word", [b"", b"k", b"a\r\nb", b"x" * 1000])
+def test_content_of_a_bulk(word: bytes) -> None:
+    data = b"$1\r\na\r\n" + r.bulk(word) + b"$"
+    start, end = r.content(data, 7)
+    assert (data[start:end], end) == (word, len(data) - 3)
+
+
 def test_texts_of_the_contract() -> None:
     assert r.LOST.startswith(b"-UPSTREAMDOWN ")
     assert r.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
