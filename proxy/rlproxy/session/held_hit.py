@@ -41,7 +41,6 @@ class HeldHit(OwnCalls):
         )
         if parts.requests.eof:
             waiter.expire()  # it waits for one reply at most
-        parts.lanes.append(hit)
         waiter.start()
 
     def cancel(self) -> None:

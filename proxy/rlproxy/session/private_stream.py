@@ -95,7 +95,7 @@ class PrivateStream:
 
     def may_leave(self) -> bool:
         """Return whether a call need not go here: plain, known, and quiescent."""
-        return self.status == PRIVATE_OPEN and self.slots.quiescent() and self.state.plain()
+        return self.slots.quiescent() and self.state.plain()
 
     def never_answered(self) -> bool:
         """Return whether Redis owes a reply here, and has sent nothing at all yet.
@@ -103,7 +103,7 @@ class PrivateStream:
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
         hit. These clients wait. The circuit opens, and later ones get their hits answered.
         """
-        return self.status == PRIVATE_OPEN and not self.started and not self.slots.quiescent()
+        return not self.started and not self.slots.quiescent()
 
     def open(self) -> None:
         """Ask the owner to open the connection."""

@@ -66,7 +66,6 @@ class Router(LaneHits):
 
     __slots__ = (
         "_drops",
-        "_held",
         "_run",
         "_work",
         "backlogged",
@@ -88,7 +87,6 @@ class Router(LaneHits):
         self.backlogged = False  # more hits are in hand than may be unanswered
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
-        self._held: Call | None = None
 
     def let_go(self, nobody: Caller) -> None:
         """See SessionPart.let_go()."""
@@ -152,12 +150,6 @@ class Router(LaneHits):
         if wait == WAIT_IN_PLACE:
             return slots.ours <= self.most() // 2 or not slots.can_count()
         return slots.quiescent() or slots.raw
-
-    def take_held(self) -> Call:
-        """Return the hit to hold, after WAIT_HELD."""
-        call, self._held = self._held, None
-        assert call is not None
-        return call
 
     def _may_use_lane(self) -> bool:
         if not self._may_leave():
@@ -365,7 +357,7 @@ class Router(LaneHits):
         may_hold = quiescent and slots.can_count() and not state.quitting
         if call.rule.waits and may_hold:
             if not self._context.waiting.full():
-                self._held = call
+                self._lanes.append(call)  # the only one: HeldHit takes it from there
                 return WAIT_HELD
             overtaking.fall_in(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)

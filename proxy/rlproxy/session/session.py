@@ -221,8 +221,10 @@ class Session(SessionParts):
             self._finish_eof()
 
     def _hold(self) -> None:
-        """Hold the hit that the router has left."""
-        self._held = held = HeldHit(self, self._router.take_held())
+        """Hold the hit that the router has left as the only call."""
+        hit = self.lanes.head
+        assert hit is not None
+        self._held = held = HeldHit(self, hit)
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 

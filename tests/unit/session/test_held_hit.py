@@ -29,6 +29,7 @@ class Held(Parts):
         self.allowed = by_lane
         self.got = self.parts.got
         self.held = call_of(self.caller, text=b"10 60 WAIT 50")
+        self.lanes.append(self.held)
         self.hit = HeldHit(self.parts, self.held)
 
     def time(self) -> float:
@@ -36,7 +37,6 @@ class Held(Parts):
 
     def start(self) -> None:
         self.hit.start()
-        assert self.lanes.head is self.held
 
     def reply(self, data: bytes) -> None:
         """Redis replies to the request under way."""
