@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 
 from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
@@ -281,8 +281,8 @@ SAMPLES: dict[str, str] = {
     "ZSCAN": "z 0",
     "ZSCORE": "z b",
 }
-READS = frozenset(c.SHARED_READS.decode().split())
-WRITES = frozenset(c.SHARED_WRITES.decode().split())
+READS = frozenset(commands.SHARED_READS.decode().split())
+WRITES = frozenset(commands.SHARED_WRITES.decode().split())
 VARIES = ("TIME",)  # with every call
 
 SETUP: tuple[str, ...] = (

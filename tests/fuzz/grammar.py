@@ -9,8 +9,7 @@ from rlproxy.ratelimit import grammar as g
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.escape import quoted
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call
@@ -33,7 +32,7 @@ NAMES = (
     b"rl.hit",
     b"RL.BLOCK",
 )
-OTHERS = (b"RL.RESET", *c.REPORTS)
+OTHERS = (b"RL.RESET", *commands.REPORTS)
 POLICY_NAMES = (*POLICIES, b"absent")
 WORDS = (
     *(b"10", b"60", b"1", b"0", b"0.5", b"1000", b"1e3", b"-1", b"nan", b"0x10", b"", b"\0"),
@@ -82,7 +81,7 @@ def calls(data: bytes) -> None:
     if kind >= 14:
         args[at:at] = [b"POLICY", policy]
     name = NAMES[kind % len(NAMES)].upper()
-    written = b"".join(map(r.bulk, [name, *args]))
+    written = b"".join(map(encoding.bulk, [name, *args]))
     grammar = _grammar()
     rule = grammar.rule(written, name, args)
     _check(rule, name, args)
@@ -190,7 +189,7 @@ def _call(rule: Rule, key: bytes) -> None:
     assert rule.script is not None
     forms = [rule.words(way) for way in (LOADED, SOURCE, SHADOW)]
     for form in forms:
-        sent = form + r.bulk(key) + rule.tail
+        sent = form + encoding.bulk(key) + rule.tail
         one = reference.request(sent, 0)
         assert one.end == len(sent)
         assert one.words[0] in (b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO")
@@ -208,13 +207,13 @@ def _reads(request: tuple[bytes, ...]) -> None:
     settings = worker_context(
         grammar=_grammar(), server=ServerFacts("redis:1"), lane_of=lambda _: None
     )
-    strict = r.bulks(*request)
+    strict = encoding.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)
     made = [_read(form, settings) for form in (strict, lenient)]
     one, two = made
     if one is None or two is None:
         assert one is two
-        assert request[0].upper() in c.REPORTS
+        assert request[0].upper() in commands.REPORTS
         return
     assert (one.key, one.reply, one.rule.words(LOADED), one.rule.tail) == (
         *(two.key, two.reply, two.rule.words(LOADED), two.rule.tail),

@@ -13,8 +13,7 @@ from rlproxy.ratelimit import policies, scripts
 from rlproxy.ratelimit.grammar import Grammar, wrong_report
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import shadow
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.wait_cover import REWRITE, not_covered
 
@@ -42,7 +41,7 @@ SUBSCRIBED = {
     *(b"SUNSUBSCRIBE", b"PING", b"QUIT", b"RESET"),
 }
 NOT_QUEUED = {b"EXEC", b"DISCARD", b"MULTI", b"WATCH", b"QUIT", b"RESET"}
-KNOWN = {row.name for row in c.COMMANDS.values() if not row.ours}
+KNOWN = {row.name for row in commands.COMMANDS.values() if not row.ours}
 # Names in the errors with which Redis refuses an RL command in a RESP2 subscription: the command
 # sent in its place.
 AS_SENT = ["eval", "eval_ro", "del"]
@@ -108,7 +107,7 @@ class Model:
             except IncompleteError:
                 break
             except ProtocolError as error:
-                self._say(r.error(f"ERR Protocol error: {error}"))
+                self._say(encoding.error(f"ERR Protocol error: {error}"))
                 self.closed = True
                 break
             pos = one.end
@@ -136,8 +135,8 @@ class Model:
         if name in (b"POST", b"HOST:"):
             self.closed = self.silent = True
             return
-        ours = name in c.FAMILY and not (self.throttle and name == c.CL_THROTTLE)
-        unknown = r.error(f"ERR unknown command '{words[0].decode('latin-1')}'")
+        ours = name in commands.FAMILY and not (self.throttle and name == commands.CL_THROTTLE)
+        unknown = encoding.error(f"ERR unknown command '{words[0].decode('latin-1')}'")
         if ours and not self.native:
             self._reject(b"-ERR unknown command 'RL'\r\n")
             return
@@ -147,11 +146,11 @@ class Model:
                 self._refused = True
                 self._reject(wrong, b"-ERR unknown command 'RL'\r\n")
                 return
-        elif name not in KNOWN and name != c.CL_THROTTLE:
+        elif name not in KNOWN and name != commands.CL_THROTTLE:
             self._reject(unknown)
             return
-        hit = ours and name not in c.REPORTS
-        if name in c.REPORTS:
+        hit = ours and name not in commands.REPORTS
+        if name in commands.REPORTS:
             # Whether MULTI was refused is not yet known when this one must be.
             self._report(name)
             return
@@ -162,7 +161,7 @@ class Model:
         if self.protocol == 2 and self._channels and name not in SUBSCRIBED:
             text = "ERR Can't execute '%s': only (P|S)SUBSCRIBE are allowed in this context"
             names = AS_SENT if ours else [name.decode("latin-1").lower()]
-            self._reject(*[r.error(text % each) for each in names], hit=hit)
+            self._reject(*[encoding.error(text % each) for each in names], hit=hit)
             return
         if self._queued is not None and name not in NOT_QUEUED:
             self._queued.append(words)
@@ -182,32 +181,36 @@ class Model:
     def _wrong(self, name: bytes, words: tuple[bytes, ...]) -> bytes:
         """The error of a command of the family that is refused without a script call."""
         text = f"ERR wrong number of arguments for '{name.decode().lower()}' command"
-        if name in c.REPORTS:
+        if name in commands.REPORTS:
             wrong = wrong_report(name, list(words[1:]))
             self.vague = self.vague or (not wrong and self._queued is not None)
             return wrong
         if len(words) < 2:
-            return r.error(text)
-        if name == c.RL_RESET:
+            return encoding.error(text)
+        if name == commands.RL_RESET:
             return b""
         return GRAMMAR.rule(b"\0" * 600, name, list(words[1:])).error
 
     def _report(self, name: bytes) -> None:
         refused = (
-            r.error(f"ERR {name.decode()} is not allowed in transactions"),
+            encoding.error(f"ERR {name.decode()} is not allowed in transactions"),
             b"-ERR unknown command 'RL'\r\n",
         )
         if self.locked and self.context[0] is None:
             self._reject(b"-NOAUTH Authentication required.\r\n", *refused)
         elif self.protocol == 2 and self._channels:
             text = "ERR Can't execute '%s': only (P|S)SUBSCRIBE are allowed in this context"
-            self._reject(*[r.error(text % each) for each in AS_SENT], *refused)
+            self._reject(*[encoding.error(text % each) for each in AS_SENT], *refused)
         else:
             self._say(REPORT, *refused)
 
     def _run(self, name: bytes, args: tuple[bytes, ...]) -> list[bytes]:
         """Execute the command and add its replies."""
-        if name in c.FAMILY and self.native and not (self.throttle and name == c.CL_THROTTLE):
+        if (
+            name in commands.FAMILY
+            and self.native
+            and not (self.throttle and name == commands.CL_THROTTLE)
+        ):
             return [self._family(name, args)]
         if name in (b"EVALSHA", b"EVALSHA_RO") and self.missing > 0:
             self.missing -= 1
@@ -243,23 +246,23 @@ class Model:
         if kind == 0:
             return b"-WRONGTYPE " + text.replace(b"\r", b"?").replace(b"\n", b"?") + b"\r\n"
         if kind == 1:
-            return b"*3\r\n*0\r\n*2\r\n:1\r\n" + r.bulk(text) + b"*-1\r\n"
+            return b"*3\r\n*0\r\n*2\r\n:1\r\n" + encoding.bulk(text) + b"*-1\r\n"
         if kind == 2 and protocol == 3:
-            return b"|1\r\n+ttl\r\n:1\r\n%1\r\n" + r.bulk(text) + b"#t\r\n"
+            return b"|1\r\n+ttl\r\n:1\r\n%1\r\n" + encoding.bulk(text) + b"#t\r\n"
         if kind == 3:
             return b":%d\r\n" % crc32(text)
         if kind == 4:
             return b"_\r\n" if protocol == 3 else b"$-1\r\n"
         if kind == 5:
-            return r.bulk(text * 600)
-        return r.bulk(text)
+            return encoding.bulk(text * 600)
+        return encoding.bulk(text)
 
     # -- hits --------------------------------------------------------------------------------------
 
     def _family(self, name: bytes, args: tuple[bytes, ...]) -> bytes:
-        if name in c.REPORTS:
+        if name in commands.REPORTS:
             return REPORT
-        if name == c.RL_RESET:
+        if name == commands.RL_RESET:
             return self.ordinary(b"DEL", args, self.context, self.protocol)
         rule = GRAMMAR.rule(b"\0" * 600, name, list(args))
         argv = reference.request(b"*%d\r\n" % rule.tail.count(b"$") + rule.tail, 0).words
@@ -442,7 +445,7 @@ class Model:
         replies = []
         for channel in args:
             self._channels.add((name[:1], channel))
-            replies.append(self._confirm(name, r.bulk(channel)))
+            replies.append(self._confirm(name, encoding.bulk(channel)))
         return self._loud(replies)
 
     def _unsubscribe(self, name: bytes, args: tuple[bytes, ...]) -> list[bytes]:
@@ -451,7 +454,7 @@ class Model:
         replies = []
         for channel in channels:
             self._channels.discard((kind, channel))
-            replies.append(self._confirm(name, r.bulk(channel)))
+            replies.append(self._confirm(name, encoding.bulk(channel)))
         if not channels:
             replies.append(self._confirm(name, b"_\r\n" if self.protocol == 3 else b"$-1\r\n"))
         return self._loud(replies)
@@ -459,7 +462,7 @@ class Model:
     def _confirm(self, name: bytes, channel: bytes) -> bytes:
         self.vague = self.vague or (self._refused and self.protocol == 3)
         head = b">3\r\n" if self.protocol == 3 else b"*3\r\n"
-        return head + r.bulk(name.lower()) + channel + b":%d\r\n" % len(self._channels)
+        return head + encoding.bulk(name.lower()) + channel + b":%d\r\n" % len(self._channels)
 
     def _loud(self, replies: list[bytes]) -> list[bytes]:
         """Confirmations come even where replies are off."""

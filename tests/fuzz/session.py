@@ -15,8 +15,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Lane
@@ -169,7 +168,7 @@ class FakeLane(Lane):
     def submit(self, call: Call) -> bytes:
         assert self.ready, "a call for a lane that is not ready"
         self.walk.alone()
-        known = self.walk.known and call.rule.denies and self.carries == c.HIT
+        known = self.walk.known and call.rule.denies and self.carries == commands.HIT
         key = call.key.partition(b"\r\n")[2][:-2]
         again = isinstance(call.caller, HitWithoutScript)  # no refusal is remembered for such a hit
         if known and refuses(key) and not again:
@@ -291,7 +290,7 @@ class Walk:
     # -- the session's collaborators ---------------------------------------------------------------
 
     def lane_of(self, identity: Identity) -> Lane | None:
-        return self._lane(identity, 3, c.HIT)
+        return self._lane(identity, 3, commands.HIT)
 
     def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
         return self._lane(identity, protocol, carries) if protocol in (2, 3) else None
@@ -401,7 +400,7 @@ class Walk:
         assert redis.quiet, "a call on a lane, and its client's connection is not plain"
         assert lane.identity.key() == redis.context, (lane.identity.key(), redis.context)
         assert not (redis.locked and redis.context[0] is None)
-        if lane.carries != c.HIT:
+        if lane.carries != commands.HIT:
             assert lane.protocol == redis.protocol
             words = reference.request(call.key, 0).words
             return redis.ordinary(words[0].upper(), words[1:], redis.context, redis.protocol)
@@ -524,13 +523,13 @@ class Walk:
             self.run(lane, 1 + choices.below(8))
         elif kind < 47:
             self.lane_answers(lane, 1 + choices.below(70))
-        elif kind == 47 and lane.carries == c.SHARED_READ and lane.written:
+        elif kind == 47 and lane.carries == commands.SHARED_READ and lane.written:
             self.run(lane, 1)  # its large reply is discarded, and the command is sent again
             call, _ = lane.written.pop(0)
             session.lane_declined(call)
             session.resume()
             self.move()
-        elif kind == 48 and lane.carries == c.HIT:
+        elif kind == 48 and lane.carries == commands.HIT:
             # -NOSCRIPT: calls that have not run are sent again.
             again = [call for call, reply in lane.written if not reply]
             if again:
@@ -565,13 +564,13 @@ class Walk:
         """
         session = self.session
         pos = 0
-        commands = 0
+        count = 0
         while True:
             try:
                 one = reference.request(self.sent, pos)
             except (reference.IncompleteError, reference.ProtocolError):
                 break
-            commands += bool(one.words)
+            count += bool(one.words)
             pos = one.end
         if pos != len(self.sent) or self.locked:
             return
@@ -580,14 +579,14 @@ class Walk:
         session.reads_on()  # a client that leaves its replies unread gets the errors only then
         self.move()
         told = self.down[len(before) :]
-        assert told.count(b"\r\n") <= commands
+        assert told.count(b"\r\n") <= count
         assert all(line.startswith((b"-", b"+OK")) for line in told.splitlines())
         self.sent = b""
         self.down = before
         if session.closed:  # QUIT
             self.cut = True
         else:
-            assert told.count(b"\r\n") == commands
+            assert told.count(b"\r\n") == count
 
     def open(self) -> None:
         self.session.upstream_opened()
@@ -644,8 +643,8 @@ class Walk:
             log, due = sorted(self.redis.log, key=repr), sorted(ideal.log, key=repr)
             if self.share:  # reads whose reply was too large were sent again, too
                 log, due = sorted(set(log), key=repr), sorted(set(due), key=repr)
-            self.lost_calls += down.count(r.LOST)  # where no lane was ready
-            self.cut = self.cut or r.LOST in down
+            self.lost_calls += down.count(encoding.LOST)  # where no lane was ready
+            self.cut = self.cut or encoding.LOST in down
         matched, rest = _matched(down, ideal.items, self.cut)
         left = ideal.items[matched:]
         if self.cut or ideal.silent:
@@ -654,7 +653,7 @@ class Walk:
                 assert left or token, ("more than was asked for", rest)
                 assert token or any(each.startswith(rest) for each in left[0][0]), (rest, left[0])
             assert not left or session.closed, ("not answered", left[:3])
-            assert down.count(r.LOST) <= self.lost_calls or session.closed
+            assert down.count(encoding.LOST) <= self.lost_calls or session.closed
             assert is_subsequence(log, due), "ran out of order"
         else:
             assert not rest, ("not as it should be", rest[:200], left[:2])
@@ -670,8 +669,8 @@ def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:
     pos = 0
     for number, (may_be, hit) in enumerate(items):
         found = next((each for each in may_be if down.startswith(each, pos)), None)
-        if found is None and lossy and hit and down.startswith(r.LOST, pos):
-            found = r.LOST
+        if found is None and lossy and hit and down.startswith(encoding.LOST, pos):
+            found = encoding.LOST
         if found is None:
             return number, down[pos:]
         pos += len(found)

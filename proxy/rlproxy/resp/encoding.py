@@ -1,4 +1,4 @@
-"""RESP encoding: values to bytes, and bulk strings; Redis' errors without scripts' names and digests."""
+"""RESP encoding: values to bytes; bulk strings; Redis' errors without script names and digests."""
 
 from __future__ import annotations
 

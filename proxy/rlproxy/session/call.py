@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
@@ -51,7 +51,7 @@ class Call:
         self.reply: bytes = rule.error
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
-        self.kind: int = c.HIT  # else `key` contains an ordinary command whole
+        self.kind: int = commands.HIT  # else `key` contains an ordinary command whole
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own

@@ -10,8 +10,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule, wrong_arity, wrong_report
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.ratelimit.outcomes import RESET, other
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.key_slot import NO_SLOT, slot_of_bulk
 from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
 from rlproxy.session.call import Call, Caller
@@ -79,7 +78,7 @@ class ClientRequests(RequestFramer):
         data, pos = self.buf, self.start + self.first
         slot = slot_of_bulk(data, pos)
         for at in range(1, last):
-            _, end = r.content(data, pos)
+            _, end = encoding.content(data, pos)
             pos = end + 2
             if at % command.key_step == 0 and slot_of_bulk(data, pos) != slot:
                 return NO_SLOT
@@ -102,23 +101,23 @@ class ClientRequests(RequestFramer):
             return None
         if self.oversize:
             return Call(caller, Rule(TOO_LONG), b"")
-        if name != c.RL_HIT and name in c.REPORTS:
+        if name != commands.RL_HIT and name in commands.REPORTS:
             wrong = wrong_report(name, self.arguments())
             return Call(caller, Rule(wrong), b"") if wrong else None
         if self.argc < 2:
-            return Call(caller, Rule(r.error(wrong_arity(name))), b"")
+            return Call(caller, Rule(encoding.error(wrong_arity(name))), b"")
         if self.lenient:
             args = self.arguments()
-            key = r.bulk(args[0])
-            tail = b"".join([r.bulk(arg) for arg in args[1:]])
+            key = encoding.bulk(args[0])
+            tail = b"".join([encoding.bulk(arg) for arg in args[1:]])
         else:
             first = self.start + self.first
-            _, end = r.content(self.buf, first)
+            _, end = encoding.content(self.buf, first)
             key = self.buf[first : end + 2]
             tail = self.buf[end + 2 : self.end]
-        if name == c.RL_RESET:
+        if name == commands.RL_RESET:
             return self._reset(caller, context, key, tail)
-        written = tail if name == c.RL_HIT else name + tail
+        written = tail if name == commands.RL_HIT else name + tail
         known = grammar.known(written)
         if known is None:
             known = grammar.rule(written, name, self.arguments())
@@ -132,5 +131,5 @@ class ClientRequests(RequestFramer):
         rule.row = other(RESET)
         reset = Call(caller, rule, key)
         if context.waiting.count > 0:
-            reset.others = [r.bulk(word) for word in self.arguments()[1:]]
+            reset.others = [encoding.bulk(word) for word in self.arguments()[1:]]
         return reset

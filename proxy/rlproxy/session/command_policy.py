@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import COMMANDS, Ban, Command
 
 # The commands that Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
@@ -66,14 +65,18 @@ def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
     for rule in denied:
         name, _, subcommand = rule.upper().encode().partition(b"|")
         error = f"NOPERM command '{rule.lower()}' is denied by rlproxy (--deny-command)"
-        _add(bans, name, subcommand, r.error(error))
+        _add(bans, name, subcommand, encoding.error(error))
     if not bans:
         return COMMANDS
     made = dict(COMMANDS)
     for name, ban in bans.items():
-        ban.unseen = r.error(f"ERR {name.decode()} command of this size not allowed by rlproxy")
+        ban.unseen = encoding.error(
+            f"ERR {name.decode()} command of this size not allowed by rlproxy"
+        )
         known = COMMANDS.get(name)
-        row = Command(name, known.kind if known else c.UNKNOWN, known is not None and known.reads)
+        row = Command(
+            name, known.kind if known else commands.UNKNOWN, known is not None and known.reads
+        )
         row.ban = ban
         row.whole = row.whole or not ban.whole
         made[name] = made[name.lower()] = row
@@ -92,7 +95,7 @@ def unknown(rule: str) -> str:
 
 def instead_of(command: Command) -> bytes:
     """Return the request sent in place of a denied command where Redis itself must reject it."""
-    return r.bulks(_INSTEAD, command.name)
+    return encoding.bulks(_INSTEAD, command.name)
 
 
 def _add(bans: dict[bytes, Ban], name: bytes, subcommand: bytes, error: bytes) -> None:
@@ -104,11 +107,11 @@ def _add(bans: dict[bytes, Ban], name: bytes, subcommand: bytes, error: bytes) -
 
 
 def _not_local(what: str) -> bytes:
-    return r.error(f"ERR {what.strip()} command not allowed. {_ONLY_LOCAL.format('run it')}")
+    return encoding.error(f"ERR {what.strip()} command not allowed. {_ONLY_LOCAL.format('run it')}")
 
 
 def _protected(name: str) -> bytes:
-    return r.error(
+    return encoding.error(
         f"ERR CONFIG SET failed (possibly related to argument '{name}') - can't set protected "
         f"config. {_ONLY_LOCAL.format('do that')}"
     )

@@ -18,7 +18,7 @@ from typing import Final
 
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
 from rlproxy.ratelimit.entry_form import Form
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 
 # Bytes; a longer COMMAND (names, or the keys of a GETKEYS) is not edited. Its arguments are stored
@@ -54,7 +54,7 @@ def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
     if word == b"COUNT":
         return lambda frame, _: _extended(frame, b":", len(entries), b"")
     if word == b"LIST" and not rest:
-        ours = b"".join([r.bulk(name) for name in entries])
+        ours = b"".join([encoding.bulk(name) for name in entries])
         return lambda frame, _: _extended(frame, b"*~", len(entries), ours)
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
@@ -118,7 +118,7 @@ def _keys(frame: bytes, entry: Entry, words: list[bytes]) -> bytes:
     size = len(words)
     if size < -entry.arity or (entry.arity > 0 and size != entry.arity):
         return WRONG_ARITY
-    return r.bulks(*(words[1:] if entry.many else words[1:2]))
+    return encoding.bulks(*(words[1:] if entry.many else words[1:2]))
 
 
 def _count(frame: bytes, kinds: bytes) -> int:

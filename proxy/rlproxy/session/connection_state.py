@@ -22,43 +22,59 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.commands import Command
 from rlproxy.session import identity as ids
-from rlproxy.session import slots as s
 from rlproxy.session.identity import ANONYMOUS, Identity
-from rlproxy.session.slots import Slot
+from rlproxy.session.slots import (
+    DECIDING,
+    S_AUTH,
+    S_DISCARD,
+    S_EXEC,
+    S_HELLO,
+    S_HIT,
+    S_IF_REFUSED,
+    S_MULTI,
+    S_PASS,
+    S_PROBE,
+    S_PROTOCOL,
+    S_QUIT,
+    S_RAW,
+    S_RESET,
+    S_SELECT,
+    Slot,
+)
 
 RAW: Final = 0
 COUNTED: Final = 1
 PLAIN: Final = 2
 
 # What a command changes when it is sent: the level behind it, at most, and the kind of its slot.
-_STATELESS: Final = (PLAIN, s.S_PASS)
-_UNKNOWN: Final = (COUNTED, s.S_PASS)
-_ENDS: Final = (RAW, s.S_RAW)
+_STATELESS: Final = (PLAIN, S_PASS)
+_UNKNOWN: Final = (COUNTED, S_PASS)
+_ENDS: Final = (RAW, S_RAW)
 
 # By the level before it and its kind. The others are _UNKNOWN. At PLAIN, arguments may decide
 # before the table does: see _plain_row().
 SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     PLAIN: {
-        c.MULTI: (PLAIN, s.S_MULTI),
-        c.EXEC: (PLAIN, s.S_EXEC),
-        c.DISCARD: (PLAIN, s.S_DISCARD),
-        c.QUIT: (PLAIN, s.S_QUIT),
-        c.RESET: (PLAIN, s.S_RESET),
-        c.SELECT: (PLAIN, s.S_SELECT),
-        c.AUTH: (PLAIN, s.S_AUTH),
-        c.HELLO: (PLAIN, s.S_HELLO),
-        **dict.fromkeys((c.PUBSUB, c.STREAM), _ENDS),
+        commands.MULTI: (PLAIN, S_MULTI),
+        commands.EXEC: (PLAIN, S_EXEC),
+        commands.DISCARD: (PLAIN, S_DISCARD),
+        commands.QUIT: (PLAIN, S_QUIT),
+        commands.RESET: (PLAIN, S_RESET),
+        commands.SELECT: (PLAIN, S_SELECT),
+        commands.AUTH: (PLAIN, S_AUTH),
+        commands.HELLO: (PLAIN, S_HELLO),
+        **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
     },
     COUNTED: {
-        c.QUIT: (PLAIN, s.S_QUIT),
-        c.RESET: (PLAIN, s.S_RESET),
-        c.AUTH: (COUNTED, s.S_AUTH),
-        c.HELLO: (COUNTED, s.S_HELLO),
-        **dict.fromkeys((c.PUBSUB, c.STREAM), _ENDS),
-        **dict.fromkeys((c.MULTI, c.CLIENT, c.SCRIPT), _ENDS),
+        commands.QUIT: (PLAIN, S_QUIT),
+        commands.RESET: (PLAIN, S_RESET),
+        commands.AUTH: (COUNTED, S_AUTH),
+        commands.HELLO: (COUNTED, S_HELLO),
+        **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
+        **dict.fromkeys((commands.MULTI, commands.CLIENT, commands.SCRIPT), _ENDS),
     },
     RAW: {},
 }
@@ -82,22 +98,22 @@ _ANY: Final = b""
 
 # By the kind of its slot and the reply's beginning: the first that fits.
 ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
-    s.S_AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
-    s.S_HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
-    s.S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
-    s.S_SELECT: ((_OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
-    s.S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
-    s.S_MULTI: ((_OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
-    s.S_EXEC: (
+    S_AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
+    S_HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
+    S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
+    S_SELECT: ((_OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
+    S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
+    S_MULTI: ((_OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
+    S_EXEC: (
         (b"-EXECABORT", _NO_MULTI),
         (b"-ERR EXEC without MULTI", _NO_MULTI),
         (_ERROR, 0),
         (_ANY, _NO_MULTI),
     ),
-    s.S_DISCARD: ((_OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
-    s.S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
-    s.S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
-    s.S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
+    S_DISCARD: ((_OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
+    S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
+    S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
+    S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
 }
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
@@ -173,7 +189,9 @@ class ConnectionState:
         complete: `args` is complete; False if the rest was too long to be looked at.
         """
         kind = command.kind
-        if kind in (c.PASS, c.WAIT, c.INTROSPECT) or (kind == c.OF_NODE and self._in_cluster):
+        if kind in (commands.PASS, commands.WAIT, commands.INTROSPECT) or (
+            kind == commands.OF_NODE and self._in_cluster
+        ):
             return None
         plain = self.level == PLAIN
         if plain:
@@ -182,17 +200,17 @@ class ConnectionState:
             level, slot_kind = _ROWS[self.level][kind]
         if level < PLAIN:
             self.lower(level)
-        if slot_kind == s.S_PASS:
+        if slot_kind == S_PASS:
             return None
         slot = Slot(slot_kind)
-        nested = slot_kind == s.S_MULTI and self.multi
-        if slot_kind == s.S_MULTI:
+        nested = slot_kind == S_MULTI and self.multi
+        if slot_kind == S_MULTI:
             self.multi = True
             self._number += 1
             self._multi_at = self._number
         elif plain:
             _expect_identity(slot, args)
-        if slot.kind in s.DECIDING:
+        if slot.kind in DECIDING:
             self.deciding += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
@@ -200,37 +218,37 @@ class ConnectionState:
     def sent_unsure(self) -> Slot:
         """Record a command that goes upstream now and may get no reply."""
         self.lower(RAW)
-        return Slot(s.S_RAW)
+        return Slot(S_RAW)
 
     def _plain_row(self, kind: int, args: list[bytes], complete: bool) -> tuple[int, int]:
         """The row of a command that is sent at PLAIN."""
-        if kind == c.SCRIPT:
+        if kind == commands.SCRIPT:
             # SCRIPT DEBUG puts the connection under a debugger.
-            return _STATELESS if args and args[0].upper() in c.SCRIPT_STATELESS else _ENDS
-        if kind == c.CLIENT:
+            return _STATELESS if args and args[0].upper() in commands.SCRIPT_STATELESS else _ENDS
+        if kind == commands.CLIENT:
             word = args[0].upper().partition(b"\0")[0] if args else b""
-            if word in c.CLIENT_STATELESS:
+            if word in commands.CLIENT_STATELESS:
                 return _STATELESS
             if word == b"REPLY" or not args:
                 return _ENDS
-            if word in c.CLIENT_IF_REFUSED and not self.multi:
-                return (PLAIN, s.S_IF_REFUSED)
+            if word in commands.CLIENT_IF_REFUSED and not self.multi:
+                return (PLAIN, S_IF_REFUSED)
             return _UNKNOWN
-        if kind in (c.SELECT, c.AUTH, c.HELLO):
+        if kind in (commands.SELECT, commands.AUTH, commands.HELLO):
             if self.multi or not complete:
                 return _UNKNOWN
-            if kind == c.HELLO and not args:
+            if kind == commands.HELLO and not args:
                 return _STATELESS
         return _ROWS[PLAIN][kind]
 
     def answered(self, slot: Slot, line: bytes) -> None:
         """Record the first line of the reply for `slot`."""
-        if slot.kind == s.S_HIT:  # without a lookup, because hits are many
+        if slot.kind == S_HIT:  # without a lookup, because hits are many
             self.probed = self.probed or line.startswith(b"*")
             return
-        if slot.kind == s.S_PROBE:
+        if slot.kind == S_PROBE:
             self.probing = False
-        elif slot.kind in s.DECIDING:
+        elif slot.kind in DECIDING:
             self.deciding -= 1
         for beginning, change in _REPLIES[slot.kind]:
             if line.startswith(beginning):
@@ -253,7 +271,7 @@ class ConnectionState:
         if change & _NO_MULTI and slot.number >= self._multi_at:
             self.multi = False
         if change & _LOWER:
-            self.lower(RAW if slot.kind == s.S_RESET else COUNTED)
+            self.lower(RAW if slot.kind == S_RESET else COUNTED)
         if change & _QUIT:
             self.quitting = True
         if change & _PROBED:
@@ -285,12 +303,12 @@ class ConnectionState:
 def _expect_identity(slot: Slot, args: list[bytes]) -> None:
     """Note in the slot of a SELECT, AUTH or HELLO what it may change."""
     kind = slot.kind
-    if kind == s.S_SELECT:
+    if kind == S_SELECT:
         slot.identity = ids.of_select(args)
-    elif kind == s.S_AUTH:
+    elif kind == S_AUTH:
         slot.identity = ids.of_auth(args)
-    elif kind == s.S_HELLO:
+    elif kind == S_HELLO:
         slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
         slot.identity, certain = ids.of_hello(args)
         if certain and slot.identity is None:
-            slot.kind = s.S_PROTOCOL
+            slot.kind = S_PROTOCOL

@@ -12,8 +12,7 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import admitted, five
 from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call, Lane, nothing
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
@@ -31,7 +30,7 @@ _REFUSED: Final = b"*5\r\n:1"  # a script's reply to a refused hit begins with i
 
 
 def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
-    return r.bulks(b"EVAL", b"return ''", b"0")
+    return encoding.bulks(b"EVAL", b"return ''", b"0")
 
 
 @dataclass
@@ -62,7 +61,7 @@ class ServerFacts:
 
     def implements(self, name: bytes) -> bool:
         """Return whether the server itself implements the RL command `name`."""
-        return name == c.CL_THROTTLE and self.found.has_throttle
+        return name == commands.CL_THROTTLE and self.found.has_throttle
 
 
 class FailurePolicy:
@@ -85,7 +84,7 @@ class FailurePolicy:
 
     def too_late(self) -> bytes:
         """Return the error for a call without a reply within the hit timeout."""
-        return r.late(self.timeouts.timeout_s)
+        return encoding.late(self.timeouts.timeout_s)
 
     def answered(self, call: Call, reply: bytes) -> bytes:
         """Count `call` by Redis' `reply`. Returns the client's reply.

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import RequestFramer
 from rlproxy.session.identity import database, of_hello
 
@@ -25,7 +24,7 @@ MAX_DATABASES: Final = 100_000  # databases of a server; during an outage their 
 
 _OK: Final = b"+OK\r\n"
 _NAMES: Final = (b"SETNAME", b"SETINFO")  # subcommands of CLIENT
-_NOT_HERE: Final = r.error("ERR unknown subcommand. Try CLIENT HELP.")
+_NOT_HERE: Final = encoding.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
 class DeferredHandshake:
@@ -49,19 +48,19 @@ class DeferredHandshake:
             return b""
         kind = requests.command.kind
         words = requests.arguments()
-        if kind == c.HELLO:
+        if kind == commands.HELLO:
             protocol = _asked_for(words, self._protocol)
             if not protocol:
                 return b""
             self._protocol = protocol
             reply = _hello(protocol, server, version)
-        elif kind == c.AUTH:
+        elif kind == commands.AUTH:
             reply = _OK if len(words) in (1, 2) else b""
-        elif kind == c.SELECT:
+        elif kind == commands.SELECT:
             reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MAX_DATABASES else b""
-        elif kind == c.CLIENT and words and words[0].upper() in c.CLIENT_IF_REFUSED:
+        elif kind == commands.CLIENT and words and words[0].upper() in commands.CLIENT_IF_REFUSED:
             return _NOT_HERE  # the client works without this command, as with most servers
-        elif kind == c.CLIENT:
+        elif kind == commands.CLIENT:
             reply = _OK if words and words[0].upper() in _NAMES else b""
         else:
             reply = b""
@@ -94,8 +93,18 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:
     """Return HELLO's reply of a standalone master without modules; the client's id is 0."""
     parts = [b"%7\r\n" if protocol == 3 else b"*14\r\n"]
-    parts += [r.bulk(b"server"), r.bulk(server), r.bulk(b"version"), r.bulk(version)]
-    parts += [r.bulk(b"proto"), b":%d\r\n" % protocol, r.bulk(b"id"), b":0\r\n"]
-    parts += [r.bulk(b"mode"), r.bulk(b"standalone"), r.bulk(b"role"), r.bulk(b"master")]
-    parts += [r.bulk(b"modules"), b"*0\r\n"]
+    parts += [
+        encoding.bulk(b"server"),
+        encoding.bulk(server),
+        encoding.bulk(b"version"),
+        encoding.bulk(version),
+    ]
+    parts += [encoding.bulk(b"proto"), b":%d\r\n" % protocol, encoding.bulk(b"id"), b":0\r\n"]
+    parts += [
+        encoding.bulk(b"mode"),
+        encoding.bulk(b"standalone"),
+        encoding.bulk(b"role"),
+        encoding.bulk(b"master"),
+    ]
+    parts += [encoding.bulk(b"modules"), b"*0\r\n"]
     return b"".join(parts)

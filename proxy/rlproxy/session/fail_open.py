@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
 from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
@@ -85,7 +84,7 @@ class FailOpen(SessionPart):
         Returns False if CLIENT_WORK was reached.
         """
         context = self._context
-        error = r.unreachable(context.server.where, context.circuit.why)
+        error = encoding.unreachable(context.server.where, context.circuit.why)
         return self.answer_hits(error, "unreachable", CLIENT_WORK)
 
     def answer_hits(self, error: bytes, kind: str, most: int = 0) -> bool:
@@ -151,7 +150,7 @@ class FailOpen(SessionPart):
         private, requests, context = self._private, self._requests, self._context
         if private.status in (PRIVATE_OPEN, PRIVATE_LOST) or not context.failure.answers_hits():
             return b""
-        if requests.command.kind not in c.HANDSHAKE or requests.oversize:
+        if requests.command.kind not in commands.HANDSHAKE or requests.oversize:
             return b""
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
@@ -166,6 +165,6 @@ class FailOpen(SessionPart):
         error: for all that have no other reply.
         """
         reply = self._reply(code, error, "unreachable")
-        if not reply and self._requests.command.kind == c.QUIT:
+        if not reply and self._requests.command.kind == commands.QUIT:
             return GOODBYE
         return reply or error

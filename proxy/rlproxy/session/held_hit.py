@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import Waiter
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.session.call import Call
 from rlproxy.session.parts import OwnCalls, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
@@ -68,7 +68,7 @@ class HeldHit(OwnCalls):
         if reply.startswith(b"*"):
             self._parts.private.state.probed = True
         if reply and self._waiter is not None:
-            self._waiter.answered(r.clean_error(reply))
+            self._waiter.answered(encoding.clean_error(reply))
 
     # -- as a lane sees it ------------------------------------------------------------------------
 

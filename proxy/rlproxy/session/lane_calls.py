@@ -8,8 +8,7 @@ The way of a call, up to the first that is unanswered:
 from __future__ import annotations
 
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import ConnectionState
@@ -91,11 +90,11 @@ class LaneCalls:
         kind: SHARED_READ or SHARED_WRITE.
         """
         self.follow()
-        lane = self._read_lane if kind == c.SHARED_READ else self._write_lane
+        lane = self._read_lane if kind == commands.SHARED_READ else self._write_lane
         share_of = self._context.share_of
         if share_of is not None and (lane is None or lane.retired):
             lane = share_of(self._identity, self._protocol, kind)
-            if kind == c.SHARED_READ:
+            if kind == commands.SHARED_READ:
                 self._read_lane = lane
             else:
                 self._write_lane = lane
@@ -155,7 +154,7 @@ class LaneCalls:
         call = self.head
         if call is None or not call.returned:
             return False
-        while call is not None and call.kind == c.SHARED_WRITE:
+        while call is not None and call.kind == commands.SHARED_WRITE:
             if not (call.reply or call.returned):
                 return False
             call = call.next
@@ -181,7 +180,7 @@ class LaneCalls:
         self.tail = before
         while at is not None:
             self.count -= 1
-            if at.reply and at.kind != c.SHARED_READ:
+            if at.reply and at.kind != commands.SHARED_READ:
                 self.count_outcome(at)
                 private.slots.local(at.reply)
             else:
@@ -207,7 +206,7 @@ class LaneCalls:
     def drop(self, call: Call) -> None:
         """Discard `call` of a client that is gone: it gets no reply, or none that matters."""
         self._unseen(call)
-        call.reply = r.LOST
+        call.reply = encoding.LOST
         self.emit()
 
     def _unseen(self, call: Call) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.parts import OwnCalls, SessionParts
@@ -39,7 +38,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
         return True
     if command.ours:
         return False  # the router decides
-    if command.kind != c.PASS or command.ban is not None:
+    if command.kind != commands.PASS or command.ban is not None:
         return True
     if not whole or requests.lenient or requests.words is not None:
         return True
@@ -74,7 +73,7 @@ class HitWithoutScript(OwnCalls):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned()."""
-        self._give_up(r.LOST, "lost")
+        self._give_up(encoding.LOST, "lost")
 
     def lane_late(self, call: Call) -> None:
         """See Caller.lane_late()."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
@@ -39,7 +39,7 @@ def concerns(call: Call, waiting: WaitQueues) -> bool:
 def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
     """Return the client's reply to a call that concerns() the hits waiting on its key."""
     if not reply.startswith((b"*", b":")):
-        return r.clean_error(reply)
+        return encoding.clean_error(reply)
     if call.rule.frees:
         for key in [call.key, *(call.others or [])]:
             waiting.freed((db, key))

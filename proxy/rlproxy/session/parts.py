@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
@@ -50,7 +50,7 @@ class OwnCalls(Caller):
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost()."""
-        self.lane_answered(call, r.LOST)
+        self.lane_answered(call, encoding.LOST)
 
     def resume(self) -> None:
         """See Caller.resume()."""

@@ -17,12 +17,10 @@ from rlproxy.observability.counters import brief
 from rlproxy.ratelimit import help_text
 from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other, shadow
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import ConnectionState
@@ -30,13 +28,18 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import Catch, Slot
+from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, Catch, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
-_REPORTS: Final = {c.RL_HELP: HELP, c.RL_STATS: STATS, c.RL_TOP: TOP, c.RL_POLICIES: POLICIES}
+_REPORTS: Final = {
+    commands.RL_HELP: HELP,
+    commands.RL_STATS: STATS,
+    commands.RL_TOP: TOP,
+    commands.RL_POLICIES: POLICIES,
+}
 _EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 
 # Values of PrivateStream.status.
@@ -178,10 +181,10 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        sharing = command.shared != c.PRIVATE and self._context.share_of is not None
+        sharing = command.shared != commands.PRIVATE and self._context.share_of is not None
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting()
-            self.slots.expect(Slot(s.S_PROBE))
+            self.slots.expect(Slot(S_PROBE))
         else:
             self.slots.expect_one()
 
@@ -202,8 +205,8 @@ class PrivateStream:
             self.handshake.unsent -= 1
             if self.handshake.unsent == 0:
                 wait = WAIT_HANDSHAKE
-            slot = slot or Slot(s.S_DROP)
-            slot.trusted = command.kind != c.CLIENT
+            slot = slot or Slot(S_DROP)
+            slot.trusted = command.kind != commands.CLIENT
         if slot is None:
             slots.expect_one()
             return wait
@@ -254,7 +257,7 @@ class PrivateStream:
         self._caller.fenced = True
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
-        slots.expect(Catch(cover.rewritten, s.S_DROP))
+        slots.expect(Catch(cover.rewritten, S_DROP))
         self.to_redis.append(requests.buf[requests.start : requests.pos])
         slots.expect(Catch(cover.judge(requests.command.name)))
 
@@ -276,10 +279,10 @@ class PrivateStream:
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
-        slot = Slot(s.S_HIT)
+        slot = Slot(S_HIT)
         if caught:
             db = self.state.identity.db
-            slot = Catch(lambda reply: overtaking.edited(call, reply, waiting, db), s.S_HIT)
+            slot = Catch(lambda reply: overtaking.edited(call, reply, waiting, db), S_HIT)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long
         if counted:
@@ -294,7 +297,7 @@ class PrivateStream:
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
-        self.slots.expect(Catch(answered, s.S_DROP))
+        self.slots.expect(Catch(answered, S_DROP))
         self._caller.watch()
 
     def put(self, call: Call, way: int) -> None:
@@ -310,7 +313,7 @@ class PrivateStream:
 
     def resend(self, call: Call) -> None:
         """Send a call that no lane has sent."""
-        if call.kind != c.HIT:
+        if call.kind != commands.HIT:
             self.to_redis.append(call.key)
             self.slots.expect_one()
         else:
@@ -324,10 +327,10 @@ class PrivateStream:
         context = self._context
         name = requests.command.name
         if self.state.multi:
-            error = r.error(f"ERR {name.decode()} is not allowed in transactions")
+            error = encoding.error(f"ERR {name.decode()} is not allowed in transactions")
             self.reject(error, requests.written())
             return
-        if name == c.RL_HELP:
+        if name == commands.RL_HELP:
             call = help_text.CALL
         else:
             call = context.status_call(name, requests.arguments())
@@ -353,7 +356,7 @@ class PrivateStream:
             self.slots.local(error)
         else:
             self.to_redis.append(written)
-            self.slots.expect(Slot(s.S_WRONG, error))
+            self.slots.expect(Slot(S_WRONG, error))
 
     def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
         """Answer a command that must not reach Redis with `error`."""
@@ -365,4 +368,4 @@ class PrivateStream:
 def _authenticates(requests: ClientRequests) -> bool:
     """Whether the framer's command is AUTH, or a HELLO that may contain it."""
     kind = requests.command.kind
-    return kind == c.AUTH or (kind == c.HELLO and requests.argc > 2)
+    return kind == commands.AUTH or (kind == commands.HELLO and requests.argc > 2)

@@ -23,13 +23,23 @@ from typing import Final
 
 from rlproxy.observability.counters import brief
 from rlproxy.ratelimit.outcomes import UNSEEN
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.session import slots as s
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import FailurePolicy
-from rlproxy.session.slots import Catch, OwedReplies, Slot
+from rlproxy.session.slots import (
+    S_DROP,
+    S_HIT,
+    S_LOCAL,
+    S_MISSING,
+    S_PASS,
+    S_RAW,
+    S_WRONG,
+    Catch,
+    OwedReplies,
+    Slot,
+)
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
@@ -72,12 +82,12 @@ class ReplySlots(OwedReplies):
     def owing(self) -> bool:
         """Return whether a reply is owed that the client may wait for."""
         slot = self._first_of_client()
-        return slot is not None and slot.kind != s.S_RAW
+        return slot is not None and slot.kind != S_RAW
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
         slot = self.head
-        while slot is not None and slot.kind == s.S_DROP:
+        while slot is not None and slot.kind == S_DROP:
             slot = slot.next
         return slot
 
@@ -108,20 +118,20 @@ class ReplySlots(OwedReplies):
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
         tail = self.tail
-        if tail is not None and tail.kind == s.S_PASS:
+        if tail is not None and tail.kind == S_PASS:
             if self._counting:
                 tail.count += 1
             return
-        self.expect(Slot(s.S_PASS))
+        self.expect(Slot(S_PASS))
 
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
         if not self._counting:
             return
-        if self.count >= MAX_SLOTS and slot.kind != s.S_RAW:
+        if self.count >= MAX_SLOTS and slot.kind != S_RAW:
             self._state.lower(RAW)
-            slot = Slot(s.S_RAW)
-        if slot.kind == s.S_RAW:
+            slot = Slot(S_RAW)
+        if slot.kind == S_RAW:
             self._counting = False
         self.append(slot)
 
@@ -132,7 +142,7 @@ class ReplySlots(OwedReplies):
         if self.settled():
             self.to_client.append(reply)
         else:
-            self.expect(Slot(s.S_LOCAL, reply))
+            self.expect(Slot(S_LOCAL, reply))
 
     # -- what comes -------------------------------------------------------------------------------
 
@@ -158,7 +168,7 @@ class ReplySlots(OwedReplies):
                 self._unrequested(len(data))
                 break
             kind = slot.kind
-            if kind == s.S_PASS:
+            if kind == S_PASS:
                 slot.count -= framer.skip(slot.count)
                 if framer.broken:
                     self._go_raw()
@@ -186,17 +196,17 @@ class ReplySlots(OwedReplies):
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
         framer = self._framer
-        if kind == s.S_MISSING:
+        if kind == S_MISSING:
             return False
         if framer.mid or framer.at_push():
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if kind == s.S_LOCAL:
+        if kind == S_LOCAL:
             self._put(b"" if self._state.quitting else slot.data)
             self.pop()
             return True
-        if kind == s.S_RAW:
+        if kind == S_RAW:
             self._go_raw()
             return False
         line = framer.line()
@@ -208,7 +218,7 @@ class ReplySlots(OwedReplies):
         instead = _instead(slot, line)
         if instead is None and slot.call is None and not isinstance(slot, Catch):
             self._look(slot, line)
-            slot.kind = s.S_PASS
+            slot.kind = S_PASS
             slot.count = 1
             return True
         return self._take_frame(slot, line, instead)
@@ -219,7 +229,7 @@ class ReplySlots(OwedReplies):
         self._framer.frame()
         self._start = self._framer.pos
         self._failure.stats.noscript += 1
-        slot.kind = s.S_MISSING
+        slot.kind = S_MISSING
         self.missing = slot.call
 
     def touches(self, buf: bytes, start: int, end: int) -> bool:
@@ -234,16 +244,16 @@ class ReplySlots(OwedReplies):
 
     def awaits_lane(self) -> bool:
         """Return whether further replies wait for that to a hit which is sent again."""
-        return self.head is not None and self.head.kind == s.S_MISSING
+        return self.head is not None and self.head.kind == S_MISSING
 
     def lane_replied(self, reply: bytes) -> None:
         """Pass on `reply` to a hit that Redis had not run, and the replies that wait behind it."""
         slot = self.head
-        if slot is None or slot.kind != s.S_MISSING:
+        if slot is None or slot.kind != S_MISSING:
             return
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
-        slot.kind = s.S_HIT
+        slot.kind = S_HIT
         self.to_client.append(reply)
         self._look(slot, reply)
         self.pop()
@@ -268,7 +278,7 @@ class ReplySlots(OwedReplies):
         slot = self.head
         dropped: Slot | None = None  # the slot before it
         while slot is not None and not self._framer.mid:
-            if slot.kind == s.S_HIT and slot.call is not None:
+            if slot.kind == S_HIT and slot.call is not None:
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
                     return number, first, since
@@ -277,11 +287,11 @@ class ReplySlots(OwedReplies):
                 if number == 0:
                     first = since
                 number += 1
-            elif slot.kind == s.S_LOCAL and dropped is not None:
+            elif slot.kind == S_LOCAL and dropped is not None:
                 self.to_client.append(slot.data)
                 self.remove_behind(dropped)
                 slot = dropped
-            elif slot.kind != s.S_DROP:
+            elif slot.kind != S_DROP:
                 break
             dropped = slot
             slot = slot.next
@@ -337,13 +347,13 @@ class ReplySlots(OwedReplies):
         framer = self._framer
         mid = framer.mid
         slot = self.head
-        if slot is None or slot.kind == s.S_PASS:
+        if slot is None or slot.kind == S_PASS:
             left = framer.rest()
             if left:
                 self.to_client.append(left)
         while slot is not None:
             if slot.call is not None:
-                self._counted(slot.call, r.LOST)
+                self._counted(slot.call, encoding.LOST)
             slot = slot.next
         self.clear()
         self._framer = ReplyFramer()
@@ -361,7 +371,7 @@ class ReplySlots(OwedReplies):
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
-        if slot.kind == s.S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
+        if slot.kind == S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
             self._failure.server.read_only()
 
     def _pass_on(self, data: bytes, start: int) -> None:
@@ -382,18 +392,18 @@ def _not_run(error: bytes) -> bool:
     """Whether Redis has not run a hit by EVALSHA that gets `error`. EVAL might run it."""
     if error.startswith(b"-NOSCRIPT "):
         return True
-    return r.refused_eval(error) == b"EVALSHA"
+    return encoding.refused_eval(error) == b"EVALSHA"
 
 
 def _instead(slot: Slot, line: bytes) -> bytes | None:
     """Return the client's reply in place of the one that begins with `line`; None: that itself."""
     kind = slot.kind
-    if kind == s.S_DROP or slot.trusted:
+    if kind == S_DROP or slot.trusted:
         return b""
-    if kind == s.S_WRONG and line.startswith(b"-ERR unknown command"):
+    if kind == S_WRONG and line.startswith(b"-ERR unknown command"):
         return slot.data
-    if kind == s.S_HIT and line.startswith(b"-"):
-        cleaned = r.clean_error(line)
+    if kind == S_HIT and line.startswith(b"-"):
+        cleaned = encoding.clean_error(line)
         if cleaned != line:
             return cleaned
     return None

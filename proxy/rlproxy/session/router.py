@@ -25,11 +25,9 @@ from rlproxy.fairness.budget import (
     WORK_OF_STATUS,
 )
 from rlproxy.ratelimit.hit_replies import TOO_LONG
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
-from rlproxy.session import slots as s
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import GOODBYE, FailOpen
@@ -38,7 +36,7 @@ from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
 from rlproxy.session.private_stream import PRIVATE_FAILED, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
-from rlproxy.session.slots import Slot
+from rlproxy.session.slots import S_RAW, Slot
 from rlproxy.session.waits import (
     CLOSE,
     WAIT_HELD,
@@ -53,7 +51,7 @@ from rlproxy.session.waits import (
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
 
-_NOTHING_OURS: Final = r.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
+_NOTHING_OURS: Final = encoding.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 
 class Router(LaneHits):
@@ -106,7 +104,7 @@ class Router(LaneHits):
         if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
             return WAIT_NOTHING
         head = lanes.head
-        if head is not None and head.kind != c.HIT:
+        if head is not None and head.kind != commands.HIT:
             return WAIT_LANE_EMPTY
         begun = budget.work
         while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):
@@ -189,7 +187,7 @@ class Router(LaneHits):
                 command = requests.command
                 if not command.reads:
                     self._caller.fenced = True
-                plain = command.kind == c.PASS and command.ban is None
+                plain = command.kind == commands.PASS and command.ban is None
                 if plain and private.slots.unanswered_by_sha == 0:
                     private.forward(command)
                 else:
@@ -268,7 +266,7 @@ class Router(LaneHits):
         elif requests.strict:
             rest = requests.mistake
         private.to_redis.append(rest)
-        private.slots.expect(Slot(s.S_RAW))
+        private.slots.expect(Slot(S_RAW))
         private.state.lower(RAW)
         self.piped = True
 
@@ -294,7 +292,7 @@ class Router(LaneHits):
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command(code), False
-        if kind == c.WAIT:
+        if kind == commands.WAIT:
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
@@ -303,10 +301,10 @@ class Router(LaneHits):
                 self._send_run(requests.start)
                 private.cover_wait(requests, code)
                 return WAIT_NOTHING, False
-        elif kind == c.PASS or command.ours:
+        elif kind == commands.PASS or command.ours:
             private.forward(command)
             return WAIT_NOTHING, True
-        elif kind == c.INTROSPECT:
+        elif kind == commands.INTROSPECT:
             private.introspect(requests, code)
             return WAIT_NOTHING, True
         elif private.waits_to_authenticate(requests):
@@ -334,7 +332,7 @@ class Router(LaneHits):
             return wait
         name = requests.command.name
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
-        if name != c.RL_HIT and name in c.REPORTS:
+        if name != commands.RL_HIT and name in commands.REPORTS:
             self._work += WORK_OF_STATUS
         self.uses_lanes = True
         state = private.state

@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.fairness.budget import LARGE, SMALL
-from rlproxy.resp import commands as c
-from rlproxy.resp import encoding as r
+from rlproxy.resp import commands, encoding
 from rlproxy.session import connection_state as state
 from rlproxy.session.call import Call, Caller, nothing
 from rlproxy.session.context import WorkerContext
@@ -257,18 +256,18 @@ class Session(SessionParts):
             return
         if self.closed:
             self.lanes.drop(call)
-        elif call.kind != c.HIT:
+        elif call.kind != commands.HIT:
             call.returned = True
         elif self.private.status == PRIVATE_OPEN:
             self.lanes.move_to(self.private, call)
         else:
-            self._answer_without(call, r.LOST, "lost")
+            self._answer_without(call, encoding.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
-        if call.kind == c.HIT:
-            self.lane_answered(call, r.LOST)
-        elif call.kind == c.SHARED_READ:
+        if call.kind == commands.HIT:
+            self.lane_answered(call, encoding.LOST)
+        elif call.kind == commands.SHARED_READ:
             self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
         else:
             self._close(answered=False)
@@ -365,7 +364,7 @@ class Session(SessionParts):
         """Answer the requests that wait for the private connection, which could not be opened."""
         if self._closing:
             return
-        error = r.unreachable(self.context.server.where, why)
+        error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
         self._route_in_turn()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import Call, Lane, shared
@@ -52,7 +52,7 @@ class Sharing(SessionPart):
         start = requests.pos
         in_cluster = self._context.server.in_cluster
         most = MAX_TOGETHER if in_cluster else 1
-        kind: int = c.PRIVATE  # the kind of all commands so far
+        kind: int = commands.PRIVATE  # the kind of all commands so far
         pool: Lane | None = None  # the lane or lanes for this kind
         calls: list[Call] = []
         lanes: list[Lane] = []
@@ -63,7 +63,7 @@ class Sharing(SessionPart):
             more = requests.pos < len(requests.buf)
             lane: Lane | None = None
             fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
-            if next_kind != c.PRIVATE and (not calls or next_kind == kind) and fits:
+            if next_kind != commands.PRIVATE and (not calls or next_kind == kind) and fits:
                 if not calls:
                     kind = next_kind
                     pool = self._lanes.lane_for(kind)
@@ -80,7 +80,7 @@ class Sharing(SessionPart):
         self._private.keep_alive(REFRESH_S)
         self._context.stats.commands += len(calls)
         self._context.budget.work += len(calls) - 1
-        if kind == c.SHARED_WRITE:
+        if kind == commands.SHARED_WRITE:
             self._caller.fenced = True
             self._private.cover.sent_shared()
         for at, call in enumerate(calls):
@@ -92,14 +92,14 @@ class Sharing(SessionPart):
         """The kind of command lane for the framer's command; PRIVATE for none."""
         requests = self._requests
         command = requests.command
-        kind = command.shared if code == COMMAND else c.PRIVATE
-        if kind == c.SHARED_READ and self._private_reads > 0:
+        kind = command.shared if code == COMMAND else commands.PRIVATE
+        if kind == commands.SHARED_READ and self._private_reads > 0:
             self._private_reads -= 1
-            return c.PRIVATE
+            return commands.PRIVATE
         if requests.lenient:
-            return c.PRIVATE
-        if kind != c.PRIVATE and requests.argc > 3 and command.name == b"SET":
+            return commands.PRIVATE
+        if kind != commands.PRIVATE and requests.argc > 3 and command.name == b"SET":
             written = requests.written()
             if b"\nGET" in written.upper():
-                return c.PRIVATE  # its reply may be large
+                return commands.PRIVATE  # its reply may be large
         return kind

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import slot_of_bulk
 from rlproxy.session.call import Call
 
@@ -25,14 +25,14 @@ _REWRITE_SCRIPT: Final = (
     b"if t==-1 then return 0 elseif t>=0 then redis.call('PEXPIRE',k,t+(t==0 and 1 or 0))"
     b"else redis.call('SET',k,'')redis.call('DEL',k)end return 1"
 )
-REWRITE: Final = b"*4\r\n" + r.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
+REWRITE: Final = b"*4\r\n" + encoding.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
 _NO_SLOT: Final = -1
 
 
 def not_covered(name: bytes) -> bytes:
     """Return the error for a WAIT or WAITAOF (`name`) whose number might be too high."""
-    return r.error(
+    return encoding.error(
         f"ERR {name.decode()} can't cover this connection's earlier writes here: they went over a "
         "lane of rlproxy. Send it outside of MULTI, SUBSCRIBE and CLIENT TRACKING; "
         "with --share, send WAIT 0 0 before the first write, too; on a Redis Cluster only hits on "

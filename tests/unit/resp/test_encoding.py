@@ -3,49 +3,49 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 
 SHA = b"0123456789abcdef0123456789abcdef01234567"
 
 
 def test_error_is_one_line() -> None:
-    assert r.error("ERR no") == b"-ERR no\r\n"
-    assert r.error("ERR a\r\nb\nc") == b"-ERR a  b c\r\n"
-    assert r.error("ERR é") == b"-ERR \xc3\xa9\r\n"
-    assert r.error("ERR \udcff").count(b"\r\n") == 1
+    assert encoding.error("ERR no") == b"-ERR no\r\n"
+    assert encoding.error("ERR a\r\nb\nc") == b"-ERR a  b c\r\n"
+    assert encoding.error("ERR é") == b"-ERR \xc3\xa9\r\n"
+    assert encoding.error("ERR \udcff").count(b"\r\n") == 1
 
 
 def test_an_unknown_eval_is_reported_without_the_script() -> None:
     for name, args in ((b"'EVAL'", b"'local a' '1' "), (b"`EVAL_RO`", b"`local a`, `1`, ")):
         error = b"-ERR unknown command %b, with args beginning with: %b\r\n" % (name, args)
         cleaned = b"-ERR unknown command %b: RL commands need it on the server\r\n" % name
-        assert r.clean_error(error) == cleaned
+        assert encoding.clean_error(error) == cleaned
     other = b"-ERR unknown command 'DEL', with args beginning with: 'k' \r\n"
-    assert r.clean_error(other) == other
+    assert encoding.clean_error(other) == other
 
 
 def test_only_an_error_is_cleaned() -> None:
     text = b"$40\r\nERR x script: on @user_script:3.%b\r\n" % (b"y" * 8)
-    assert r.clean_error(text) == text
+    assert encoding.clean_error(text) == text
 
 
 def test_bulks() -> None:
-    assert r.bulks() == b"*0\r\n"
-    assert r.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"
-    assert r.bulk(b"xy") == b"$2\r\nxy\r\n"
+    assert encoding.bulks() == b"*0\r\n"
+    assert encoding.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"
+    assert encoding.bulk(b"xy") == b"$2\r\nxy\r\n"
 
 
 @pytest.mark.parametrize("word", [b"", b"k", b"a\r\nb", b"x" * 1000])
 def test_content_of_a_bulk(word: bytes) -> None:
-    data = b"$1\r\na\r\n" + r.bulk(word) + b"$"
-    start, end = r.content(data, 7)
+    data = b"$1\r\na\r\n" + encoding.bulk(word) + b"$"
+    start, end = encoding.content(data, 7)
     assert (data[start:end], end) == (word, len(data) - 3)
 
 
 def test_texts_of_the_contract() -> None:
-    assert r.LOST.startswith(b"-UPSTREAMDOWN ")
-    assert r.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
-    assert b"h:1" in r.unreachable("h:1", "refused")
+    assert encoding.LOST.startswith(b"-UPSTREAMDOWN ")
+    assert encoding.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
+    assert b"h:1" in encoding.unreachable("h:1", "refused")
 
 
 CLEANED = [
@@ -88,12 +88,12 @@ CLEANED = [
 
 @pytest.mark.parametrize(("line", "clean"), CLEANED)
 def test_clean_error(line: bytes, clean: bytes | None) -> None:
-    assert r.clean_error(line) == (line if clean is None else clean)
+    assert encoding.clean_error(line) == (line if clean is None else clean)
 
 
 def test_clean_error_keeps_one_line() -> None:
     for line, _ in CLEANED:
-        cleaned = r.clean_error(line)
+        cleaned = encoding.clean_error(line)
         assert cleaned.startswith(b"-")
         assert cleaned.endswith(b"\r\n")
         assert SHA not in cleaned
@@ -108,7 +108,7 @@ UNKNOWN_6 = b"-ERR unknown command `%s`, with args beginning with: `x`, \r\n"
 @pytest.mark.parametrize("form", [NO_RIGHT, NO_RIGHT_6, UNKNOWN, UNKNOWN_6])
 @pytest.mark.parametrize("command", [b"eval", b"EVALSHA"])
 def test_a_refused_script_command_is_recognized(form: bytes, command: bytes) -> None:
-    assert r.refused_eval(form % command) == command.upper()
+    assert encoding.refused_eval(form % command) == command.upper()
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_a_refused_script_command_is_recognized(form: bytes, command: bytes) -> 
     ],
 )
 def test_another_error_refuses_no_script_command(error: bytes) -> None:
-    assert r.refused_eval(error) == b""
+    assert encoding.refused_eval(error) == b""

@@ -6,7 +6,7 @@ import tracemalloc
 from dataclasses import dataclass
 
 import pytest
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp import requests as f
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.request_buffer import MAX_INLINE
@@ -29,7 +29,7 @@ TRAILING = bulks(b"ECHO", b"behind")
 
 def row_name(written: bytes) -> bytes:
     """The name of the row of a command; empty if the table has none."""
-    return c.COMMANDS.get(written.upper(), c.UNKNOWN_COMMAND).name
+    return commands.COMMANDS.get(written.upper(), commands.UNKNOWN_COMMAND).name
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,11 @@ def test_first_argument_is_where_its_header_begins() -> None:
 
 
 def test_command_row_by_name() -> None:
-    for name, kind in ((b"GeT", c.PASS), (b"rl.HIT", c.OURS), (b"nope", c.UNKNOWN)):
+    for name, kind in (
+        (b"GeT", commands.PASS),
+        (b"rl.HIT", commands.OURS),
+        (b"nope", commands.UNKNOWN),
+    ):
         framer = RequestFramer()
         framer.feed(bulks(name, b"x"))
         assert framer.next() in (f.COMMAND, f.OPEN)
@@ -360,7 +364,7 @@ def test_more_arguments_than_any_table_needs() -> None:
     framer = RequestFramer()
     framer.feed(b"*1048577\r\n$6\r\nRL.HIT\r\n$1\r\na\r\n")
     assert framer.next() == f.OPEN
-    assert framer.command.kind == c.UNKNOWN
+    assert framer.command.kind == commands.UNKNOWN
 
 
 # -- requests: commands that must be whole, and are too long ---------------------------------------

@@ -6,7 +6,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import SOURCE
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import wait_cover
 from rlproxy.session.call import Call, Lane
@@ -31,7 +31,7 @@ PUSH = b">2\r\n$7\r\nmessage\r\n$1\r\nx\r\n"
 WAIT = bulks(b"WAIT", b"1", b"0")
 REWRITE = wait_cover.REWRITE + b"$1\r\nk\r\n"
 DENIED = five(1, 10, 0, 42, 60)
-DOWN = r.unreachable("redis:1", "refused")
+DOWN = encoding.unreachable("redis:1", "refused")
 
 
 class FakeLane(Lane):
@@ -56,7 +56,7 @@ class KnowingLane(FakeLane):
 
     def __init__(self, **known: bytes) -> None:
         super().__init__()
-        self.known = {r.bulk(key.encode()): reply for key, reply in known.items()}
+        self.known = {encoding.bulk(key.encode()): reply for key, reply in known.items()}
 
     def submit(self, call: Call) -> bytes:
         return self.known.get(call.key, b"") or super().submit(call)
@@ -103,7 +103,7 @@ def context_of(lane: Lane) -> WorkerContext:
 def in_place(key: bytes = b"k") -> bytes:
     """RL.HIT key 10 60 as it goes over the private connection."""
     rule = GRAMMAR.rule(b"in place", b"RL.HIT", [key, b"10", b"60"])
-    return rule.words(SOURCE) + r.bulk(key) + rule.tail
+    return rule.words(SOURCE) + encoding.bulk(key) + rule.tail
 
 
 def opened(context: WorkerContext | None = None) -> Bench:

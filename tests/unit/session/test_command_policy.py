@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.commands import COMMANDS
 from rlproxy.session import command_policy
 
@@ -12,7 +12,7 @@ ONLY_LOCAL = "rlproxy lets only local clients {} (--local-commands)\r\n"
 DENIED = "-NOPERM command '{}' is denied by rlproxy (--deny-command)\r\n"
 
 
-def error(table: dict[bytes, c.Command], line: str, complete: bool = True) -> str:
+def error(table: dict[bytes, commands.Command], line: str, complete: bool = True) -> str:
     """The error for a command that is written as `line`."""
     name, *args = line.encode("latin-1").split(b" ")
     row = table.get(name.upper())
@@ -73,7 +73,7 @@ def test_denied_ones() -> None:
     assert error(table, "FT.DROP x") == DENIED.format("ft.drop")
     assert error(table, "RL.HIT x") == DENIED.format("rl.hit")
     assert error(table, "DEBUG x") == error(table, "GET x") == ""
-    assert table[b"FT.DROP"].kind == c.UNKNOWN
+    assert table[b"FT.DROP"].kind == commands.UNKNOWN
     assert table[b"keys"] is table[b"KEYS"]
     assert table[b"KEYS"].reads
     assert {name for name in table if table[name] is not COMMANDS.get(name)} == {
@@ -89,6 +89,6 @@ def test_both_rules_hold_and_the_error_names_the_operators() -> None:
 
 
 def test_a_denied_command_is_never_shared() -> None:
-    assert COMMANDS[b"GET"].shared != c.PRIVATE
-    assert command_policy.table(("get",), False)[b"GET"].shared == c.PRIVATE
-    assert command_policy.table(("get|secret",), False)[b"GET"].shared == c.PRIVATE
+    assert COMMANDS[b"GET"].shared != commands.PRIVATE
+    assert command_policy.table(("get",), False)[b"GET"].shared == commands.PRIVATE
+    assert command_policy.table(("get|secret",), False)[b"GET"].shared == commands.PRIVATE

@@ -6,10 +6,25 @@ from dataclasses import dataclass
 
 import pytest
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
-from rlproxy.session import slots as s
 from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState
 from rlproxy.session.identity import MAX_CREDENTIAL_BYTES
-from rlproxy.session.slots import Slot
+from rlproxy.session.slots import (
+    DECIDING,
+    S_AUTH,
+    S_DISCARD,
+    S_EXEC,
+    S_HELLO,
+    S_HIT,
+    S_IF_REFUSED,
+    S_MULTI,
+    S_PROBE,
+    S_PROTOCOL,
+    S_QUIT,
+    S_RAW,
+    S_RESET,
+    S_SELECT,
+    Slot,
+)
 
 OK = b"+OK\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -36,7 +51,7 @@ class Wire:
     def send(self, line: str, complete: bool = True) -> Slot | None:
         words = [word.encode() for word in line.split(" ")]
         if line == HIT:
-            slot: Slot | None = Slot(s.S_HIT)
+            slot: Slot | None = Slot(S_HIT)
         else:
             row = COMMANDS.get(words[0], UNKNOWN_COMMAND)
             slot = self.state.sent(row, words[1:] if row.whole else [], complete)
@@ -77,17 +92,17 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SET", None, PLAIN, PLAIN, PLAIN),
     ("WAIT", None, PLAIN, PLAIN, PLAIN),
     ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
-    ("MULTI", s.S_MULTI, PLAIN, PLAIN, PLAIN),
-    ("EXEC", s.S_EXEC, PLAIN, PLAIN, PLAIN),
-    ("DISCARD", s.S_DISCARD, PLAIN, PLAIN, PLAIN),
-    ("QUIT", s.S_QUIT, PLAIN, PLAIN, PLAIN),
-    ("AUTH pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
-    ("AUTH bob pw", s.S_AUTH, PLAIN, PLAIN, PLAIN),
-    ("HELLO 3", s.S_PROTOCOL, PLAIN, PLAIN, PLAIN),
-    ("HELLO 3 SETNAME x", s.S_PROTOCOL, PLAIN, PLAIN, PLAIN),
-    ("HELLO 3 AUTH bob pw", s.S_HELLO, PLAIN, PLAIN, PLAIN),
-    ("SELECT 3", s.S_SELECT, PLAIN, PLAIN, PLAIN),
-    ("SELECT x", s.S_SELECT, PLAIN, COUNTED, PLAIN),
+    ("MULTI", S_MULTI, PLAIN, PLAIN, PLAIN),
+    ("EXEC", S_EXEC, PLAIN, PLAIN, PLAIN),
+    ("DISCARD", S_DISCARD, PLAIN, PLAIN, PLAIN),
+    ("QUIT", S_QUIT, PLAIN, PLAIN, PLAIN),
+    ("AUTH pw", S_AUTH, PLAIN, PLAIN, PLAIN),
+    ("AUTH bob pw", S_AUTH, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3", S_PROTOCOL, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3 SETNAME x", S_PROTOCOL, PLAIN, PLAIN, PLAIN),
+    ("HELLO 3 AUTH bob pw", S_HELLO, PLAIN, PLAIN, PLAIN),
+    ("SELECT 3", S_SELECT, PLAIN, PLAIN, PLAIN),
+    ("SELECT x", S_SELECT, PLAIN, COUNTED, PLAIN),
     ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT TRACKING ON", None, COUNTED, COUNTED, COUNTED),
@@ -95,22 +110,22 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("CLIENT NO-EVICT ON", None, COUNTED, COUNTED, COUNTED),
     ("CLIENT NO-TOUCH ON", None, COUNTED, COUNTED, COUNTED),
     ("CLIENT NEW-ONE", None, COUNTED, COUNTED, COUNTED),
-    ("CLIENT REPLY OFF", s.S_RAW, RAW, RAW, RAW),
-    ("CLIENT reply SKIP", s.S_RAW, RAW, RAW, RAW),
-    ("CLIENT", s.S_RAW, RAW, RAW, RAW),
-    ("CLIENT MAINT_NOTIFICATIONS ON", s.S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT REPLY OFF", S_RAW, RAW, RAW, RAW),
+    ("CLIENT reply SKIP", S_RAW, RAW, RAW, RAW),
+    ("CLIENT", S_RAW, RAW, RAW, RAW),
+    ("CLIENT MAINT_NOTIFICATIONS ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
     ("SCRIPT LOAD x", None, PLAIN, PLAIN, PLAIN),
-    ("SCRIPT debug YES", s.S_RAW, RAW, RAW, RAW),
-    ("SCRIPT", s.S_RAW, RAW, RAW, RAW),
+    ("SCRIPT debug YES", S_RAW, RAW, RAW, RAW),
+    ("SCRIPT", S_RAW, RAW, RAW, RAW),
     ("FOO", None, COUNTED, COUNTED, COUNTED),
     ("READONLY", None, COUNTED, COUNTED, COUNTED),
-    ("SUBSCRIBE", s.S_RAW, RAW, RAW, RAW),
-    ("PUNSUBSCRIBE", s.S_RAW, RAW, RAW, RAW),
-    ("MONITOR", s.S_RAW, RAW, RAW, RAW),
-    ("SYNC", s.S_RAW, RAW, RAW, RAW),
-    ("REPLCONF", s.S_RAW, RAW, RAW, RAW),
-    ("DEBUG", s.S_RAW, RAW, RAW, RAW),
-    ("SHUTDOWN", s.S_RAW, RAW, RAW, RAW),
+    ("SUBSCRIBE", S_RAW, RAW, RAW, RAW),
+    ("PUNSUBSCRIBE", S_RAW, RAW, RAW, RAW),
+    ("MONITOR", S_RAW, RAW, RAW, RAW),
+    ("SYNC", S_RAW, RAW, RAW, RAW),
+    ("REPLCONF", S_RAW, RAW, RAW, RAW),
+    ("DEBUG", S_RAW, RAW, RAW, RAW),
+    ("SHUTDOWN", S_RAW, RAW, RAW, RAW),
 ]
 
 
@@ -121,7 +136,7 @@ def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_e
         slot = wire.send(line)
         assert (slot.kind if slot else None) == kind
         assert wire.state.level == at_once
-        if slot is not None and slot.kind != s.S_RAW:
+        if slot is not None and slot.kind != S_RAW:
             wire.answer(reply)
         assert wire.state.level == level
 
@@ -163,12 +178,12 @@ def test_levels_only_fall(line: str, counted: int) -> None:
 # request -> kind of its slot if the level was COUNTED before; at RAW there is none
 LOWER_SLOTS = [
     *[(line, None) for line in ("GET", "FOO", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SELECT 1")],
-    ("AUTH pw", s.S_AUTH),
-    ("HELLO 3", s.S_HELLO),
-    ("RESET", s.S_RESET),
-    ("QUIT", s.S_QUIT),
-    *[(line, s.S_RAW) for line in ("MULTI", "SUBSCRIBE", "CLIENT ID", "SCRIPT LOAD x")],
-    *[(line, s.S_RAW) for line in ("MONITOR", "HOST:")],
+    ("AUTH pw", S_AUTH),
+    ("HELLO 3", S_HELLO),
+    ("RESET", S_RESET),
+    ("QUIT", S_QUIT),
+    *[(line, S_RAW) for line in ("MULTI", "SUBSCRIBE", "CLIENT ID", "SCRIPT LOAD x")],
+    *[(line, S_RAW) for line in ("MONITOR", "HOST:")],
 ]
 
 
@@ -255,7 +270,7 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     slot = wire.send(line)
     old = facts(wire.state)
     assert slot is not None
-    assert wire.state.deciding == (slot.kind in s.DECIDING)
+    assert wire.state.deciding == (slot.kind in DECIDING)
     wire.state.answered(slot, reply)
     assert wire.state.deciding == 0
     new = facts(wire.state)
@@ -266,11 +281,11 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply", "changes"),
     [
-        (s.S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
-        (s.S_PROBE, ERR, {"probing": False}),
-        (s.S_HIT, b"*5\r\n", {"probed": True}),
-        (s.S_HIT, QUEUED, {}),
-        (s.S_HIT, ERR, {}),
+        (S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
+        (S_PROBE, ERR, {"probing": False}),
+        (S_HIT, b"*5\r\n", {"probed": True}),
+        (S_HIT, QUEUED, {}),
+        (S_HIT, ERR, {}),
     ],
 )
 def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
@@ -443,5 +458,5 @@ def test_subscribing_inside_multi_makes_nothing_certain() -> None:
     wire = Wire().run(("MULTI", OK))
     slot = wire.send("SUBSCRIBE")
     assert slot is not None
-    assert slot.kind == s.S_RAW
+    assert slot.kind == S_RAW
     assert wire.state.level == RAW

@@ -14,7 +14,7 @@ from rlproxy.ratelimit.outcomes import (
     WIDTH,
     row_of,
 )
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -85,7 +85,9 @@ def test_a_shadow_hit_is_admitted_in_every_mode_but_error(mode: str, row: int) -
 
 
 @pytest.mark.parametrize("row", [ROW + WIDTH, SHADOW_PEEK])
-@pytest.mark.parametrize("reply", [REFUSES, ADMITS, r.LOST, b"+QUEUED\r\n", b"*5\r\n$1\r\n1\r\n"])
+@pytest.mark.parametrize(
+    "reply", [REFUSES, ADMITS, encoding.LOST, b"+QUEUED\r\n", b"*5\r\n$1\r\n1\r\n"]
+)
 def test_a_shadow_hit_that_redis_refuses_is_admitted(row: int, reply: bytes) -> None:
     failing = Failing("error")
     shown = five(0, 10, 0, -1, 1) if reply == REFUSES else reply
@@ -103,7 +105,7 @@ CANNOT_RUN = (
 @pytest.mark.parametrize("word", CANNOT_RUN)
 def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> None:
     failing = Failing(mode)
-    error = r.error(f"{word} x")
+    error = encoding.error(f"{word} x")
     instead, outcome = {
         "error": (error, FAILED),
         "allow": (ADMITS, FAILED_OPEN),
@@ -117,10 +119,10 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
 @pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
 def test_another_error_of_redis_is_passed_on(error: str) -> None:
     failing = Failing("allow")
-    assert failing.policy.answered(call(10, ROW), r.error(error)) == r.error(error)
+    assert failing.policy.answered(call(10, ROW), encoding.error(error)) == encoding.error(error)
     assert failing.stats.hits[ROW + FAILED] == sum(failing.stats.hits) == 1
     # no hit, such as a peek
-    loading = r.error("LOADING x")
+    loading = encoding.error("LOADING x")
     assert failing.policy.answered(call(0, ROW), loading) == loading
 
 
@@ -133,7 +135,7 @@ def test_hits_are_answered_in_every_mode_but_error() -> None:
 
 
 def test_the_error_of_a_late_call_names_the_hit_timeout() -> None:
-    assert Failing("error").policy.too_late() == r.late(0.25)
+    assert Failing("error").policy.too_late() == encoding.late(0.25)
 
 
 def test_only_throttle_may_be_the_servers_own() -> None:

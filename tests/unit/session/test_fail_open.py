@@ -6,7 +6,7 @@ import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import FAILED_OPEN, NO_ROW
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 from rlproxy.session.connection_state import RAW
@@ -21,7 +21,7 @@ from tests.unit.session.parts import Parts, call_of
 ERROR = b"-UPSTREAMDOWN x\r\n"
 ADMITS = five(0, 10, 10, -1, 0)
 REFUSES = five(1, 10, 0, 1, 1)
-LATE = r.late(1.0)
+LATE = encoding.late(1.0)
 MULTI, EXEC, QUIT = bulks(b"MULTI"), bulks(b"EXEC"), bulks(b"QUIT")
 AUTH = bulks(b"AUTH", b"pw")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
@@ -146,7 +146,9 @@ def test_while_the_circuit_is_open_the_error_names_its_reason(sent: bytes, withi
     failing.context.circuit.why = "refused"
     failing.requests.feed(sent)
     assert failing.fail_open.answer_unreachable() == within
-    assert failing.down() == (b"" if within else r.unreachable("redis:1", "refused") * IN_A_TICK)
+    assert failing.down() == (
+        b"" if within else encoding.unreachable("redis:1", "refused") * IN_A_TICK
+    )
 
 
 def test_a_handshake_is_recorded_only_before_the_connection_is_open() -> None:

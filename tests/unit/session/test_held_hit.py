@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.session.held_hit import HeldHit
 
 from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
 from tests.unit.session.bench import PING
 from tests.unit.session.parts import Parts, call_of
 
-LATE = r.late(0.0)
+LATE = encoding.late(0.0)
 ADMITS = rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
 
 

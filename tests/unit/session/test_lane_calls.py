@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import ADMITTED, NO_ROW, UNSEEN
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
@@ -197,7 +197,7 @@ def test_a_lane_that_is_not_ready_is_woken() -> None:
     for lane in (parts.lane, parts.shared_lane):
         lane.ready = False
     assert parts.lanes.lane_for_hits() is None
-    assert parts.lanes.lane_for(c.SHARED_READ) is None
+    assert parts.lanes.lane_for(commands.SHARED_READ) is None
     assert (parts.lane.woken, parts.shared_lane.woken) == (1, 1)
     assert parts.lanes.hit_lane() is None
     assert parts.lane.woken == 1
@@ -207,28 +207,31 @@ def test_reads_and_writes_have_a_lane_each() -> None:
     parts = Parts(share=True)
     parts.private.state.identity = USER
     parts.private.state.protocol = 3
-    assert parts.lanes.lane_for(c.SHARED_READ) is parts.shared_lane
-    assert parts.lanes.lane_for(c.SHARED_WRITE) is parts.shared_lane
-    assert parts.asked == [(USER.key(), 3, c.SHARED_READ), (USER.key(), 3, c.SHARED_WRITE)]
-    parts.lanes.lane_for(c.SHARED_READ)
+    assert parts.lanes.lane_for(commands.SHARED_READ) is parts.shared_lane
+    assert parts.lanes.lane_for(commands.SHARED_WRITE) is parts.shared_lane
+    assert parts.asked == [
+        (USER.key(), 3, commands.SHARED_READ),
+        (USER.key(), 3, commands.SHARED_WRITE),
+    ]
+    parts.lanes.lane_for(commands.SHARED_READ)
     assert len(parts.asked) == 2
     parts.shared_lane.retired = True
-    parts.lanes.lane_for(c.SHARED_WRITE)
+    parts.lanes.lane_for(commands.SHARED_WRITE)
     assert len(parts.asked) == 3
 
 
 def test_without_share_there_is_no_lane_for_ordinary_commands() -> None:
-    assert Parts().lanes.lane_for(c.SHARED_READ) is None
+    assert Parts().lanes.lane_for(commands.SHARED_READ) is None
 
 
 @pytest.mark.parametrize(("name", "value"), [("identity", USER), ("protocol", 3)])
 def test_another_identity_or_protocol_has_other_lanes(name: str, value: object) -> None:
     parts = Parts(share=True)
     parts.lanes.lane_for_hits()
-    parts.lanes.lane_for(c.SHARED_READ)
+    parts.lanes.lane_for(commands.SHARED_READ)
     setattr(parts.private.state, name, value)
     assert parts.lanes.hit_lane() is None
     parts.lane = KnowingLane()
     assert parts.lanes.lane_for_hits() is parts.lane
-    parts.lanes.lane_for(c.SHARED_READ)
+    parts.lanes.lane_for(commands.SHARED_READ)
     assert len(parts.asked) == 2

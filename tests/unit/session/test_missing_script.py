@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import nothing
 from rlproxy.session.missing_script import MAX_BY_SHA
@@ -42,7 +42,7 @@ class ShaLane(FakeLane):
 def by_sha(key: bytes = b"k", name: bytes = b"RL.HIT") -> bytes:
     """RL.HIT key 10 60 as EVALSHA."""
     rule = GRAMMAR.rule(name, name, [key, b"10", b"60"])
-    return rule.words(LOADED) + r.bulk(key) + rule.tail
+    return rule.words(LOADED) + encoding.bulk(key) + rule.tail
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
 def test_an_error_where_no_lane_is_ready(bench: Bench) -> None:
     bench.send(PING + HIT + PING)
     bench.lane.ready = False
-    assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + r.LOST + PONG
+    assert bench.answer(PONG + NOSCRIPT + PONG) == PONG + encoding.LOST + PONG
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -323,5 +323,5 @@ def test_commands_whose_keys_cannot_be_found_wait_for_a_hit_by_sha(
 ) -> None:
     assert bench.send(PING + HIT + sent) == PING + by_sha()
     assert bench.answer(PONG + FIVE) == PONG + FIVE
-    rest = b"" if sent.startswith(b"DEL") else r.bulk(b"k")
+    rest = b"" if sent.startswith(b"DEL") else encoding.bulk(b"k")
     assert bench.send(rest + PING) == sent + rest + PING

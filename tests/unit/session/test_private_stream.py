@@ -8,7 +8,7 @@ from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import wait_cover
@@ -263,7 +263,7 @@ def test_the_key_that_wait_rewrites_is_bounded(longer: int, kept: bool) -> None:
     parts.opened()
     key = b"k" * (MAX_LANE_CALL - len(b"$4096\r\n\r\n") + longer)
     parts.private.hit(call_of(parts.caller, key))
-    assert parts.private.cover.last_hit == (r.bulk(key) if kept else b"")
+    assert parts.private.cover.last_hit == (encoding.bulk(key) if kept else b"")
 
 
 def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:

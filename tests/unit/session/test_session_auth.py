@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
@@ -142,4 +142,7 @@ def test_redis_error_of_a_hit_behind_it_is_at_its_place() -> None:
     bench.answer(PONG)
     bench.up()
     arity = b"-ERR wrong number of arguments for 'rl.hit' command\r\n"
-    assert bench.answer(WRONGPASS + r.error("OOM x")) == WRONGPASS + r.error("OOM x") + arity
+    assert (
+        bench.answer(WRONGPASS + encoding.error("OOM x"))
+        == WRONGPASS + encoding.error("OOM x") + arity
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 
@@ -86,7 +86,7 @@ def test_upstream_lost_and_then_the_lane_too() -> None:
     bench.session.lane_answered(one, FIVE)
     bench.session.lane_returned(two)
     bench.session.resume()
-    assert bench.down() in (FIVE, FIVE + r.LOST)
+    assert bench.down() in (FIVE, FIVE + encoding.LOST)
     assert bench.session.closed
 
 

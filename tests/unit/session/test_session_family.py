@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.scripts import SOURCE
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import MAX_RL_BYTES
 
@@ -32,7 +32,7 @@ def rule_of(request: bytes) -> tuple[bytes, bytes]:
 def test_goes_as_a_hit_does(name: bytes) -> None:
     before, after = rule_of(FAMILY[name])
     bench = opened()
-    assert bench.send(FAMILY[name]) == before + r.bulk(b"k") + after
+    assert bench.send(FAMILY[name]) == before + encoding.bulk(b"k") + after
     assert bench.answer(FIVE) == FIVE
     assert bench.send(FAMILY[name]) == b""  # by lane
     assert len(bench.lane.calls) == 1
@@ -60,7 +60,7 @@ def test_it_goes_in_order_with_hits_and_others() -> None:
     bench.session.context.server.found.has_throttle = True
     sent = bench.send(PING + THROTTLE + HIT + THROTTLE)
     head, tail = rule_of(HIT)
-    assert sent == PING + THROTTLE + head + r.bulk(b"k") + tail + THROTTLE
+    assert sent == PING + THROTTLE + head + encoding.bulk(b"k") + tail + THROTTLE
     assert bench.answer(PONG, FIVE, FIVE, FIVE) == PONG + 3 * FIVE
 
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import UNSEEN
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -34,8 +34,8 @@ MODES = {
     "allow": five(0, 10, 10, -1, 0),
     "deny": five(1, 10, 0, 1, 1),
 }
-LATE = r.late(1.0)
-REFUSED = r.unreachable("redis:1", "connection refused")
+LATE = encoding.late(1.0)
+REFUSED = encoding.unreachable("redis:1", "connection refused")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
 MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
 NO_ROOM = b"-ERR max number of clients reached\r\n"

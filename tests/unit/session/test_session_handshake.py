@@ -6,7 +6,7 @@ from random import Random
 
 import hiredis
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import command_policy, private_stream
@@ -483,7 +483,7 @@ class AwayAndBack:
             elif name == b"EVAL":
                 self.owed += FIVE
             else:
-                self.owed += r.bulk(words[1]) if name == b"GET" else OK
+                self.owed += encoding.bulk(words[1]) if name == b"GET" else OK
 
     def check(self) -> None:
         """The client gets one reply for each command, in order."""
@@ -493,9 +493,9 @@ class AwayAndBack:
             requested = self.requested[self.answered]
             self.answered += 1
             if requested == HIT:
-                assert frame in (FIVE, self.bench.without(b""), r.LOST)
+                assert frame in (FIVE, self.bench.without(b""), encoding.LOST)
             elif b"GET" in requested:
-                own = r.bulk(requested.split(b"\r\n")[4])
+                own = encoding.bulk(requested.split(b"\r\n")[4])
                 assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
             else:
                 assert frame[:1] == (b"%" if requested == HELLO else b"+")

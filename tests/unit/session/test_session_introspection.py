@@ -10,13 +10,12 @@ from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session import reply_slots
-from rlproxy.session import slots as s
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import FailurePolicy, ServerFacts
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import Catch, Slot
+from rlproxy.session.slots import S_PASS, Catch, Slot
 from rlproxy.session.timeouts import HitTimeouts
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened, probed
@@ -226,7 +225,7 @@ def test_a_caught_reply_is_given_whole() -> None:
         seen.append(frame)
         return b"+%d\r\n" % len(seen)
 
-    made, out = owed(Slot(s.S_PASS), Catch(edit), Catch(edit), Slot(s.S_PASS))
+    made, out = owed(Slot(S_PASS), Catch(edit), Catch(edit), Slot(S_PASS))
     nested = b"*2\r\n*1\r\n$2\r\n\r\n\r\n%1\r\n+a\r\n:1\r\n"
     for byte in each(PONG + nested + b"$-1\r\n" + PONG):
         made.feed(byte)

@@ -7,7 +7,7 @@ from rlproxy.fairness.budget import (
     MAX_CLIENT_HITS,
 )
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.waits import (
     WAIT_LANE,
@@ -61,7 +61,7 @@ def test_a_hit_cut_behind_the_full_window(cut: int) -> None:
 # -- the fence: clients that wrote on their own connection------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(c.READS.split()))
+@pytest.mark.parametrize("name", sorted(commands.READS.split()))
 def test_what_reads_sets_no_fence(name: bytes) -> None:
     bench = unfenced()
     assert bench.send(bulks(name, b"k")) == bulks(name, b"k")
@@ -73,7 +73,7 @@ def test_what_reads_sets_no_fence(name: bytes) -> None:
 
 
 WRITE = [
-    *[bulks(name, b"k") for name in sorted(c.WRITES.split())],
+    *[bulks(name, b"k") for name in sorted(commands.WRITES.split())],
     bulks(b"get", b"k") + bulks(b"del", b"k") + bulks(b"get", b"k"),
     b"set k v\r\n",
     b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nv",

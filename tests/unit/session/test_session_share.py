@@ -10,7 +10,7 @@ import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import PLAIN
@@ -190,15 +190,15 @@ def test_stays(written: bytes) -> None:
 
 
 def test_what_leaves_is_in_the_table_of_what_leaves_no_state() -> None:
-    for row in c.COMMANDS.values():
-        if row.shared != c.PRIVATE:
-            assert row.kind == c.PASS
-        if row.shared == c.SHARED_READ:
+    for row in commands.COMMANDS.values():
+        if row.shared != commands.PRIVATE:
+            assert row.kind == commands.PASS
+        if row.shared == commands.SHARED_READ:
             assert row.reads  # it may be asked twice
     blocks = b"BLPOP BRPOP BLMOVE BLMPOP BRPOPLPUSH BZPOPMIN BZPOPMAX BZMPOP XREAD XREADGROUP WAIT"
     unbounded = b"GETSET GETDEL GETEX LPOP RPOP SPOP LMPOP ZMPOP ZPOPMIN ZPOPMAX HGETDEL SORT EVAL"
     for name in [*blocks.split(), *unbounded.split()]:
-        assert c.COMMANDS[name].shared == c.PRIVATE, name
+        assert commands.COMMANDS[name].shared == commands.PRIVATE, name
 
 
 # -- whose lane ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Lane
@@ -66,7 +66,7 @@ class Bench(Sides):
     """A session whose first command is answered, and its lanes."""
 
     def __init__(self, cluster: bool = True) -> None:
-        self.shares = {c.SHARED_READ: Share(), c.SHARED_WRITE: Share()}
+        self.shares = {commands.SHARED_READ: Share(), commands.SHARED_WRITE: Share()}
         self.session = Session(
             worker_context(
                 grammar=GRAMMAR,
@@ -137,11 +137,11 @@ def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):
         bench.send(command)
-        bench.lane(c.SHARED_READ, A).unsent.clear()
-        bench.lane(c.SHARED_READ, B).unsent.clear()
+        bench.lane(commands.SHARED_READ, A).unsent.clear()
+        bench.lane(commands.SHARED_READ, B).unsent.clear()
         bench.session.lanes.abandon()
     slots = [0, key_slot(A), key_slot(B), key_slot(A), NO_SLOT]
-    assert bench.shares[c.SHARED_READ].slots == slots
+    assert bench.shares[commands.SHARED_READ].slots == slots
 
 
 def test_the_next_commands_wait_for_all_replies() -> None:
@@ -149,12 +149,14 @@ def test_the_next_commands_wait_for_all_replies() -> None:
     bench.send(SETS)
     assert bench.send(GETS) == b""
     assert bench.taken() == [put(A), put(B), put(B)]
-    first, *others = [call for key in (A, B) for call in bench.lane(c.SHARED_WRITE, key).unsent]
+    first, *others = [
+        call for key in (A, B) for call in bench.lane(commands.SHARED_WRITE, key).unsent
+    ]
     for call in (*others, first):
         bench.session.lane_answered(call, b"+OK\r\n")
         assert bench.down() == (b"+OK\r\n" * 3 if call is first else b"")
-    bench.lane(c.SHARED_WRITE, A).unsent.clear()
-    bench.lane(c.SHARED_WRITE, B).unsent.clear()
+    bench.lane(commands.SHARED_WRITE, A).unsent.clear()
+    bench.lane(commands.SHARED_WRITE, B).unsent.clear()
     bench.session.resume()
     assert bench.taken() == [get(A), get(A), get(B)]
 
@@ -162,8 +164,8 @@ def test_the_next_commands_wait_for_all_replies() -> None:
 def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
     bench = Bench()
     bench.send(GETS)
-    first, third = bench.lane(c.SHARED_READ, A).unsent
-    (second,) = bench.lane(c.SHARED_READ, B).unsent
+    first, third = bench.lane(commands.SHARED_READ, A).unsent
+    (second,) = bench.lane(commands.SHARED_READ, B).unsent
     bench.session.lane_answered(third, b"$1\r\n3\r\n")
     bench.session.lane_declined(second)
     bench.session.resume()
@@ -177,8 +179,8 @@ def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
 def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None:
     bench = Bench()
     bench.send(SETS)
-    (first,) = bench.lane(c.SHARED_WRITE, A).unsent
-    second, third = bench.lane(c.SHARED_WRITE, B).unsent
+    (first,) = bench.lane(commands.SHARED_WRITE, A).unsent
+    second, third = bench.lane(commands.SHARED_WRITE, B).unsent
     bench.session.lane_returned(first)
     bench.session.lane_answered(second, b"+2\r\n")
     bench.session.resume()
@@ -194,7 +196,7 @@ def test_without_a_private_connection_the_client_is_closed() -> None:
     bench.send(SETS)
     bench.session.upstream_lost()
     for key in (A, B):
-        for call in bench.lane(c.SHARED_WRITE, key).unsent:
+        for call in bench.lane(commands.SHARED_WRITE, key).unsent:
             bench.session.lane_returned(call)
     bench.session.resume()
     assert bench.session.closed
@@ -251,7 +253,7 @@ class Walk:
             for call, reply in lane.inflight[: count + 1]:
                 session.lane_answered(call, reply)
             del lane.inflight[: count + 1]
-        elif step == "decline" and how == c.SHARED_READ and lane.inflight:
+        elif step == "decline" and how == commands.SHARED_READ and lane.inflight:
             session.lane_declined(lane.inflight.pop(0)[0])
         elif step == "move":  # of the node's key: no later command on it runs there
             for each in bench.shares.values():
@@ -260,7 +262,7 @@ class Walk:
                     session.lane_answered(call, reply)
                 for call in left.unsent:
                     session.lane_returned(call)
-        elif step == "lose" and how == c.SHARED_READ:
+        elif step == "lose" and how == commands.SHARED_READ:
             calls, lane.unsent = lane.unsent, []
             for call, _ in lane.inflight:
                 session.lane_lost(call)
@@ -281,8 +283,8 @@ class Walk:
 
     def finish(self) -> None:
         for _ in range(2 * len(self.sent) + 4):
-            self.step("private", A, c.SHARED_READ, 0)
-            for how in (c.SHARED_READ, c.SHARED_WRITE):
+            self.step("private", A, commands.SHARED_READ, 0)
+            for how in (commands.SHARED_READ, commands.SHARED_WRITE):
                 for key in (A, B):
                     self.step("flush", key, how, 99)
                     self.step("answer", key, how, 99)
@@ -305,7 +307,7 @@ STEPS += ("flush", "flush", "answer", "answer", "decline", "move", "lose")
 STEP = st.tuples(
     st.sampled_from(STEPS),
     st.sampled_from((A, B)),
-    st.sampled_from((c.SHARED_READ, c.SHARED_WRITE)),
+    st.sampled_from((commands.SHARED_READ, commands.SHARED_WRITE)),
     st.integers(0, 5),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 
 from tests.unit.ratelimit.test_wait_queue import script_reply
 from tests.unit.session.bench import (
@@ -161,7 +161,7 @@ def test_the_lane_is_lost_with_questions_of_many() -> None:
     assert len(world.calls()) == 4
     world.lane_lost(sent=2)
     # an attempt may have been counted; a peek, sent or not, is asked again
-    assert [client.down() for client in clients] == [r.LOST, b"", b"", b""]
+    assert [client.down() for client in clients] == [encoding.LOST, b"", b"", b""]
     assert [client.up() for client in clients] == [b"", peek(), peek(), peek()]
     clients[1].answer(LATER)
     assert clients[1].up() == attempt()

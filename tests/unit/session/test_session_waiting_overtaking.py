@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 
 from tests.unit.session.bench import (
@@ -70,7 +70,7 @@ def test_a_hit_that_was_peeked_at_while_its_lane_was_lost() -> None:
     client = world.probed()
     client.send(HIT * 2)
     world.lane_lost(sent=1)
-    assert client.down() == r.LOST
+    assert client.down() == encoding.LOST
     assert client.up() == peek(HIT_RULE)
     assert client.answer(PEEKED) == BEHIND
     assert client.idle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import commands as c
+from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Lane
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE, Sharing
@@ -72,7 +72,9 @@ def test_a_command_in_pieces_goes_when_it_is_whole() -> None:
     assert [call.key for call in parts.shared_lane.calls] == [GET]
 
 
-@pytest.mark.parametrize(("sent", "kind"), [(GET, c.SHARED_READ), (SET, c.SHARED_WRITE)])
+@pytest.mark.parametrize(
+    ("sent", "kind"), [(GET, commands.SHARED_READ), (SET, commands.SHARED_WRITE)]
+)
 def test_reads_and_writes_take_the_lane_of_their_kind(sent: bytes, kind: int) -> None:
     parts = Shared()
     parts.sends(sent)
@@ -80,7 +82,7 @@ def test_reads_and_writes_take_the_lane_of_their_kind(sent: bytes, kind: int) ->
     (call,) = parts.shared_lane.calls
     assert call.kind == kind
     assert call.caller is parts.caller
-    writes = kind == c.SHARED_WRITE
+    writes = kind == commands.SHARED_WRITE
     assert parts.caller.fenced == writes
     assert parts.private.cover.lane_wrote == writes
 

@@ -6,7 +6,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.ratelimit.wait_queue import WaitQueues
-from rlproxy.resp import encoding as r
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -49,7 +49,7 @@ PEEKED = script_reply(0, 10, 3, -1, 4_000_000)
 
 
 def as_eval(asked: Rule, key: bytes = b"k") -> bytes:
-    return asked.words(SOURCE) + r.bulk(key) + asked.tail
+    return asked.words(SOURCE) + encoding.bulk(key) + asked.tail
 
 
 def attempt(text: str = RULE, key: bytes = b"k") -> bytes:
@@ -152,7 +152,7 @@ class World:
         lane.ready = False
         calls, lane.calls = lane.calls, []
         for call in calls[:sent]:
-            call.caller.lane_answered(call, r.LOST)
+            call.caller.lane_answered(call, encoding.LOST)
         for call in calls[sent:]:
             call.caller.lane_returned(call)
         self._settle([call.caller for call in calls])
