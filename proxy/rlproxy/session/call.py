@@ -24,7 +24,7 @@ class Call:
     """One call on a lane or a private connection: what to send, and its reply once it has come."""
 
     __slots__ = (
-        "_slot",
+        "_hash_slot",
         "behind",
         "caller",
         "denial",
@@ -58,15 +58,15 @@ class Call:
         self.returned = False  # its lane has given it back: it goes to the private connection
         self.late = False  # its client has a reply already
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` peeks
-        self._slot: int = -1  # of its key; -1 until needed
+        self._hash_slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
         self.redirects: int = 0  # how often a node of a cluster could not run it
 
-    def slot(self) -> int:
-        """Return the slot of its key in a cluster."""
-        if self._slot < 0:
-            self._slot = slot_of_bulk(self.key)
-        return self._slot
+    def hash_slot(self) -> int:
+        """Return the hash slot of its key."""
+        if self._hash_slot < 0:
+            self._hash_slot = slot_of_bulk(self.key)
+        return self._hash_slot
 
     def counted(self) -> int:
         """Return the row for its outcome, which the caller counts now, or is counted already."""
@@ -141,7 +141,8 @@ class Lane:
     def chosen(self, slot: int) -> Lane | None:
         """Return the lane for an ordinary command; None: it must be sent privately.
 
-        slot: of all its keys; NO_SLOT if it has none, or in several slots, or without a cluster.
+        slot: the hash slot of all its keys; NO_SLOT if it has none, or several, or without a
+            cluster.
         """
         return self
 

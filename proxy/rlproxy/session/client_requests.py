@@ -66,8 +66,8 @@ class ClientRequests(RequestFramer):
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
 
-    def slot(self) -> int:
-        """Return the slot of all keys of the framer's command, whole and not `lenient`.
+    def hash_slot(self) -> int:
+        """Return the hash slot of all keys of the framer's command, whole and not `lenient`.
 
         NO_SLOT if it is never shared, if it has no key, or if its keys are in several slots.
         """

@@ -68,7 +68,7 @@ class Sharing(SessionPart):
                     kind = next_kind
                     pool = self._lanes.lane_for(kind)
                 if pool is not None:
-                    lane = pool.chosen(requests.slot() if in_cluster else NO_SLOT)
+                    lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:
                 requests.rewind(start)
                 return False

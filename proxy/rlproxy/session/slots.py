@@ -1,4 +1,4 @@
-"""Slots: the replies that a private connection owes, the kind of each, and their queue."""
+"""Reply slots: the replies that a private connection owes, the kind of each, and their queue."""
 
 from __future__ import annotations
 

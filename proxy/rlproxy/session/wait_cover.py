@@ -5,8 +5,8 @@ lane is a write of another connection. So the private connection first rewrites 
 latest accepted hit. Where that fails, or where replies cannot be counted, the client gets an error.
 It never gets a number that is too high.
 
-In a cluster the rewrite covers one server, that of its key's slot. There the client gets an error
-if its writes by lane are in several slots, or are ordinary commands.
+In a cluster the rewrite covers one server, that of its key's hash slot. There the client gets an
+error if its writes by lane are in several hash slots, or are ordinary commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import slot_of_bulk
+from rlproxy.resp.key_slot import NO_SLOT, slot_of_bulk
 from rlproxy.session.call import Call
 
 # A write that is replicated and leaves its key as it was. It returns 0 where the key has no time to
@@ -27,7 +27,6 @@ _REWRITE_SCRIPT: Final = (
 )
 REWRITE: Final = b"*4\r\n" + encoding.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _REWRITTEN: Final = b":1\r\n"
-_NO_SLOT: Final = -1
 
 
 def not_covered(name: bytes) -> bytes:
@@ -48,13 +47,13 @@ class WaitCover:
     last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
     """
 
-    __slots__ = ("_in_cluster", "_scattered", "_slot", "lane_wrote", "last_hit")
+    __slots__ = ("_in_cluster", "_scattered", "_hash_slot", "lane_wrote", "last_hit")
 
     def __init__(self, in_cluster: bool = False) -> None:
         self._in_cluster = in_cluster
         self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
-        self._slot: int = _NO_SLOT  # of the hits by lane
+        self._hash_slot: int = NO_SLOT  # of the hits by lane
         self.last_hit: bytes = b""
 
     def sent(self, call: Call) -> None:
@@ -62,10 +61,10 @@ class WaitCover:
         if call.rule.takes or call.rule.frees:
             self.lane_wrote = True
             if self._in_cluster:
-                slot = call.slot()
-                if self._slot not in (_NO_SLOT, slot):
+                slot = call.hash_slot()
+                if self._hash_slot not in (NO_SLOT, slot):
                     self._scattered = True
-                self._slot = slot
+                self._hash_slot = slot
 
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
@@ -76,7 +75,7 @@ class WaitCover:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
         if not self.last_hit or self._scattered:
             return False
-        return not self._in_cluster or slot_of_bulk(self.last_hit) == self._slot
+        return not self._in_cluster or slot_of_bulk(self.last_hit) == self._hash_slot
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""
@@ -91,7 +90,7 @@ class WaitCover:
         """Read the reply to rewrite(); the client does not get it."""
         if reply == _REWRITTEN:
             self.lane_wrote = False
-            self._slot = _NO_SLOT
+            self._hash_slot = NO_SLOT
         return b""
 
     def judge(self, name: bytes) -> Callable[[bytes], bytes]:

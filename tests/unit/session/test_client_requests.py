@@ -191,7 +191,7 @@ def test_the_slot_of_all_keys(request_: bytes, slot: int) -> None:
     parts = Parts()
     parts.next(PING + request_ + PING)
     parts.requests.next()
-    assert parts.requests.slot() == slot
+    assert parts.requests.hash_slot() == slot
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class ClusterLane(PooledLane):
 
     def submit(self, call: Call) -> bytes:
         """Send `call` to the master of its key's slot, or let it wait; see Lane.submit()."""
-        slot = call.slot()
+        slot = call.hash_slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
         if lane is None or not lane.usable() or (self._looking and self._waits(slot)):
@@ -213,7 +213,7 @@ class ClusterLane(PooledLane):
     def _queue(self, call: Call) -> SlotQueue:
         """Return the queue for `call`, which waits from now on."""
         call.since = call.since or self._loop.time()
-        slot = call.slot()
+        slot = call.hash_slot()
         queue = self._queues.get(slot)
         if queue is None:
             queue = self._queues[slot] = SlotQueue()
@@ -222,7 +222,7 @@ class ClusterLane(PooledLane):
 
     def _not_run(self, lane: NodeLane, call: Call, error: bytes) -> None:
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
-        slot = call.slot()
+        slot = call.hash_slot()
         call.redirects += 1
         _, address = redirect(error, lane.address)
         asks = address if error.startswith(b"-ASK") else None
