@@ -664,6 +664,18 @@ def test_end_of_file_behind_a_blocking_command_reaches_redis(
 # -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
 
 
+def test_reset_behind_a_select_in_one_write_wakes_hits_of_that_database(front: Proxy) -> None:
+    with connected(front, 3) as (other, waiting, third):
+        for client in (waiting, third):
+            assert client.ask("SELECT", 3) == "OK"
+        assert numbers(waiting.ask("RL.HIT", "k", 1, 600))[0] == 0
+        waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 600))
+        wait_until(lambda: numbers(third.ask("RL.HIT", "k", 9, 600))[0] == 1, "it waits")
+        other.send(command("SELECT", 3) + command("RL.RESET", "k"))
+        assert [other.reply(), other.reply()] == ["OK", 1]
+        assert numbers(waiting.reply())[0] == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [("RL.RESET", "k"), ("RL.RESET", "other", "k"), ("RL.REFUND", "k", 1, 600, 99)],

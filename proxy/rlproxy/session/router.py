@@ -163,7 +163,6 @@ class Router(LaneHits):
     def _to_private(self) -> int:
         """Send all unread requests to the private connection. Returns what the rest waits for."""
         requests, private = self._requests, self._private
-        self._run = -1
         private.expanded = 0
         self._work = passed = 0
         wait: int = WAIT_NOTHING
@@ -313,8 +312,7 @@ class Router(LaneHits):
         return private.follow(requests, code), True
 
     def _wait_until_quiescent(self) -> int:
-        """Send the bytes before the framer's request, which waits."""
-        self._send_run(self._requests.start)
+        """Leave the framer's request unread, as it waits."""
         self._requests.rewind(self._requests.start)
         return WAIT_QUIESCENT
 
@@ -368,7 +366,7 @@ class Router(LaneHits):
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
-        if not state.plain() or state.deciding > 0 or private.handshake is not None:
+        if not state.plain() or state.deciding > 0:
             return False
         if not private.slots.can_count() or overtaking.concerns(call, self._context.waiting):
             return False
@@ -384,13 +382,12 @@ class Router(LaneHits):
         return WAIT_IN_PLACE
 
     def _must_be_quiescent(self, call: Call) -> bool:
-        """Whether a hit waits for the replies before it.
+        """Whether a call waits for the replies before it.
 
         That is so if it may be held, or if these replies decide on its queue or its transaction.
         """
         slots = self._private.slots
-        rule = call.behind or call.rule
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
-        if not rule.takes or slots.settled() or not slots.counting() or self._requests.eof:
+        if slots.settled() or not slots.counting() or self._requests.eof:
             return False
-        return self._private.state.deciding > 0 or (rule.waits and slots.can_count())
+        return self._private.state.deciding > 0 or (call.rule.waits and slots.can_count())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -64,6 +65,16 @@ def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
     assert bench.answer(FIVE) == FIVE
     assert bench.up() == in_place() * 32
     assert bench.send(HIT) == b""  # none overtakes
+
+
+@pytest.mark.parametrize("make", [opened, probed])
+def test_only_a_client_with_more_hits_than_it_may_send_is_backlogged(
+    make: Callable[[], Bench],
+) -> None:
+    for more in (0, 1):
+        bench = make()
+        bench.send(HIT * (MAX_CLIENT_HITS + more))
+        assert bench.session.context.budget.backlogged == more
 
 
 def test_wrong_hits_that_wait_for_their_place_are_bounded() -> None:

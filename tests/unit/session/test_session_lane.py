@@ -9,6 +9,7 @@ from rlproxy.fairness.budget import (
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
+from rlproxy.session.private_stream import REFRESH_S
 from rlproxy.session.waits import (
     WAIT_LANE,
 )
@@ -25,6 +26,7 @@ from tests.unit.session.bench import (
     probed,
     unfenced,
 )
+from tests.unit.session.test_session_faults import Faulty
 
 # -- order on the lane -----------------------------------------------------------------------------
 
@@ -186,3 +188,14 @@ def test_a_client_that_ends_with_known_replies() -> None:
     assert not bench.session.wants_eof
     assert bench.settle() == FIVE + DENIED
     assert bench.session.wants_eof
+
+
+@pytest.mark.parametrize("ignores_empty", [True, False])
+def test_a_hit_by_lane_keeps_a_silent_private_connection_open(ignores_empty: bool) -> None:
+    bench = Faulty().open()
+    bench.session.context.server.found.ignores_empty = ignores_empty
+    bench.send(HIT)
+    bench.answer(FIVE)
+    assert bench.send_at(REFRESH_S - 0.01, HIT) == b""
+    assert bench.send_at(REFRESH_S, HIT) == (b"*0\r\n" if ignores_empty else b"")
+    assert bench.send_at(REFRESH_S, HIT) == b""

@@ -10,11 +10,13 @@ from rlproxy.session.waits import WAIT_HELD
 
 from tests.unit.ratelimit.test_wait_queue import script_reply
 from tests.unit.session.bench import (
+    FIVE,
     PING,
 )
 from tests.unit.session.waiting import (
     ADMITTED,
     ADMITTED_REPLY,
+    HIT,
     LATER,
     SHAPED,
     WAITING,
@@ -55,6 +57,15 @@ def test_as_the_first_command_of_all() -> None:
     client.session.flush()
     assert client.up() == attempt()
     assert client.answer(ADMITTED) == ADMITTED_REPLY
+
+
+def test_it_takes_the_private_connection_where_the_lane_has_no_room() -> None:
+    world = World()
+    client = world.probed()
+    client.send(HIT)
+    world.lane_answers(FIVE)
+    world.lane.room = 0
+    assert client.send(WAITING) == attempt()
 
 
 @pytest.mark.parametrize(

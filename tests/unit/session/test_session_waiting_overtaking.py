@@ -133,6 +133,18 @@ def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
     assert out + client.answer(PEEKED) == FIVE + OK + BEHIND
 
 
+def test_a_reset_behind_a_select_in_one_write_is_in_that_database() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    select = bulks(b"SELECT", b"3")
+    assert client.send(select + bulks(b"RL.RESET", b"k")) == select
+    assert client.answer(OK) == OK
+    assert client.up() == bulks(b"DEL", b"k")
+    assert client.answer(b":1\r\n") == b":1\r\n"
+    assert world.calls() == []  # the hit in database 0 waits on
+
+
 def test_behind_a_select_that_failed_in_one_write() -> None:
     world = World()
     world.waits()
