@@ -90,18 +90,20 @@ def looked() -> list[Footprint]:
     return found
 
 
-def made(noise: float = 0.0) -> result.Result:
+def made() -> result.Result:
     """A result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     sentences = ["one turn of all", "and so on"]
-    found = result.Result("2026-01-02", facts, versions, sentences, measured(noise), looked())
+    found = result.Result("2026-01-02", facts, versions, sentences, measured(), looked())
     return result.parse(json.loads(json.dumps(found.to_json())))
 
 
 @cache
-def images() -> dict[str, Image]:
-    return {image.name: image for image in page.page(made())[1]}
+def drawn() -> tuple[str, dict[str, Image]]:
+    """The page of made(), and its pictures by name."""
+    text, images = page.page(made())
+    return text, {image.name: image for image in images}
 
 
 # -- least squares ---------------------------------------------------------------------------------
@@ -227,11 +229,12 @@ def test_rates_of_limits() -> None:
 
 
 def test_page_follows_the_rules_of_pages() -> None:
-    pages.check_page(page.page(made(0.1))[0], "Scale", images(), SCALE)
+    text, images = drawn()
+    pages.check_page(text, "Scale", images, SCALE)
 
 
 def test_tables_equal_the_result() -> None:
-    text = page.page(made())[0]
+    text, _ = drawn()
     rows = documents.rows(text, "| masters | workers | load |")
     assert len(rows) == len(cli.CELLS) * sum(one.work == runs.ADMITTED for one in runs.LOADS)
     first = next(row for row in rows if row[:3] == ["6", "2", "50/1"])
@@ -261,7 +264,7 @@ def test_invalid_result_is_an_error(
 
 
 def test_pictures_are_legible_and_accessible() -> None:
-    pages.check_pictures(images(), page.page(made())[1])
+    pages.check_pictures(drawn()[1], page.page(made())[1])
 
 
 # -- a real run ------------------------------------------------------------------------------------
