@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,36 @@ KEY = b"user:\x00\xff\r\n\xe2\x80\xae\xc3\xa9 '"
 SHOWN = "user:\\x00\\xff\\x0d\\x0a\\xe2\\x80\\xaeé '"  # as the page shows it
 
 
-@pytest.fixture
-def actions(tmp_path: Path) -> list[str]:
-    """The options of actions."""
-    path = tmp_path / "token"
+def options(directory: Path) -> list[str]:
+    """The options of actions, with a token file in this directory."""
+    path = directory / "token"
     path.write_text(f"{TOKEN}\n")
     path.chmod(0o600)
     return ["--admin-actions", "--admin-token-file", str(path)]
+
+
+@pytest.fixture
+def actions(tmp_path: Path) -> list[str]:
+    """The options of actions, for a proxy of one test."""
+    return options(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(one_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """A proxy with actions and three policies."""
+    directory = tmp_path_factory.mktemp("actions")
+    file = directory / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
+    more = (*options(directory), "--config", str(file))
+    with started(*HERE, "--upstream", url(one_server), *more) as made:
+        yield made
+
+
+@pytest.fixture
+def made(shared: Started, one_server: RedisServer) -> Started:
+    """The module's proxy, in front of an empty server."""
+    one_server.ask("FLUSHALL")
+    return shared
 
 
 def post(
@@ -66,9 +90,8 @@ def with_user(server: RedisServer) -> str:
 # -- what they do ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [(), TWO], ids=["one process", "two workers"])
-def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple[str, ...]) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions, *more) as made, made.raw() as raw:
+def test_look_and_reset(own_server: RedisServer, actions: list[str]) -> None:
+    with started(*HERE, "--upstream", url(own_server), *actions, *TWO) as made, made.raw() as raw:
         for left in (4, 3, 2):
             assert raw.ask("RL.HIT", KEY, 5, 60) == [0, 5, left, -1, 60]
         reply = send(made, "peek", key=SHOWN, rule="5 60")
@@ -89,22 +112,18 @@ def test_look_and_reset(own_server: RedisServer, actions: list[str], more: tuple
         assert "peek" not in made.log()
 
 
-def test_look_by_policy(own_server: RedisServer, actions: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "rlproxy.toml"
-    file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
-    config = ("--config", str(file))
-    with started(*HERE, "--upstream", url(own_server), *actions, *config) as made:
-        for name, limit, unit in (("login", 5, "s"), ("fast", 9, "ms"), ("ms", 7, "s")):
-            status, found = post(made, {"action": "peek", "key": "k", "rule": f"policy {name}"})
-            assert (status, found) == (200, {"reply": [0, limit, limit, -1, 0], "unit": unit})
-        for rule in ("POLICY nothing", "POLICY"):
-            status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
-            assert (status, bool(found["error"])) == (400, True)
+def test_look_by_policy(made: Started) -> None:
+    for name, limit, unit in (("login", 5, "s"), ("fast", 9, "ms"), ("ms", 7, "s")):
+        status, found = post(made, {"action": "peek", "key": "k", "rule": f"policy {name}"})
+        assert (status, found) == (200, {"reply": [0, limit, limit, -1, 0], "unit": unit})
+    for rule in ("POLICY nothing", "POLICY"):
+        status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
+        assert (status, bool(found["error"])) == (400, True)
 
 
 @pytest.mark.parametrize("rule", ["5 60", "5 60 ALGO GCRA"])
-def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: str) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions) as made, made.raw() as raw:
+def test_block_and_unblock(made: Started, rule: str) -> None:
+    with made.raw() as raw:
         assert send(made, "block", key=SHOWN, seconds=600, rule=rule)[0] == 1
         limited, _, left, retry_after, _ = send(made, "peek", key=SHOWN, rule=rule)
         assert (limited, left) == (1, 0)
@@ -120,24 +139,22 @@ def test_block_and_unblock(own_server: RedisServer, actions: list[str], rule: st
             made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
 
 
-def test_errors_of_the_proxy_are_passed_on(own_server: RedisServer, actions: list[str]) -> None:
-    with own_server.raw() as raw:
-        raw.ask("SET", "text", "x")
-    with started(*HERE, "--upstream", url(own_server), *actions) as made:
-        for rule, why in (
-            ("", "wrong number of arguments for 'rl.peek' command"),
-            ("5 60 STRICT", "STRICT"),
-            ("0 60", "value is not an integer or out of range: max is 1 to 1000000 with ALGO LOG"),
-        ):
-            status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
-            assert (status, why in found["error"]) == (400, True), found
-        status, found = post(made, {"action": "peek", "key": "text", "rule": "5 60"})
-        assert (status, "wrong kind of value" in found["error"]) == (400, True), found
-        status, found = post(made, {"action": "peek", "key": "k"})
-        assert (status, found) == (400, {"error": "the action peek needs the field rule"})
-        status, found = post(made, None, data=b"x" * 5000)
-        assert (status, found) == (413, {"error": "the body has more than 4096 bytes"})
-        assert get(made, "/actions").status == 405
+def test_errors_of_the_proxy_are_passed_on(made: Started, one_server: RedisServer) -> None:
+    one_server.ask("SET", "text", "x")
+    for rule, why in (
+        ("", "wrong number of arguments for 'rl.peek' command"),
+        ("5 60 STRICT", "STRICT"),
+        ("0 60", "value is not an integer or out of range: max is 1 to 1000000 with ALGO LOG"),
+    ):
+        status, found = post(made, {"action": "peek", "key": "k", "rule": rule})
+        assert (status, why in found["error"]) == (400, True), found
+    status, found = post(made, {"action": "peek", "key": "text", "rule": "5 60"})
+    assert (status, "wrong kind of value" in found["error"]) == (400, True), found
+    status, found = post(made, {"action": "peek", "key": "k"})
+    assert (status, found) == (400, {"error": "the action peek needs the field rule"})
+    status, found = post(made, None, data=b"x" * 5000)
+    assert (status, found) == (413, {"error": "the body has more than 4096 bytes"})
+    assert get(made, "/actions").status == 405
 
 
 def test_denied_command_is_logged_as_an_error(own_server: RedisServer, actions: list[str]) -> None:
@@ -234,17 +251,10 @@ def test_unix_and_tls_listeners(
     own_server: RedisServer, actions: list[str], certificates: Certificates, tmp_path: Path
 ) -> None:
     unix = f"unix:{tmp_path}/rlproxy.sock"
-    tls = ("--listen", "tls:127.0.0.1:0", *certificates.server_args())
-    admin = ("--admin", "127.0.0.1:0")
-    ways: tuple[tuple[str, ...], ...] = (
-        ("--listen", unix),
-        ("--listen", "127.0.0.1:0", "--listen", unix, "--proxy-protocol"),
-        tls,
-        (*tls, "--tls-client-ca", certificates.ca, "--tls-client-auth", "optional"),
-        (*tls, "--tls-client-ca", certificates.ca, "--listen", "127.0.0.1:0"),
-    )
-    for way in ways:
-        with started(*way, *admin, "--upstream", url(own_server), *actions) as made:
+    tls = ("tls:127.0.0.1:0", *certificates.server_args(), "--tls-client-ca", certificates.ca)
+    admin = ("--admin", "127.0.0.1:0", "--upstream", url(own_server))
+    for way in ((unix,), (*tls, "--tls-client-auth", "optional")):
+        with started("--listen", *way, *admin, *actions) as made:
             assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
             assert send(made, "reset", key="k") == 0
 
@@ -257,13 +267,10 @@ def test_cluster(actions: list[str]) -> None:
             assert send(made, "reset", key=key) == 1
 
 
-def test_each_action_closes_its_connection(own_server: RedisServer, actions: list[str]) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions) as made:
-        for _ in range(5):
-            send(made, "peek", key="k", rule="5 60")
-        wait_until(
-            lambda: json.loads(get(made, "/live.json").text)["clients"] == 0, "all are closed"
-        )
+def test_each_action_closes_its_connection(made: Started) -> None:
+    for _ in range(5):
+        send(made, "peek", key="k", rule="5 60")
+    wait_until(lambda: json.loads(get(made, "/live.json").text)["clients"] == 0, "all are closed")
 
 
 def test_restarted_admin_process_has_actions(own_server: RedisServer, actions: list[str]) -> None:
@@ -316,51 +323,36 @@ def test_hung_redis_delays_an_action_for_two_seconds_at_most(
 
 
 def test_wrong_tokens_are_answered_late_and_logged_once(
-    own_server: RedisServer, actions: list[str]
+    made: Started, one_server: RedisServer
 ) -> None:
     body = {"action": "reset", "key": "k"}
-    with started(*HERE, "--upstream", url(own_server), *actions) as made, own_server.raw() as raw:
-        raw.ask("SET", "k", "v")
-        assert post(made, body, token=None)[0] == 401
-        for _ in range(3):
-            before = time.monotonic()
-            assert post(made, body, token=TOKEN[:-1]) == (401, {"error": "wrong token"})
-            assert time.monotonic() - before >= WRONG_TOKEN_S
-        assert raw.ask("GET", "k") == b"v"
-        where = r"\(the latest: 127\.0\.0\.1:\d+\)"
-        made.logged(rf"ERROR requests for actions with a wrong token: 1 {where}\n")
-        assert made.log().count("wrong token") == 1
-        assert TOKEN[:-1] not in made.log()
-        # The body of a request without a token is not awaited.
-        with Raw(port(made)) as slow:
-            slow.send(
-                b"POST /actions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n"
-            )
-            assert slow.line() == b"HTTP/1.1 401 Unauthorized\r\n"
+    one_server.ask("SET", "k", "v")
+    assert post(made, body, token=None)[0] == 401
+    for _ in range(3):
+        before = time.monotonic()
+        assert post(made, body, token=TOKEN[:-1]) == (401, {"error": "wrong token"})
+        assert time.monotonic() - before >= WRONG_TOKEN_S
+    assert one_server.ask("GET", "k") == b"v"
+    where = r"\(the latest: 127\.0\.0\.1:\d+\)"
+    made.logged(rf"ERROR requests for actions with a wrong token: 1 {where}\n")
+    assert made.log().count("wrong token") == 1
+    assert TOKEN[:-1] not in made.log()
+    # The body of a request without a token is not awaited.
+    with Raw(port(made)) as slow:
+        slow.send(b"POST /actions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n")
+        assert slow.line() == b"HTTP/1.1 401 Unauthorized\r\n"
 
 
-def test_slow_body_delays_no_other_request(own_server: RedisServer, actions: list[str]) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions) as made:
-        head = f"POST /actions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-        answers(made, "/healthz", 200)
-        with Raw(port(made)) as slow:
-            slow.send(head.encode() + b"Content-Length: 100\r\n\r\n{")
-            assert send(made, "reset", key="k") == 0
-            slow.sock.shutdown(socket.SHUT_WR)
-            slow.quiet(0.1)
-        assert get(made, "/healthz").status == 200
-        assert "failed" not in made.log()
-
-
-def test_actions_are_off_by_default(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server)) as made:
-        answers(made, "/healthz", 200)
-        connection = http.client.HTTPConnection("127.0.0.1", port(made), timeout=DEADLINE_S)
-        with contextlib.closing(connection):
-            connection.request("POST", "/actions", '{"action": "reload"}')
-            assert connection.getresponse().status == 404
-        assert "<form" not in get(made, "/").text
-        assert "SIGHUP" not in made.log()
+def test_slow_body_delays_no_other_request(made: Started) -> None:
+    head = f"POST /actions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+    answers(made, "/healthz", 200)
+    with Raw(port(made)) as slow:
+        slow.send(head.encode() + b"Content-Length: 100\r\n\r\n{")
+        assert send(made, "reset", key="k") == 0
+        slow.sock.shutdown(socket.SHUT_WR)
+        slow.quiet(0.1)
+    assert get(made, "/healthz").status == 200
+    assert "failed" not in made.log()
 
 
 def test_unusable_settings_are_errors_at_start(
