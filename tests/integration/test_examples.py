@@ -228,6 +228,8 @@ MISTAKES = {
     "not the proxy": ("app:secret@", "unknown command"),
 }
 
+WRONG_RULE = "max is 1 to 1000000 with ALGO LOG"
+
 
 def url_with_error(case: str, front: Proxy, server: RedisServer) -> str:
     """The URL with which the program has this configuration error."""
@@ -411,7 +413,7 @@ async def test_asgi_with_a_configuration_error_fails_every_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No request passes, and one log line gives the reason."""
-    where, why = url, "max is 1 to 1000000 with ALGO LOG"
+    where, why = url, WRONG_RULE
     if case in MISTAKES:
         where, why = url_with_error(case, front, server), MISTAKES[case][1]
     async with asgi("app_starlette", where, monkeypatch) as module:
@@ -513,9 +515,10 @@ def test_express_sends_limit_fields_and_refuses(
 
 
 def test_express_takes_the_rule_of_a_policy(express: Any, url: str, server: RedisServer) -> None:
-    script = MISTAKEN.format(client=NODE_CLIENTS["node-redis"], max=0, key="limit:k")
-    script = script.replace("max: 0, window: 60", 'policy: "login"')
-    answers = seven_answers(express(url, script), server)
+    client, rule = NODE_CLIENTS["node-redis"], 'policy: "login"'
+    route = ROUTE.format(url=url, client=client, number=0, rule=rule, key="limit:k")
+    address = express("", SERVER.format(routes=route))
+    answers = seven_answers(f"{address}/0", server)
     for number, (status, headers, _) in enumerate(answers):
         assert (status, limit_fields(headers)) in of_policy(expected(number))
 
@@ -525,29 +528,37 @@ def test_express_without_a_proxy_passes_requests(express: Any) -> None:
     assert (status, limit_fields(headers), body) == (200, {}, {"hello": "world"})
 
 
-# As app.js, with the test's own client, rule and key.
-MISTAKEN = """
+# As app.js, with the test's own routes.
+SERVER = """
 const {{ once }} = require("node:events");
 const app = require("express")();
 const {{ rateLimit }} = require("./rate_limit.js");
-{client}
-app.use(rateLimit({{ client, call, max: {max}, window: 60, key: () => "{key}" }}));
-app.get("/", (request, response) => response.json({{ hello: "world" }}));
-once(client, "ready", {{ signal: AbortSignal.timeout(5000) }}).catch(() => {{}}).finally(() => {{
+const waits = [];
+{routes}
+Promise.all(waits).then(() => {{
   const server = app.listen(0, "127.0.0.1", () => {{
     console.log(`listening on http://127.0.0.1:${{server.address().port}}`);
   }});
 }});
 """
+# A route with its own client, rule and key.
+ROUTE = """
+{{
+  const url = "{url}";
+  {client}
+  app.get("/{number}", rateLimit({{ client, call, {rule}, key: () => "{key}" }}),
+          (request, response) => response.json({{ hello: "world" }}));
+  waits.push(once(client, "ready", {{ signal: AbortSignal.timeout(5000) }}).catch(() => {{}}));
+}}
+"""
 NODE_CLIENTS = {
     "node-redis": """
-const client = require("redis").createClient({
-  url: process.env.REDIS_URL, disableOfflineQueue: true });
+const client = require("redis").createClient({ url, disableOfflineQueue: true });
 const call = (...words) => client.sendCommand(words);
 client.connect().catch(() => {});
 """,
     "ioredis": """
-const client = new (require("ioredis").Redis)(process.env.REDIS_URL, {
+const client = new (require("ioredis").Redis)(url, {
   maxRetriesPerRequest: 0, enableReadyCheck: false });
 const call = (...words) => client.call(...words);
 """,
@@ -555,14 +566,14 @@ const call = (...words) => client.call(...words);
 
 
 @pytest.mark.parametrize(
-    ("client", "case"),
+    ("client", "cases"),
     [
-        *(("node-redis", case) for case in (*MISTAKES, "wrong rule")),
-        *(("ioredis", case) for case in ("wrong password", "not the proxy")),
+        ("node-redis", (*MISTAKES, "wrong rule")),
+        ("ioredis", ("wrong password", "not the proxy")),
     ],
 )
 def test_express_with_a_configuration_error_fails_every_request(
-    case: str,
+    cases: tuple[str, ...],
     client: str,
     front: Proxy,
     server: RedisServer,
@@ -573,21 +584,28 @@ def test_express_with_a_configuration_error_fails_every_request(
     """No request passes, and one log line gives the reason."""
     if missing := CLIENTS[client].missing():
         pytest.skip(missing)
-    where, why, most, key = url, "max is 1 to 1000000 with ALGO LOG", 0, "limit:k"
-    if case in MISTAKES:
-        where, why, most = url_with_error(case, front, server), MISTAKES[case][1], 5
-    if case == "another type":
-        key = "limit:text"
-    script = MISTAKEN.format(client=NODE_CLIENTS[client], max=most, key=key)
-    with open(tmp_path / "errors", "wb") as errors:
-        address = express(where, script, errors)
-    for _ in range(7):
-        status, headers, body = get(address)
-        assert (status, limit_fields(headers)) == (500, {})
-        assert body == {"title": "Internal Server Error", "status": 500}
-    (line,) = (tmp_path / "errors").read_text().splitlines()
-    assert line.startswith("requests are answered 500, the rate limit is misconfigured: ")
-    assert re.search(why, line)
+    routes = [
+        ROUTE.format(
+            url=url_with_error(case, front, server) if case in MISTAKES else url,
+            client=NODE_CLIENTS[client],
+            number=number,
+            rule=f"max: {5 if case in MISTAKES else 0}, window: 60",
+            key="limit:text" if case == "another type" else "limit:k",
+        )
+        for number, case in enumerate(cases)
+    ]
+    path = tmp_path / "errors"
+    with open(path, "wb") as errors:
+        address = express("", SERVER.format(routes="".join(routes)), errors)
+    for number, case in enumerate(cases):
+        for _ in range(7):
+            status, headers, body = get(f"{address}/{number}")
+            assert (status, limit_fields(headers)) == (500, {})
+            assert body == {"title": "Internal Server Error", "status": 500}
+        *_, line = lines = path.read_text().splitlines()
+        assert len(lines) == number + 1
+        assert line.startswith("requests are answered 500, the rate limit is misconfigured: ")
+        assert re.search(MISTAKES.get(case, ("", WRONG_RULE))[1], line)
 
 
 GIVEN = """
