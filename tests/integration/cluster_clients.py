@@ -8,9 +8,12 @@ because of several slots has the result ONE_SLOT.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import importlib
 import json
+import select
 import subprocess
 import threading
 import time
@@ -322,14 +325,29 @@ async def _message(client: Any) -> list[bytes]:
 
 def node(library: str, kind: str, way: Way, _plain_port: int) -> Results:
     """Run a client of ioredis or node-redis."""
-    path = runtimes.CLIENTS[library].path()
+    process = _node()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(
+        json.dumps({"library": library, "kind": kind, **vars(way)}), file=process.stdin, flush=True
+    )
+    assert select.select([process.stdout], [], [], 6 * LATEST_S)[0], "no result"
+    found = json.loads(process.stdout.readline())
+    assert "error" not in found, found["error"]
+    return dict(found)
+
+
+@functools.cache
+def _node() -> subprocess.Popen[str]:
+    """Start Node, once for all its clients. It ends with this process."""
+    path = runtimes.CLIENTS["ioredis"].path()
     assert path is not None
-    done = subprocess.run(
-        [path, str(CLIENTS / "cluster_client.js"), library, kind, json.dumps(vars(way))],
-        capture_output=True,
+    process = subprocess.Popen(
+        [path, str(CLIENTS / "cluster_client.js")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=6 * LATEST_S,
         cwd=CLIENTS,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads(done.stdout))
+    atexit.register(process.communicate)
+    return process

@@ -1,10 +1,8 @@
-// cluster_client.js LIBRARY KIND OPTIONS: what a client gets that uses a cluster through the proxy,
-// as one JSON value. KIND: single or cluster.
+// cluster_client.js: reads lines of JSON, each a library, a kind (single or cluster) and options. For
+// each it prints what the client gets that uses a cluster through the proxy, as one line of JSON.
 const { readFileSync } = require("fs");
-const [library, kind] = process.argv.slice(2);
-const { host, port, protocol, ca, more } = JSON.parse(process.argv[4]);
-const inCluster = kind === "cluster";
-const tls = ca ? { ca: readFileSync(ca) } : undefined;
+const { createInterface } = require("readline");
+let host, port, protocol, ca, more, inCluster, tls; // of the present line
 const HIT = ["RL.HIT", "limit", "5", "60"];
 const IN_TAG = ["RL.HIT", "{tag}limit", "5", "60"];
 const VALUES = Object.fromEntries([..."012345"].map((each) => [`key:${each}`, each]));
@@ -169,10 +167,15 @@ async function until(condition) {
   while (!condition() && Date.now() < end) await pause(5);
 }
 
-(library === "ioredis" ? useIoredis() : useNodeRedis())
-  .then((out) => console.log(JSON.stringify(out)))
-  .catch((error) => {
-    console.log("ERROR", error);
-    process.exitCode = 1;
-  })
-  .finally(() => setTimeout(() => process.exit(), 20));
+async function main() {
+  for await (const line of createInterface({ input: process.stdin })) {
+    const given = JSON.parse(line);
+    ({ host, port, protocol, ca, more } = given);
+    inCluster = given.kind === "cluster";
+    tls = ca ? { ca: readFileSync(ca) } : undefined;
+    const used = given.library === "ioredis" ? useIoredis() : useNodeRedis();
+    console.log(JSON.stringify(await used.catch((error) => ({ error: error.stack }))));
+  }
+}
+
+main().finally(() => process.exit());
