@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,6 @@ from bench.errors import BenchError, UsageError
 from bench.figures import Figure, interleave
 from bench.progress import Progress, number
 from bench.result import Result
-from tests.harness import ROOT
 
 CSV_7 = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms"\n'
@@ -373,29 +372,23 @@ def test_list_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == [row.name for row in rows.ROWS]
 
 
-def test_a_row_that_fails_is_left_out(
+def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> list[Figure]:
         raise BenchError("too bad")
 
-    monkeypatch.setattr("bench.start.measure", fail)
+    monkeypatch.setattr("bench.idle.measure", fail)
     output = tmp_path / "bench.json"
-    assert main(["--quick", "--only", "start,cost", "--output", str(output)]) == 1
-    assert "bench: not measured: start: too bad\n" in capsys.readouterr().err
-    written = json.loads(output.read_text())
-    assert {row["kind"] for row in written["rows"]} == {rows.COST}
-    assert "not measured: start: too bad" in written["method"]["sentences"]
-
-
-def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None:
-    output = tmp_path / "bench.json"
-    names = "hit-1,get-1,mixed-2,values,tasks-refused,workers,start,cost,cluster-get-16"
+    names = "hit-1,get-1,mixed-2,values,tasks-refused,workers,start,cost,cluster-get-16,idle"
     names += ",latency" * openloop.AVAILABLE
-    argv = [sys.executable, "-m", "bench", "--quick", "--only", names, "--output", str(output)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    code = main(["--quick", "--only", names, "--output", str(output)])
+    printed, progress = capsys.readouterr()
+    assert code == 1, progress
+    (why,) = re.findall("^bench: not measured: (.*)$", progress, re.MULTILINE)
+    assert why == "idle: too bad"
     written = json.loads(output.read_text())
+    assert f"not measured: {why}" in written["method"]["sentences"]
     found = {row["name"]: row["medians"] for row in written["rows"]}
     assert set(found) >= {"hit-1", "mixed-2", "values", "cost LOG admitted"}
     assert {"direct", "bare", "proxy", "interpreted", "splice"} <= set(found["hit-1"])
@@ -416,7 +409,7 @@ def test_quick_run_measures_every_row_and_becomes_a_page(tmp_path: Path) -> None
     judged = {one["figure"] for one in written["verdicts"]}
     assert {"hit-1", "hit-1 redis", "values", "tasks-refused", "workers party"} <= judged
     assert "rlproxy" in written["versions"]
-    assert all(name in done.stdout for name in found)
+    assert all(name in printed for name in found)
     assert page.main([str(output), str(tmp_path / "page.md")]) == 0
     text = (tmp_path / "page.md").read_text()
     assert str(tmp_path) not in text
