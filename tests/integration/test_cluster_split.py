@@ -32,10 +32,10 @@ class Client(asyncio.Protocol):
         self.reader.feed(data)
 
 
-async def test_the_parts_are_sent_in_several_ticks_and_in_order(cluster: Cluster) -> None:
+async def test_the_parts_are_sent_in_several_ticks_and_in_order(one_cluster: Cluster) -> None:
     keys = [b"key:%d" % number for number in range(20_000)]
     values = [b"<%b>" % key for key in keys]
-    upstream = Upstream(parse_upstream(cluster.url), DEADLINE_S)
+    upstream = Upstream(parse_upstream(one_cluster.url), DEADLINE_S)
     upstream.start()
     await upstream.settled.wait()
     target = ClusterTarget("", upstream, lambda _: Face("h", 1), True)
