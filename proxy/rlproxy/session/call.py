@@ -103,12 +103,11 @@ class Caller:
         """Handle a `call` whose lane was lost before the reply; its outcome is unknown."""
         raise NotImplementedError
 
-    def lane_late(self, call: Call) -> None:
-        """Handle a `call` without a reply in time; no further method is called for it."""
-        raise NotImplementedError
+    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
+        """Handle a `call` that is late, or whose node is down; no further method is called for it.
 
-    def lane_down(self, call: Call, error: bytes) -> None:
-        """Handle a `call` that no node has run, because its node is down; see `error`."""
+        error, kind: see FailurePolicy.reply().
+        """
         raise NotImplementedError
 
     def lane_declined(self, call: Call) -> None:

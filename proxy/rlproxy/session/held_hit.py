@@ -83,12 +83,8 @@ class HeldHit(OwnCalls):
         if self._waiter is not None:
             self._waiter.unsent()
 
-    def lane_late(self, call: Call) -> None:
-        """See Caller.lane_late()."""
-        self.late()
-
-    def lane_down(self, call: Call, error: bytes) -> None:
-        """See Caller.lane_down()."""
+    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
+        """See Caller.lane_failed()."""
         self.late()
 
     # -- as its queue sees it ---------------------------------------------------------------------

@@ -73,18 +73,10 @@ class HitWithoutScript(OwnCalls):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned()."""
-        self._give_up(encoding.LOST, "lost")
+        self.lane_failed(call, encoding.LOST, "lost")
 
-    def lane_late(self, call: Call) -> None:
-        """See Caller.lane_late()."""
-        self._give_up(self._parts.context.failure.too_late(), "late")
-
-    def lane_down(self, call: Call, error: bytes) -> None:
-        """See Caller.lane_down()."""
-        self._give_up(error, "unreachable")
-
-    def _give_up(self, error: bytes, kind: str) -> None:
-        """Answer the hit without Redis."""
+    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
+        """See Caller.lane_failed()."""
         slots = self._parts.private.slots
         slot = slots.head
         if slot is not None and slot.call is not None and slots.awaits_lane():

@@ -261,7 +261,7 @@ class Session(SessionParts):
         elif self.private.status == PRIVATE_OPEN:
             self.lanes.move_to(self.private, call)
         else:
-            self._answer_without(call, encoding.LOST, "lost")
+            self.lane_failed(call, encoding.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
         """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
@@ -272,19 +272,13 @@ class Session(SessionParts):
         else:
             self._close(answered=False)
 
-    def lane_late(self, call: Call) -> None:
-        """See Caller.lane_late(). The requests behind the call go on; Redis may still run it."""
+    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
+        """See Caller.lane_failed(). The requests behind the call go on; Redis may still run it."""
         if self.closed:
             self.lanes.drop(call)
         elif not call.reply:
-            self._answer_without(call, self.context.failure.too_late(), "late")
-
-    def lane_down(self, call: Call, error: bytes) -> None:
-        """See Caller.lane_down()."""
-        if self.closed:
-            self.lanes.drop(call)
-        elif not call.reply:
-            self._answer_without(call, error, "unreachable")
+            call.reply = self.context.failure.reply(call, error, kind)
+            self._emit()
 
     def lane_declined(self, call: Call) -> None:
         """See Caller.lane_declined(). The private connection streams the reply."""
@@ -320,11 +314,6 @@ class Session(SessionParts):
             self.closed = True
 
     # -- while Redis does not answer --------------------------------------------------------------
-
-    def _answer_without(self, call: Call, error: bytes, kind: str) -> None:
-        """Answer a call that Redis does not answer; see FailurePolicy.reply()."""
-        call.reply = self.context.failure.reply(call, error, kind)
-        self._emit()
 
     def watch(self) -> None:
         """See Caller.watch()."""

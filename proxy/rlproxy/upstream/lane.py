@@ -367,7 +367,7 @@ class ServerLane(PooledLane):
         if self._again and now - self._again_at >= timeout_s > 0.0:
             again, self._again = self._again, []  # these calls are never sent
             self._context.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
-            _report_late(again)
+            _report_late(again, timeout_s)
             self._flush()
         if not inflight or timeout_s <= 0.0:
             self._watched = False
@@ -377,7 +377,7 @@ class ServerLane(PooledLane):
         late = times.due(len(inflight), now)
         if late > 0:
             end = times.late - answered
-            _report_late(list(islice(inflight, end - late, end)))
+            _report_late(list(islice(inflight, end - late, end)), timeout_s)
         if times.late > answered and times.deaf(now):
             self._abort()
         return times.oldest(now)
@@ -508,11 +508,12 @@ class ServerLane(PooledLane):
         self._abort()
 
 
-def _report_late(calls: list[Call]) -> None:
+def _report_late(calls: list[Call], timeout_s: float) -> None:
+    error = encoding.late(timeout_s)
     touched: list[Caller] = []
     for call in calls:
         call.late = True
-        call.caller.lane_late(call)
+        call.caller.lane_failed(call, error, "late")
         touch(call.caller, touched)
     settle(touched)
 

@@ -166,7 +166,7 @@ def test_late_on_the_lane(mode: str) -> None:
     assert len(calls) == 2
     bench.send_at(1.5, PING)
     for call in calls:
-        bench.session.lane_late(call)
+        bench.session.lane_failed(call, LATE, "late")
     bench.session.resume()
     assert bench.down() == bench.without(LATE) * 2
     assert bench.up() == PING  # it goes on
@@ -181,7 +181,7 @@ def test_late_calls_of_a_client_that_has_left_are_counted() -> None:
     bench.session.abandon()
     bench.session.let_go()
     for call in [*calls, *calls]:
-        bench.session.lane_late(call)
+        bench.session.lane_failed(call, LATE, "late")
     hits = bench.session.context.stats.hits
     assert (hits[UNSEEN], sum(hits)) == (2, 3)
 
@@ -234,7 +234,7 @@ def test_while_it_is_open_a_lane_gets_no_more() -> None:
     assert bench.circuit.open
     bench.send_at(2.0, HIT)
     assert len(bench.lane.calls) == 1
-    bench.session.lane_late(bench.lane.calls[0])
+    bench.session.lane_failed(bench.lane.calls[0], LATE, "late")
     bench.session.resume()
     assert bench.down() == bench.without(b"") * 2
     bench.send_at(9.0, HIT)

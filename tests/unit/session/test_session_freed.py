@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.resp import encoding
 from rlproxy.session.session import Session
 
 from tests.unit.ratelimit.test_wait_queue import refused
@@ -13,7 +14,7 @@ from tests.unit.session.bench import FIVE, HIT, PUSH
 from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
-EVENTS = ["lane_answered", "lane_late", "lane_returned", "lane_lost"]
+EVENTS = ["lane_answered", "lane_failed", "lane_returned", "lane_lost"]
 
 
 class Freed:
@@ -118,6 +119,8 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
     for call in freed.world.calls():
         if event == "lane_answered":
             call.caller.lane_answered(call, reply)
+        elif event == "lane_failed":
+            call.caller.lane_failed(call, encoding.LOST, "late")
         else:
             getattr(call.caller, event)(call)
     freed.world.lane.calls.clear()

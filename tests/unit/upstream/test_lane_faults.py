@@ -25,7 +25,7 @@ from tests.unit.upstream.test_lane import (
     opener,
 )
 
-LATE = r.late(0.0)  # (as its settings have it: the lane's are of no concern)
+LATE = r.late(1.0)
 
 
 class Late:

@@ -333,7 +333,7 @@ class ClusterLane(PooledLane):
             if refuses:  # its node serves others: the failure policy doesn't answer it
                 call.caller.lane_answered(call, _REFUSED)
             else:
-                call.caller.lane_down(call, error)
+                call.caller.lane_failed(call, error, "unreachable")
             touch(call.caller, touched)
         settle(touched)
 

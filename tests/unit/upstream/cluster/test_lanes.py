@@ -119,11 +119,8 @@ class Sender(Caller):
     def lane_lost(self, call: Call) -> None:
         self.lane_answered(call, b"lost")
 
-    def lane_late(self, call: Call) -> None:
-        self.lane_answered(call, b"late")
-
-    def lane_down(self, call: Call, error: bytes) -> None:
-        self.lane_answered(call, error)
+    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
+        self.lane_answered(call, b"late" if kind == "late" else error)
 
     def resume(self) -> None:
         pass
