@@ -1,6 +1,6 @@
 """The wait queues of hits with WAIT: one queue per key, first come, first served.
 
-                 join()
+                start()
                    |            head: attempt ──admitted──> its reply, the next one is the head
     queue of key: [head, ..., ...]       └───refused──> sleep for its retry_after, attempt again
                                 others: sleep until they are the head, or their deadline has passed
@@ -117,7 +117,8 @@ class Waiter:
     # -- events -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Send the first request, after WaitQueues.join()."""
+        """Join the queue of its key, which must not be full(), and send the first request."""
+        self._waiting.join(self)
         shapes = self._rule.shapes and not self._waiting.refuses(self.where)
         if shapes or self._waiting.is_head(self):
             self._put(_ATTEMPT)
@@ -333,29 +334,6 @@ class WaitQueues:
         """Return whether MAX_WAITING hits wait."""
         return self.count >= MAX_WAITING
 
-    def join(
-        self,
-        where: Where,
-        rule: Rule,
-        send: Callable[[Rule], None],
-        finish: Callable[[bytes], None],
-        flush: Callable[[], None],
-        keep: Callable[[], None],
-    ) -> Waiter:
-        """Add a waiter to the end of its key's queue, unless full().
-
-        Parameters: see Waiter. The caller calls start() on the result.
-        """
-        waiter = Waiter(self, where, rule, send, finish, flush, keep)
-        queue = self._queues.get(where)
-        if queue is None:
-            queue = self._queues[where] = _Queue()
-        queue.waiters[waiter] = None
-        self.count += 1
-        if self._draining:
-            waiter.expire()
-        return waiter
-
     def drain(self) -> None:
         """End all waits, of hits that join later too: each hit is admitted or refused now."""
         self._draining = True
@@ -407,6 +385,16 @@ class WaitQueues:
         return rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
+
+    def join(self, waiter: Waiter) -> None:
+        """Add `waiter` to the end of its key's queue."""
+        queue = self._queues.get(waiter.where)
+        if queue is None:
+            queue = self._queues[waiter.where] = _Queue()
+        queue.waiters[waiter] = None
+        self.count += 1
+        if self._draining:
+            waiter.expire()
 
     def is_head(self, waiter: Waiter) -> bool:
         """Return whether `waiter` is the first in its queue that is not admitted."""

@@ -35,9 +35,9 @@ class HeldHit(OwnCalls):
     def start(self) -> None:
         """Join the queue of the key, which is not full, and send the first request."""
         parts, hit = self._parts, self._hit
-        where = (parts.private.state.identity.db, hit.key)
-        self._waiter = waiter = parts.context.waiting.join(
-            where, hit.rule, self._send, self._end, self.flush, self._keep
+        waiting, where = parts.context.waiting, (parts.private.state.identity.db, hit.key)
+        self._waiter = waiter = Waiter(
+            waiting, where, hit.rule, self._send, self._end, self.flush, self._keep
         )
         if parts.requests.eof:
             waiter.expire()  # it waits for one reply at most

@@ -144,7 +144,7 @@ class Client:
         self.kept: list[float] = []  # the times at which its connection was kept alive
         keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
         end, flush = self.replies.append, self._flush
-        self.waiter: Waiter = bench.waiting.join(where, made, self._call, end, flush, keep)
+        self.waiter = Waiter(bench.waiting, where, made, self._call, end, flush, keep)
         self.waiter.start()
 
     def _call(self, asked: Rule) -> None:
@@ -621,7 +621,7 @@ def test_number_of_waiting_hits_is_bounded() -> None:
     for number in range(MAX_WAITING):
         where = (0, b"%d" % (number % 100))
         assert not bench.waiting.full()
-        waiter = bench.waiting.join(where, hit, nothing, nothing, nothing, nothing)
+        waiter = Waiter(bench.waiting, where, hit, nothing, nothing, nothing, nothing)
         waiter.start()
         joined.append(waiter)
     assert bench.waiting.full()
@@ -1051,8 +1051,8 @@ class Simulation:
             visitor.replies.append(integers(frame))
             visitor.told_at = self.clock.now
 
-        visitor.waiter = self.waiting.join(
-            visitor.where, visitor.rule, ask, finish, _nothing, _nothing
+        visitor.waiter = Waiter(
+            self.waiting, visitor.where, visitor.rule, ask, finish, _nothing, _nothing
         )
         visitor.waiter.start()
 

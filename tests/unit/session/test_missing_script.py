@@ -6,6 +6,7 @@ import pytest
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED
+from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import nothing
@@ -312,7 +313,7 @@ def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench
     waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"other", b"10", b"60", b"WAIT", b"5"])
     where = (0, b"$5\r\nother\r\n")
     queues = bench.session.context.waiting
-    queues.join(where, waits, lambda _: None, lambda _: None, nothing, nothing)
+    Waiter(queues, where, waits, lambda _: None, lambda _: None, nothing, nothing).start()
     assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
     assert bench.answer(PONG + FIVE) == PONG + FIVE
     assert [call.rule.frees for call in bench.lane.calls] == [True]

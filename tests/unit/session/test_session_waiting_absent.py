@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.ratelimit.wait_queue import MAX_WAITING
+from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
 from rlproxy.resp.encoding import bulks
 
 from tests.unit.ratelimit.test_wait_queue import rule
@@ -143,9 +143,9 @@ def test_too_many_wait_already() -> None:
         return
 
     for number in range(MAX_WAITING):
-        others.append(
-            world.waiting.join((0, b"%d" % number), hit, nothing, nothing, nothing, nothing)
-        )
+        where = (0, b"%d" % number)
+        others.append(Waiter(world.waiting, where, hit, nothing, nothing, nothing, nothing))
+        others[-1].start()
     assert client.send(WAITING + PING) == absent() + PING
     assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
     others.pop().cancel()
