@@ -47,7 +47,6 @@ PRIVATE_NONE: Final = 0  # no connection
 PRIVATE_OPENING: Final = 1  # the owner opens it
 PRIVATE_OPEN: Final = 2
 PRIVATE_LOST: Final = 3
-PRIVATE_FAILED: Final = 4  # it could not be opened: the requests that waited get `error`
 
 
 class PrivateStream:
@@ -84,7 +83,7 @@ class PrivateStream:
         self.to_redis: list[bytes] = []
         self.status: int = PRIVATE_NONE
         self.error: bytes = b""  # why it could not be opened
-        self.unopened: int = 0  # bytes of the requests that get this error
+        self.unopened: int = 0  # bytes of the requests that get this error, as they waited for it
         self.state = ConnectionState(context.server.in_cluster)
         self.slots = ReplySlots(self.state, to_client, context.failure)
         self.cover = WaitCover(context.server.in_cluster)
@@ -122,7 +121,7 @@ class PrivateStream:
 
     def failed(self, error: bytes, unread: int) -> None:
         """Give up opening the connection: the next `unread` bytes of requests get `error`."""
-        self.status = PRIVATE_FAILED
+        self.status = PRIVATE_NONE
         self.error = error
         self.unopened = unread
 

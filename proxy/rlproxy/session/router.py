@@ -34,7 +34,7 @@ from rlproxy.session.fail_open import GOODBYE, FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
-from rlproxy.session.private_stream import PRIVATE_FAILED, PRIVATE_NONE, PRIVATE_OPEN
+from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import S_RAW, Slot
 from rlproxy.session.waits import (
@@ -206,8 +206,7 @@ class Router(LaneHits):
         self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
-            if self._private.status == PRIVATE_FAILED:
-                self._private.status = PRIVATE_NONE
+            self._private.unopened = 0
         if wait not in (WAIT_TICK, WAIT_IN_PLACE):
             self._requests.release()  # else each tick would copy all remaining bytes
 
@@ -223,12 +222,12 @@ class Router(LaneHits):
     def _unopened(self, code: int) -> int:
         """Treat a request while the private connection is not open: all but empty ones wait.
 
-        If it could not be opened, they get errors.
+        Those that waited when it could not be opened get errors. Later ones open it again.
         """
         requests, private = self._requests, self._private
         if code == EMPTY:
             return WAIT_NOTHING
-        if private.status == PRIVATE_FAILED:
+        if private.unopened > 0:
             return self._fail(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
@@ -246,8 +245,6 @@ class Router(LaneHits):
         self._work += WORK_OF_OURS
         requests.discarding = code == OPEN
         private.unopened -= requests.pos - requests.start
-        if private.unopened <= 0:
-            private.status = PRIVATE_NONE  # later requests open it again
         reply = self.fail_open.failed(code, private.error)
         private.to_client.append(reply)
         return CLOSE if reply is GOODBYE else WAIT_NOTHING
