@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlproxy.session.circuit_breaker import MAX_LOGGED
+from rlproxy.upstream.outage_log import MAX_LOGGED
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
 from tests.integration.started import Started, children, started

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from typing import Final
 
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
-MAX_LOGGED: Final = 5  # outages logged per LOGGED_S, those of the control connection included
-LOGGED_S: Final = 60.0  # seconds
 
 
 class Counts:
@@ -45,15 +43,12 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_logged_since",
-        "_outages_logged",
         "_without",
         "counts",
         "last_reply_at",
         "on_close",
         "on_open",
         "open",
-        "outage_logged",
         "since",
         "why",
     )
@@ -67,9 +62,6 @@ class CircuitBreaker:
         self.on_open: Callable[[], None] = lambda: None
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = lambda _open_s, _without: None
-        self.outage_logged = False  # this outage is logged
-        self._outages_logged: int = 0
-        self._logged_since: float = -1e9
         self._without: int = 0
 
     def replied(self, now: float) -> None:
@@ -106,16 +98,7 @@ class CircuitBreaker:
         self.why = why
         self.counts.opened += 1
         self._without = self.counts.without()
-        self.outage_logged = self.may_log(now)
         self.on_open()
-
-    def may_log(self, now: float) -> bool:
-        """Return whether to log an outage, and count it if so: MAX_LOGGED per LOGGED_S."""
-        if now - self._logged_since >= LOGGED_S:
-            self._logged_since = now
-            self._outages_logged = 0
-        self._outages_logged += 1
-        return self._outages_logged <= MAX_LOGGED
 
     def _close(self, now: float) -> None:
         self.open = False

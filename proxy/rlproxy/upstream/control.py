@@ -11,7 +11,6 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Upstream
-from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import (
     CLUSTER,
     FULL,
@@ -26,6 +25,7 @@ from rlproxy.session.context import Identification
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
+from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -59,6 +59,7 @@ class Control:
     upstream: the credentials of --upstream.
     scripts: the scripts to load, by name.
     on_server: called with what identifies the server after each successful HELLO.
+    outages: logs problems and their ends.
     """
 
     def __init__(
@@ -69,9 +70,11 @@ class Control:
         on_server: Callable[[Identification], None],
         timeouts: HitTimeouts,
         loading: ScriptLoading,
+        outages: OutageLog,
     ) -> None:
         self._target = target
         self._loading = loading
+        self._outages = outages
         self._upstream = upstream
         self._scripts = scripts
         self._on_server = on_server
@@ -86,9 +89,6 @@ class Control:
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         self._identify_again = False  # the server may not be a master any more
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
-        self._logged = ""  # the problem that was logged last
-        self._unexplained = False  # whether the connection was lost without a log line
-        self.warned = False  # whether this object logged the present outage
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
@@ -127,7 +127,8 @@ class Control:
                 self._backoff.reset()
                 self.settled.set()
                 await self._watch()
-                self._unexplained = not (self._circuit.open or self._moved.is_set())
+                if not self._moved.is_set():
+                    self._outages.control_lost()
             except OSError as caught:
                 error = caught
             finally:
@@ -173,11 +174,7 @@ class Control:
             task.cancel()
 
     def _failed(self, error: OSError) -> None:
-        """Record that the server cannot be used.
-
-        A server that refuses connections is logged when the circuit opens. So this logs failures
-        behind an open connection, and resources that this machine lacks.
-        """
+        """Record and log that the server cannot be used."""
         closed = isinstance(error, Closed) and not self._connection.answered
         if closed:
             if self.kind == FULL:
@@ -192,37 +189,15 @@ class Control:
         if self.kind == UNREACHABLE and self.reached and (closed or late):
             # A load balancer without a server, a port that speaks TLS, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
-        unlogged = (self.reached or lacks(error)) and not (self._circuit.open or self.warned)
-        if unlogged and self._circuit.may_log(self._loop.time()):
-            self.warned = True
-            log.warning(
-                "redis_unreachable",
-                "cannot reach Redis at {address}: {reason}; retrying",
-                address=self._target.where,
-                reason=self.problem,
-            )
-        if self._circuit.open or self.warned:
-            self._unexplained = False
+        self._outages.control_failed(self.problem, refused=not (self.reached or lacks(error)))
 
     def _report(self) -> None:
         """Log a new problem, or the end of the last one.
 
         A Cluster node at the first attempt is left out: the server reports it as a start error.
         """
-        where = self._target.where
-        if self.kind == CLUSTER and not self.settled.is_set():
-            return
-        if self.problem and (self.warned or self.problem != self._logged):
-            text = "Redis at {address}: {reason}"
-            log.warning("redis_refuses", text, address=where, reason=self.problem)
-        elif not self.problem and (self.warned or self._logged):
-            text = "Redis at {address}: the proxy's own connection works again"
-            log.warning("redis_back", text, address=where)
-        elif self._unexplained and self._circuit.may_log(self._loop.time()):
-            text = "Redis at {address}: the proxy's own connection was lost; a new one works"
-            log.warning("redis_back", text, address=where)
-        self._logged = self.problem
-        self.warned = self._unexplained = False
+        if self.kind != CLUSTER or self.settled.is_set():
+            self._outages.control_works(self.problem)
 
     # -- preparing the server ---------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from rlproxy.config.urls import Upstream
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.logs import log
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -21,6 +20,7 @@ from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
 
 
@@ -48,7 +48,10 @@ class ServerParts:
         self.circuit = circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
         loading = ScriptLoading()
-        self.control = Control(target, upstream, scripts, on_server, self.timeouts, loading)
+        self._outages = outages = OutageLog(target, circuit, loop.time)
+        self.control = Control(
+            target, upstream, scripts, on_server, self.timeouts, loading, outages
+        )
         self.timeouts.on_silence = self.control.ping_now
         circuit.on_open, circuit.on_close = self.opened, self.closed
         self.pool = LanePool(
@@ -71,29 +74,13 @@ class ServerParts:
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
     def opened(self) -> None:
-        """Send a PING and log that it does not answer: the circuit has opened."""
+        """Send a PING and log the outage: the circuit has opened."""
         self.control.ping_now()
-        if self.circuit.outage_logged and not self.control.warned:
-            log.warning(
-                "redis_silent",
-                "Redis at {address} does not answer ({reason}); "
-                "hits are answered by --on-upstream-failure",
-                address=self.facts.where,
-                reason=self.circuit.why,
-            )
+        self._outages.circuit_opened()
 
     def closed(self, out_s: float, without: int) -> None:
-        """Log that it answers again after `out_s`; `without` hits were answered without it."""
-        if self.circuit.outage_logged or self.control.warned:
-            log.warning(
-                "redis_back",
-                "Redis at {address} is back after {seconds:.1f} s; "
-                "hits answered without it: {hits}",
-                address=self.facts.where,
-                seconds=out_s,
-                hits=without,
-            )
-        self.control.warned = False
+        """See OutageLog.circuit_closed()."""
+        self._outages.circuit_closed(out_s, without)
 
     def close(self) -> None:
         """Close the connections."""

@@ -109,18 +109,6 @@ async def test_an_outage_is_logged_and_causes_a_ping(caplog: pytest.LogCaptureFi
     assert back == "Redis at h:1 is back after 2.5 s; hits answered without it: 0"
 
 
-async def test_an_outage_that_the_control_connection_logged_is_not_logged_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    wiring = wired()
-    one_server(wiring).control.warned = True
-    wiring.context.circuit.connect_failed(10.0, "refused")
-    assert caplog.messages == []
-    wiring.context.circuit.replied(11.0)
-    assert len(caplog.messages) == 1
-    assert not one_server(wiring).control.warned
-
-
 async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     wiring = wired(upstream=parse_upstream("redis+sentinel://s/m"))
     upstream = one_server(wiring)

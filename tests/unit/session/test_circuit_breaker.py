@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.session.circuit_breaker import LOGGED_S, MAX_LOGGED, SETTLED_S, CircuitBreaker
+from rlproxy.session.circuit_breaker import SETTLED_S, CircuitBreaker
 
 
 def opened(now: float = 100.0) -> CircuitBreaker:
@@ -64,17 +64,3 @@ def test_any_reply_closes_it_and_the_hits_without_redis_are_logged() -> None:
     assert (circuit.since, circuit.why, circuit.last_reply_at) == (103.5, "", 103.5)
     circuit.replied(104.0)
     assert logged == [(3.5, 6)]
-
-
-def test_a_few_outages_a_minute_are_logged() -> None:
-    circuit = CircuitBreaker()
-    logged = []
-    for number in range(MAX_LOGGED + 3):
-        circuit.connect_failed(100.0 + number, "connection refused")
-        logged.append(circuit.outage_logged)
-        circuit.replied(100.5 + number)
-    assert logged == [True] * MAX_LOGGED + [False] * 3
-    assert not circuit.may_log(100.0 + MAX_LOGGED)
-    circuit.connect_failed(100.0 + LOGGED_S, "connection refused")
-    assert circuit.outage_logged
-    assert [circuit.may_log(101.0 + LOGGED_S) for _ in range(MAX_LOGGED)].count(True) == 4

@@ -14,6 +14,7 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream import control as module
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control
+from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
@@ -86,6 +87,7 @@ class World:
             lambda _: None,
             timeouts,
             self.loading,
+            OutageLog(cast(Target, self.target), self.circuit, lambda: 0.0),
         )
         self.task = asyncio.get_running_loop().create_task(self.control.run())
 
