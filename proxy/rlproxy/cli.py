@@ -27,5 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = argv[0] if argv else ""
     if name in SUBCOMMANDS:
         return int(import_module(SUBCOMMANDS[name]).main(argv[1:]))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process until the proxy serves
+    # SIGHUP would end the process. It waits until the proxy serves, and reloads the settings then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     return int(import_module(_PROXY).main(argv))

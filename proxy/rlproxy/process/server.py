@@ -38,8 +38,6 @@ class Server:
         self._config = config
         self._wiring: Wiring | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._channel: Channel | None = None  # once start-up is complete
-        self._hung_up = False  # SIGHUP was received; matters during start-up only
         self._stop = asyncio.Event()
         self._failed = ""  # reason to end without a signal
         self._handle_signals(supervised)
@@ -73,9 +71,6 @@ class Server:
         else:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop_or_cut)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
-        # The supervisor forks with SIGHUP blocked; see Supervisor._become().
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
     def _stop_or_cut(self) -> None:
         """Begin to drain. A second call cuts the remaining clients."""
@@ -97,16 +92,10 @@ class Server:
         """Return the number of clients that are owed replies."""
         return sum(client.owed() for client in wiring.clients.clients)
 
-    def reload(self) -> None:
-        """Read settings, policies and certificates again; nothing changes if there is a mistake.
-
-        Called on SIGHUP.
-        """
-        self._hung_up = True
-        wiring, channel = self._wiring, self._channel
-        if wiring is None or channel is None or self._stop.is_set():
-            return
-        self._config = channel.reload(self._config, wiring.reconfigure)
+    def _reload(self, wiring: Wiring, channel: Channel) -> None:
+        """Read settings, policies and certificates again; nothing changes if there is a mistake."""
+        if not self._stop.is_set():
+            self._config = channel.reload(self._config, wiring.reconfigure)
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -121,11 +110,12 @@ class Server:
             asyncio.create_task(self._sweep(wiring, channel)),
             asyncio.create_task(self._publish(wiring)),
         ]
+        # SIGHUP was blocked so far; see cli.main() and Supervisor._become().
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload, wiring, channel)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         url = self._config.upstream
         channel.ready(describe_upstream(url, wiring.server, state), advise(url, state))
-        self._channel = channel
-        if self._hung_up:
-            self.reload()
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

@@ -174,7 +174,7 @@ class Supervisor:
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the supervisor sends SIGTERM
-            # SIGHUP stays blocked until the worker's server has a handler for it.
+            # SIGHUP stays blocked until the worker's server serves.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
             for end in (self._reports.descriptor, self._wake_in, self._wake_out):
