@@ -127,7 +127,8 @@ class Telemetry:
         """Return the request for RL.TOP. The keys of all workers are merged every TOP_S at most."""
         now = time.monotonic()
         if now >= self._tops_until:
-            tops = [self._top.state(), *(each.top for each in self.all()[1:])]
+            self._stats.gather()
+            tops = [self._top.state(), *(each.top for each in self._others())]
             self._tops = {kind: merge(tops, MAX_KEYS, kind) for kind in (False, True)}
             self._tops_until = now + TOP_S
         return top_request(self._tops[refused][:number], refused)
@@ -196,13 +197,13 @@ class Telemetry:
         This worker comes first, as of now; the others follow as last published. Of a worker that
         has stopped publishing, only its counters remain: see Published.seen_at().
         """
-        now = time.time()
-        return [self.own(), *(each.seen_at(now) for each in self._others())]
+        return [self.own(), *self._others()]
 
     def _others(self) -> list[Published]:
-        """Return what the other workers have published last."""
+        """Return what the other workers have published last, as far as it is valid now."""
+        now = time.time()
         places = (place for place in range(self._memory.workers) if place != self._worker)
-        return [each for each in map(self._memory.latest, places) if each is not None]
+        return [each.seen_at(now) for each in map(self._memory.latest, places) if each is not None]
 
     def _facts(self) -> Facts:
         clients, context, circuit = self._clients, self._context, self._context.circuit
