@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
@@ -25,7 +25,6 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
-GONE_S: Final = 1.0  # seconds in which a node that has lost its slots must reply
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
 
 

@@ -25,9 +25,8 @@ from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.cluster import GONE_S, SILENT_S, Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
-from rlproxy.upstream.cluster.exchange import GONE_S
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import redirect
@@ -38,7 +37,6 @@ from rlproxy.upstream.lane_pool import Pool
 LOOK_S: Final = 0.001  # seconds between two looks at the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
-SILENT_S: Final = 0.25  # seconds of silence after which calls at a replaced master delay no others
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 

@@ -13,8 +13,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Caller, Lane, shared
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.exchange import GONE_S
+from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map

@@ -19,8 +19,8 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.lanes import RETRY_S, SILENT_S, ClusterLane, ClusterLanes
+from rlproxy.upstream.cluster.cluster import SILENT_S, Cluster
+from rlproxy.upstream.cluster.lanes import RETRY_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
