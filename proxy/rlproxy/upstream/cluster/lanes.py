@@ -91,7 +91,7 @@ class ClusterLane(PooledLane):
         self._loop = lanes.loop
         self._map: SlotMap = NO_MAP
         self._by_shard: list[NodeLane | None] = []  # by the index of the shard in the map
-        self._by_address: dict[Address, NodeLane] = {}
+        self._by_address: dict[Address, NodeLane] = {}  # those to former owners included
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
         self._opening_since: float = self._loop.time()
@@ -122,26 +122,24 @@ class ClusterLane(PooledLane):
     def wake(self) -> None:
         """Open the lanes to all masters; see Lane.wake().
 
-        It is ready once those to all masters are that answer, and accept the identity. A master
-        that accepts connections and does not answer is waited for at most as long as for a hit.
+        It is ready once the lane to each master that answers is ready. A master that accepts
+        connections and does not answer is waited for at most as long as for a hit.
         """
         if self.refused:
             return
-        ready = opening = refused = 0
+        ready = opening = 0
         for index in range(len(self._by_shard)):
             lane = self._lane_at(index)
             if lane is None or lane.refused:
-                refused += 1
-            elif lane.ready:
+                self.give_up()
+                return
+            if lane.ready:
                 ready += 1
             else:
                 lane.wake()
                 opening += not lane.circuit.open
-        if opening > 0 and self._loop.time() - self._opening_since > self._all.limit_s():
-            opening = 0
-        self.ready = ready > 0 and opening == 0 and refused == 0
-        if refused > 0:
-            self.give_up()
+        waited_s = self._loop.time() - self._opening_since
+        self.ready = ready > 0 and (opening == 0 or waited_s > self._all.limit_s())
 
     # -- the map of the cluster -------------------------------------------------------------------
 
