@@ -205,6 +205,18 @@ def test_no_node_is_up(one_engine: str) -> None:
             assert client.line().startswith(b"-UPSTREAMDOWN")
 
 
+def test_a_malformed_command_ends_its_client_while_home_is_away(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, bare_cluster_proxy(cluster) as proxy:
+        with proxy.raw() as client:
+            assert client.ask("CLIENT", "SETNAME", "me") == "OK"
+            listed = [(str(node.ask("CLIENT", "LIST")), node) for node in cluster.masters()]
+        (home,) = [node for text, node in listed if "name=me" in text]
+        cluster.kill(home)
+        with proxy.raw() as client:
+            client.send(b"*x\r\n")
+            assert client.closes()
+
+
 def test_commands_for_a_node_that_accepts_no_connection_are_bounded(one_engine: str) -> None:
     with Cluster(one_engine) as cluster:
         stopped = cluster.masters()[0]

@@ -129,10 +129,11 @@ class ClusterConnection:
             self._pipe()
 
     def _pipe(self) -> None:
-        """Send all further bytes of the client to the home node."""
-        link = self._piped = self._exchange.links.home()
-        link.send_raw(self._splitter.rest())
-        self._exchange.quitting = True
+        """Send all further bytes of the client to the home node: no other node can take over."""
+        links = self._exchange.links
+        self._piped = links.home()
+        self._piped.send_raw(self._splitter.rest())
+        links.holds_state = lambda _link: True
 
     def _apply_full(self) -> None:
         exchange = self._exchange

@@ -50,7 +50,6 @@ class Exchange(LinkOwner):
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
-        self.quitting = False  # the connection ends with the home node's
         self.alone: Request | None = None  # the next commands wait for the reply to this one
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False  # it ends once the client has all replies
@@ -297,6 +296,6 @@ class Exchange(LinkOwner):
             return
         self.cluster.refresh()
         owes = any(not request.dropped for request in link.owed)
-        if owes or self.links.holds_state(link) or self.quitting:
+        if owes or self.links.holds_state(link):
             self.ended = True
         self.wake()
