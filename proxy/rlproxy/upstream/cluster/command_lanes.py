@@ -31,9 +31,9 @@ class CommandLanes(PooledLane):
         self._identity = Identity(key.user, key.password, key.db)
         self._map: SlotMap = NO_MAP
         self._lanes: list[ServerLane | None] = []  # by the index of the master in the map
-        self.changed()
+        self.take_map()
 
-    def changed(self) -> None:
+    def take_map(self) -> None:
         """Take the present map of the cluster."""
         self._map = self._cluster.map
         self._lanes = [None] * len(self._map.shards)

@@ -173,7 +173,7 @@ class ConnectionSetup:
                     link.send(own(written))
                 if b"BCAST" in self.tracking:
                     self._use_masters()
-                    exchange.follow(self._use_masters)
+                    exchange.on_change(self._use_masters)
             return frame
 
         return self._alone(written, answered)

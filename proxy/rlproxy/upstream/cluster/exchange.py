@@ -63,7 +63,7 @@ class Exchange(LinkOwner):
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
-        self._follows: list[Callable[[], None]] = []
+        self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._after: list[bytes] = []  # pushes that came during that
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
@@ -119,10 +119,10 @@ class Exchange(LinkOwner):
             self.clients[shown_id] = self
             self.at_end.append(partial(self.clients.pop, shown_id, None))
 
-    def follow(self, changed: Callable[[], None]) -> None:
+    def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
-        if changed not in self._follows:
-            self._follows.append(changed)
+        if changed not in self._on_change:
+            self._on_change.append(changed)
             self.cluster.on_change.append(changed)
             self.at_end.append(partial(self.cluster.on_change.remove, changed))
 
@@ -136,7 +136,7 @@ class Exchange(LinkOwner):
 
     def take_map(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
-        if self.links.follow():
+        if self.links.take_map():
             self.redirects.unsettle()
 
     def flush(self) -> None:
@@ -267,7 +267,7 @@ class Exchange(LinkOwner):
             self.redirects.go_on()
         self.wake()
 
-    def failed(self, link: Link, error: bytes) -> None:
+    def answer_all(self, link: Link, error: bytes) -> None:
         """See LinkOwner."""
         owed = [request for request in link.owed if not request.dropped]
         link.owed.clear()

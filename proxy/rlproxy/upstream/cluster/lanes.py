@@ -97,7 +97,7 @@ class ClusterLane(PooledLane):
         self._opening_since: float = self._loop.time()
         self._looking = False  # whether there is a queue or a drain
         self._look_soon: Callable[[], None] = self._look
-        self.changed()
+        self.take_map()
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class ClusterLane(PooledLane):
 
     # -- the map of the cluster -------------------------------------------------------------------
 
-    def changed(self) -> None:
+    def take_map(self) -> None:
         """Take the present map of the cluster."""
         self._map = self._cluster.map
         for address, slots in self._cluster.lost.items():
@@ -387,9 +387,9 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
         return CommandLanes(self.cluster, self.nodes, key)
 
     def _changed(self) -> None:
-        self.nodes.follow()
+        self.nodes.take_map()
         for lane in self.lanes():
-            lane.changed()
+            lane.take_map()
 
     def close_idle(self, since: float) -> None:
         """See Pool.close_idle().

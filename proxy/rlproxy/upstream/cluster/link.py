@@ -48,7 +48,7 @@ class LinkOwner:
         """Act on what has been taken."""
         raise NotImplementedError
 
-    def failed(self, link: Link, error: bytes) -> None:
+    def answer_all(self, link: Link, error: bytes) -> None:
         """Answer all that `link` owes with `error`, and close it."""
         raise NotImplementedError
 

@@ -41,7 +41,7 @@ class Links:
         self._home: Address | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def follow(self) -> bool:
+    def take_map(self) -> bool:
         """Take the cluster's present map. Returns whether it is another one."""
         if self.map is self._cluster.map:
             return False
@@ -63,13 +63,13 @@ class Links:
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        if address is None or (address not in self.map.index and not self._stays(address)):
+        if address is None or (address not in self.map.index and not self._in_use(address)):
             address = self._home = self._next_home(address)
         return self.to(address)
 
-    def _stays(self, home: Address) -> bool:
-        """Return whether the home node, which is no master any more, still has to be home."""
-        link = self.by_address.get(home)
+    def _in_use(self, address: Address) -> bool:
+        """Return whether the link to the node at `address` owes a reply, or holds state."""
+        link = self.by_address.get(address)
         return link is not None and (bool(link.owed) or self.holds_state(link))
 
     def _next_home(self, failed: Address | None) -> Address:
@@ -135,7 +135,7 @@ class Links:
     def forget(self, link: Link) -> bool:
         """Close `link`; the next command for its node opens another one.
 
-        Returns whether it was in use.
+        Returns whether it was the present one to its node.
         """
         known = self.by_address.get(link.address) is link
         if known:
@@ -166,7 +166,7 @@ class Links:
         except OSError as error:
             if self.is_home(link):
                 self._home = self._next_home(link.address)
-            self._owner.failed(link, encoding.unreachable(target.where, reason(error)))
+            self._owner.answer_all(link, encoding.unreachable(target.where, reason(error)))
             self._owner.batch_over()
             return
         if self.by_address.get(link.address) is not link:
@@ -175,7 +175,7 @@ class Links:
     def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self._owner.failed(link, frame)
+                self._owner.answer_all(link, frame)
             return frame
 
         return answered

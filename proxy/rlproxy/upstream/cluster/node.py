@@ -127,7 +127,7 @@ class Nodes:
         node = self._nodes.get(address)
         return node is not None and node.circuit.open
 
-    def follow(self) -> None:
+    def take_map(self) -> None:
         """Make the nodes of the present map."""
         for shard in self._cluster.map.shards:
             self.of(shard.address)
@@ -141,7 +141,7 @@ class Nodes:
     def close_left(self) -> None:
         """Close the nodes that own no slots and are unused."""
         since = self._loop.time() - STAYS_S
-        self.follow()
+        self.take_map()
         for address, node in list(self._nodes.items()):
             if node.idle(since):
                 del self._nodes[address]

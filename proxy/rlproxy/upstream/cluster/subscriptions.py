@@ -155,7 +155,7 @@ class Subscriptions:
             return
         for link in self._others():
             self._send_copy(link, name, events)
-        exchange.follow(self._changed)
+        exchange.on_change(self._changed)
 
     def _others(self) -> list[Link]:
         """The links to all masters but home."""

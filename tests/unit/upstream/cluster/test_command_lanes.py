@@ -82,7 +82,7 @@ class Bench:
     def of(self, address: object) -> SharingNode:
         return self.a if address == A else self.b
 
-    def follow(self) -> None:
+    def take_map(self) -> None:
         """Do nothing: both nodes exist."""
 
     def all(self) -> list[SharingNode]:

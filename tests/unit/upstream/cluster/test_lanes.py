@@ -138,7 +138,7 @@ class Bench:
             settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
             of=lambda address: self.by_address[address],
             all=list,
-            follow=lambda: None,
+            take_map=lambda: None,
         )
         self.lanes = ClusterLanes(self.cluster, cast("Nodes", nodes), loop)
         lane = self.lanes.lane_of(Identity(None, None, 0))
