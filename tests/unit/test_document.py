@@ -116,3 +116,10 @@ def test_names_in_the_architecture_exist() -> None:
     names = set(re.findall(r"`(?:\w+\.)?(\w+)\(\)`", text))
     assert {name for name in names if f"def {name}(" not in source} == set()
     assert len(paths) > 60 and len(names) > 30
+
+
+def test_the_map_of_the_cluster_has_all_its_modules() -> None:
+    text = (PACKAGE / "upstream" / "cluster" / "__init__.py").read_text()
+    rows = re.findall(r"^ {4,6}(\w.*?)  +", text, re.MULTILINE)
+    modules = {path.stem for path in (PACKAGE / "upstream" / "cluster").glob("*.py")}
+    assert sorted(", ".join(rows).split(", ")) == sorted(modules - {"__init__"})

@@ -1,11 +1,7 @@
 """A client's private connection in front of a Redis Cluster: it behaves like one to a single Redis.
 
-    session ──write()──> CommandSplitter ─> Dispatcher ─> Exchange ─> links to the nodes
-    session <──data_received()── replies in request order <── Exchange
-
-The session is that in front of one Redis. The parts for a cluster: `routes` (where a command goes),
-`transaction`, `subscriptions`, `connection_setup` (login), `redirects`, `gather` (one reply from
-several), `face` (what cluster-aware clients see).
+session ──write()──> CommandSplitter ─> Dispatcher ─> Exchange ─> links to the nodes
+session <──data_received()── replies in request order <── Exchange
 """
 
 from __future__ import annotations

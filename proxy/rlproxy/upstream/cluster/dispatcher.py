@@ -1,12 +1,5 @@
-"""The dispatcher: it sends each command to the node of its key, to all masters or to home, or
-answers it.
-
-words ─> route ──┬─ by key          exchange.send() to the owner of the slot
-                 ├─ several slots   split into parts, one per slot
-                 ├─ all masters     a part each, joined by `gather`
-                 ├─ MULTI, WATCH    transaction
-                 ├─ the connection  login: AUTH, HELLO, CLIENT SETNAME ...
-                 └─ CLUSTER ...     answered here, see `face`
+"""The dispatcher: it sends each command to the node of its key, in parts to the nodes of several
+slots, to all masters or to home, or answers it.
 """
 
 from __future__ import annotations
