@@ -5,14 +5,17 @@ of all, its protocol, name, tracking and CLIENT REPLY.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster.links import REFUSED_S
 
 from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
+from tests.info import calls
 
 
 @pytest.fixture
@@ -110,6 +113,31 @@ def test_a_user_is_missing_at_one_node(
             replies = [each.reply() for _ in keys * 3]
             assert replies.count("OK") == 6
             assert [is_refused(reply, "WRONGPASS") for reply in replies] == [True, False, False] * 3
+
+
+def test_a_client_logs_in_once_a_second_at_a_node_that_refuses_it(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    masters = module_cluster.masters()
+    assert client.ask("CLIENT", "SETNAME", "me") == "OK"
+    refusing = next(node for node in masters if "name=me" not in str(node.ask("CLIENT", "LIST")))
+    key = module_cluster.key_at(refusing)
+    user = ("ACL", "SETUSER", "ann", "on", ">pw", "~*", "+@all")
+    for node in masters:
+        if node is not refusing:
+            node.do(*user)
+    assert client.ask("AUTH", "ann", "pw") == "OK"
+    before, begun = calls(refusing, "auth"), time.monotonic()
+    for _ in range(50):
+        assert is_refused(client.ask("GET", key), "WRONGPASS")
+    tries = 1 + (time.monotonic() - begun) / REFUSED_S
+    assert 0 < calls(refusing, "auth") - before <= tries
+    refusing.do(*user)
+    wait_until(
+        lambda: not isinstance(client.ask("GET", key), ReplyError), "the node accepts it again"
+    )
+    for node in masters:
+        assert node.ask("ACL", "DELUSER", "ann") == 1
 
 
 def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -> None:

@@ -17,6 +17,7 @@ from rlproxy.upstream.connector import reason
 # A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT
 # counts have received what the closed link wrote.
 IDLE_S: Final = 60.0  # seconds without a command after which a link is closed
+REFUSED_S: Final = 1.0  # seconds for which a node that has refused the login gets no further one
 
 
 class Links:
@@ -39,6 +40,8 @@ class Links:
         self.map = cluster.map
         self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
         self._home: Address | None = None
+        # Nodes that have refused the login: until when, and the error.
+        self._refused: dict[Address, tuple[float, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take_map(self) -> bool:
@@ -117,6 +120,7 @@ class Links:
 
     def set_up_others(self, setup: list[bytes]) -> None:
         """Send the client's new login or protocol on all links but home's."""
+        self._refused.clear()
         for link in self.others():
             self._set_up(link, setup)
 
@@ -128,7 +132,8 @@ class Links:
             link.send(request)
 
     def leave_others(self) -> None:
-        """Close all links but home's."""
+        """Close all links but home's, for another login."""
+        self._refused.clear()
         for link in self.others():
             self.forget(link)
 
@@ -160,13 +165,18 @@ class Links:
                 self.forget(link)
 
     async def _connect(self, link: Link) -> None:
+        until, error = self._refused.get(link.address, (0.0, b""))
+        if self._loop.time() < until:
+            self._owner.answer_all(link, error)
+            self._owner.batch_over()
+            return
         target = self._cluster.target(link.address)
         try:
             await target.connect(lambda: link)
-        except OSError as error:
+        except OSError as failure:
             if self.is_home(link):
                 self._home = self._next_home(link.address)
-            self._owner.answer_all(link, encoding.unreachable(target.where, reason(error)))
+            self._owner.answer_all(link, encoding.unreachable(target.where, reason(failure)))
             self._owner.batch_over()
             return
         if self.by_address.get(link.address) is not link:
@@ -175,6 +185,7 @@ class Links:
     def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
         def answered(frame: bytes) -> bytes:
             if frame.startswith(b"-"):  # this node doesn't accept what the home node did
+                self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
                 self._owner.answer_all(link, frame)
             return frame
 
