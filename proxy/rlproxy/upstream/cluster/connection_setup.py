@@ -56,7 +56,6 @@ class ConnectionSetup:
     def _pinged(self, frame: bytes) -> bytes:
         if not frame.startswith(_NOAUTH):
             self._exchange.logged_in = True
-            self._query = None
         return frame
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:

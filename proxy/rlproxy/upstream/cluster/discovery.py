@@ -109,8 +109,7 @@ def _version(reply: Any) -> str:
 
 
 def _facts(info: Any) -> dict[str, str]:
-    lines = _text(info).splitlines() if isinstance(info, bytes) else []
-    return dict(line.split(":", 1) for line in lines if ":" in line)
+    return dict(line.split(":", 1) for line in _text(info).splitlines() if ":" in line)
 
 
 def read_slots(reply: Any, host: str) -> SlotMap:

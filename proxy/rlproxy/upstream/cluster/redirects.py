@@ -166,7 +166,7 @@ class Redirects:
         busy = {request.slot for request in under_way(self._queue)}
         target_of_slot: dict[int, tuple[Address | None, bool]] = {}
         left: list[Request] = []
-        self.pending.sort(key=_number)
+        self.pending.sort(key=lambda request: request.number)
         for request in self.pending:
             where = (request.target, request.asking)
             elsewhere = target_of_slot.setdefault(request.slot, where) != where
@@ -195,10 +195,6 @@ class Redirects:
         if number <= self._unsettled:
             return False
         return not self._waits_for or number > self._waits_for.get(slot, 0)
-
-
-def _number(request: Request) -> int:
-    return request.number
 
 
 def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
