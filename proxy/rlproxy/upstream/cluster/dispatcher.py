@@ -45,7 +45,7 @@ _BY_SLOT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK, routes
 # take or return ids of clients, which the transaction's node would number itself.
 _NOT_INSIDE: Final = (
     *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.CLIENT_REPLY),
-    *(*_WITH_IDS, routes.CLUSTER, routes.OK, routes.REFUSED, routes.SUBSCRIBE),
+    *(*_WITH_IDS, routes.CLUSTER, routes.OK, routes.REFUSED, routes.SUBSCRIBE, routes.CHANNEL),
 )
 
 
@@ -149,11 +149,10 @@ class Dispatcher:
         return True
 
     def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
-        subscribes = route.how == routes.CHANNEL and route.name != b"SPUBLISH"
-        if subscribes or route.how in _NOT_INSIDE:
+        if route.how in _NOT_INSIDE:
             self.transaction.refuse(now, route.name)
-            return
-        self.transaction.queue(now, _keys(route, args), written)
+        else:
+            self.transaction.queue(now, _keys(route, args), written)
 
     def _reset(self) -> None:
         self.transaction.forget()

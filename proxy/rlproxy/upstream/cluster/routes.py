@@ -20,7 +20,7 @@ BY_KEY: Final = 0  # the node of the first key; it answers CROSSSLOT for keys of
 SPLIT_SUM: Final = 1  # one part per slot, the integers are added
 SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of their keys
 SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
-CHANNEL: Final = 4  # the node of the shard channels, which hash like keys
+CHANNEL: Final = 4  # S(UN)SUBSCRIBE: the node of the shard channels, which hash like keys
 ONE_SLOT: Final = 5  # as BY_KEY, but keys of several slots go to no node, which might take them
 WATCH: Final = 6  # the last one of the routes with keys
 # Routes to home, which is one master for the life of a client.
@@ -86,7 +86,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (SPLIT_SUM, b"DEL EXISTS TOUCH UNLINK"),
     (SPLIT_ARRAY, b"MGET"),
     (SPLIT_OK, b"MSET"),
-    (CHANNEL, b"SPUBLISH SSUBSCRIBE SUNSUBSCRIBE"),
+    (CHANNEL, b"SSUBSCRIBE SUNSUBSCRIBE"),
     (ONE_SLOT, b"MSETEX"),  # Valkey 9.1 looks at no slot
     (WATCH, b"WATCH"),
     # One node's answer is as good as another's, or there is nothing to join in several.

@@ -72,7 +72,7 @@ class Subscriptions:
                 link.subscribed = False
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        """Send a command that subscribes, ends that, or publishes to a shard channel.
+        """Send a command that subscribes or ends that, or any other while `only`.
 
         Returns False if it must wait.
         """
@@ -85,17 +85,12 @@ class Subscriptions:
                 self._end_all(route.name, self._names[_SHARD])
             else:
                 self._change(route.name, args, written)
-        elif self.only and route.name == b"PING":
+        elif route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
-        elif self.only:
+        else:
             self._exchange.answer(
                 error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
             )
-        else:
-            exchange, slot = self._exchange, slot_of(args)
-            if not exchange.redirects.may_send(slot):
-                return False
-            exchange.send(exchange.links.of_slot(slot), Request(written, slot))
         return True
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:

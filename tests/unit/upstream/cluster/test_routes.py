@@ -264,7 +264,7 @@ def test_each_row_below_a_command_has_a_route() -> None:
         ("cluster slotstates", r.CLUSTER),
         ("script debug\0 yes", r.REFUSED),
         ("shutdown nosave", r.REFUSED),
-        ("spublish c m", r.CHANNEL),
+        ("spublish c m", r.BY_KEY),
         ("json.foo k", r.HOME),
         ("", r.HOME),
     ],
