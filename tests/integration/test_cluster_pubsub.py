@@ -253,6 +253,9 @@ def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> Non
     for name in (one, two, three):
         assert other.ask("SPUBLISH", name, "x") == 1
         assert client.reply() == [b"smessage", name.encode(), b"x"]
+    assert [other.ask(*words) for words in (("MULTI",), ("SPUBLISH", two, "x"))] == ["OK", "QUEUED"]
+    assert other.ask("EXEC") == [1]
+    assert client.reply() == [b"smessage", two.encode(), b"x"]
     assert isinstance(client.ask("SSUBSCRIBE", one, two), ReplyError)
     found = other.ask("PUBSUB", "SHARDCHANNELS")
     assert isinstance(found, list) and len(found) == 3

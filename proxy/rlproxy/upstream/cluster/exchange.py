@@ -34,7 +34,8 @@ class Exchange(LinkOwner):
     links: the connections to the nodes.
     out: bytes for the client; `wake` is called when they, too, may have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
-    ended: whether a link was lost whose state, or whose replies, can't be replaced.
+    ended: the client's connection ends now: a link was lost that another one can't replace.
+    leaving: it ends once the client has all replies, as after QUIT.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Exchange(LinkOwner):
         self.ended = False
         self.alone: Request | None = None  # the next commands wait for the reply to this one
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
-        self.leaving = False  # it ends once the client has all replies
+        self.leaving = False
         self.logged_in = False  # a node has run a command of the client
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
