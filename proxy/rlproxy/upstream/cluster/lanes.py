@@ -110,14 +110,11 @@ class ClusterLane(PooledLane):
         slot = call.hash_slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        if lane is None or not lane.usable() or (self._looking and self._waits(slot)):
+        waits = self._looking and (slot in self._queues or self._draining(slot))
+        if waits or lane is None or not lane.usable():
             self._queue(call).calls.append(call)
             return b""
         return lane.submit(call)
-
-    def _waits(self, slot: int) -> bool:
-        """Return whether new calls on `slot` wait for others."""
-        return slot in self._queues or self._draining(slot)
 
     def wake(self) -> None:
         """Open the lanes to all masters; see Lane.wake().
