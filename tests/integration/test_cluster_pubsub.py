@@ -19,6 +19,15 @@ def other(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
         yield made
 
 
+@pytest.fixture
+def _shard_channels(module_cluster: Cluster) -> None:
+    if module_cluster.nodes[0].version < (7,):
+        pytest.skip("no shard channels")
+
+
+needs_shard_channels = pytest.mark.usefixtures("_shard_channels")
+
+
 def patterns(cluster: Cluster) -> list[object]:
     """Return the number of patterns at each master."""
     return [node.ask("PUBSUB", "NUMPAT") for node in cluster.masters()]
@@ -48,11 +57,10 @@ def test_channels_and_patterns(client: Raw, other: Raw) -> None:
     assert client.ask("SET", "k", 1) == "OK"
 
 
+@needs_shard_channels
 def test_ping_while_shard_channels_are_left(
     cluster_proxy: BareClusterProxy, module_cluster: Cluster
 ) -> None:
-    if module_cluster.nodes[0].version < (7,):
-        pytest.skip("no shard channels")
     for channel in module_cluster.keys_of_all():
         with cluster_proxy.raw() as client:
             assert client.ask("SSUBSCRIBE", channel) == [b"ssubscribe", channel.encode(), 1]
@@ -243,9 +251,8 @@ def test_a_master_joins_at_which_a_transaction_is_open(
     module_cluster.move_slot(slot, owner)
 
 
+@needs_shard_channels
 def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> None:
-    if module_cluster.nodes[0].version < (7,):
-        pytest.skip("no shard channels")
     one, two, three = module_cluster.keys_of_all(prefix="channel")
     assert client.ask("SSUBSCRIBE", one) == [b"ssubscribe", one.encode(), 1]
     client.send(command("SSUBSCRIBE", two) + command("SSUBSCRIBE", three))
@@ -266,31 +273,26 @@ def test_shard_channels(client: Raw, other: Raw, module_cluster: Cluster) -> Non
     assert client.ask("SUNSUBSCRIBE") == [b"sunsubscribe", None, 0]
 
 
+@needs_shard_channels
 def test_the_slot_of_a_shard_channel_moves(
     client: Raw, other: Raw, module_cluster: Cluster
 ) -> None:
-    if module_cluster.nodes[0].version < (7,):
-        pytest.skip("no shard channels")
     slot = key_slot(b"shard")
     assert client.ask("SSUBSCRIBE", "shard") == [b"ssubscribe", b"shard", 1]
     for _ in range(4):
-        owner = module_cluster.owner(slot)
-        to = next(node for node in module_cluster.masters() if node is not owner)
-        module_cluster.move_slot(slot, to)
+        module_cluster.move_slot(slot, module_cluster.other_master(slot))
         wait_until(lambda: other.ask("SPUBLISH", "shard", "x") == 1, "it is subscribed again")
         assert client.reply() == [b"smessage", b"shard", b"x"]
     assert client.ask("SUNSUBSCRIBE", "shard") == [b"sunsubscribe", b"shard", 0]
     assert client.ask("SET", "k", 1) == "OK"
 
 
+@needs_shard_channels
 def test_a_shard_channel_moves_to_the_node_of_an_open_transaction(
     cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster
 ) -> None:
-    if module_cluster.nodes[0].version < (7,):
-        pytest.skip("no shard channels")
     slot = key_slot(b"shard")
-    owner = module_cluster.owner(slot)
-    to = next(node for node in module_cluster.masters() if node is not owner)
+    owner, to = module_cluster.owner(slot), module_cluster.other_master(slot)
     key = module_cluster.key_at(to, "transaction")
     with cluster_proxy.raw() as client:
         client.send(command("HELLO", 3))
@@ -307,16 +309,13 @@ def test_a_shard_channel_moves_to_the_node_of_an_open_transaction(
         assert client.reply() == [b"smessage", b"shard", b"x"]
 
 
+@needs_shard_channels
 def test_several_shard_channels_are_subscribed_where_their_slot_is_now(
     client: Raw, module_cluster: Cluster
 ) -> None:
-    if module_cluster.nodes[0].version < (7,):
-        pytest.skip("no shard channels")
     slot = key_slot(b"shard")
-    owner = module_cluster.owner(slot)
-    to = next(node for node in module_cluster.masters() if node is not owner)
     assert client.ask("PING") == "PONG"
-    module_cluster.move_slot(slot, to)
+    module_cluster.move_slot(slot, module_cluster.other_master(slot))
     client.send(command("SSUBSCRIBE", "{shard}1", "{shard}2"))
     assert [client.reply() for _ in range(2)] == [
         [b"ssubscribe", b"{shard}1", 1],
