@@ -420,6 +420,8 @@ def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
                 b"trial": [b"1 60", b"enforced", 2, 1],
             }
         )
+        made.reload('trial = "2 60"\nfresh = {rule = "7 60", shadow = true}\n')
+        made.logs("policies added: none; removed: none; changed: trial\n")
 
 
 @ON_ONE_ENGINE
@@ -643,4 +645,4 @@ def test_wrong_policies_are_refused_at_the_start(tmp_path: Path) -> None:
         assert f"{prefix} 'a b': {name}" in lines
         assert rf"{prefix} 'x\x1b[31m\x0ay': {name}" in lines
         assert f"{prefix} 'self': a rule can't name a policy" in lines
-        assert any(line.startswith(f"{prefix} 'next': the rule is no text") for line in lines)
+        assert any(line.startswith(f"{prefix} 'next': the rule is not a string") for line in lines)

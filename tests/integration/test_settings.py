@@ -142,7 +142,9 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     file.write_text("upstream = redis://h\nhit-timout = 1\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")
-    assert err == (f"rlproxy: --config {file}: no TOML: Invalid value (at line 1, column 12)\n")
+    assert err == (
+        f"rlproxy: --config {file}: not valid TOML: Invalid value (at line 1, column 12)\n"
+    )
     file.write_text("hit-timout = 1\nworkers = 'none'\nlisten = '1'\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")

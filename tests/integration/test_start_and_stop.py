@@ -714,5 +714,6 @@ def test_health_and_top_reach_a_proxy_by_the_same_forms(
         assert "hits" in Client(f"127.0.0.1:{port}").sample(1).stats
         assert health(listen=f"0.0.0.0:{port}") == 0
     assert health(f"127.0.0.1:{port}") == 1
-    assert health("--help") == 2
+    assert health("--help") == 0
+    assert health("--nope") == 2
     assert health("a", "b") == 2

@@ -72,18 +72,15 @@ class Config:
     )
     upstream: Upstream = SERVING.fixed(  # noqa: RUF009
         UPSTREAM,
-        "the Redis behind the proxy: redis://[user:password@]host[:port], rediss:// over "
-        "TLS, unix://[user:password@]/path, "
-        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master"
-        "[?sentinel_user=u&sentinel_password=p] "
-        "(rediss+sentinel:// over TLS) for the master that these Sentinels name, "
-        "redis+cluster://[user:password@]host[:port][,host[:port]...] (rediss+cluster:// over "
-        "TLS) for the Redis Cluster to which these nodes belong, embedded: for a private Valkey "
-        "server that ends with the proxy, or embedded:cluster for a private cluster of three "
-        "masters, on ports of 127.0.0.1 that every local user can reach. With ?standalone=yes "
-        "redis://, rediss:// and unix:// accept one node of a Redis Cluster and serve it as one "
-        "server. The default applies only at a terminal. The credentials are for the proxy's "
-        "control connection only; clients authenticate themselves",
+        "the Redis behind the proxy: redis://HOST[:PORT], unix:///PATH, "
+        "redis+sentinel://HOST[:PORT],.../MASTER for the master that these Sentinels name, "
+        "redis+cluster://HOST[:PORT],... for the Redis Cluster of these nodes, embedded: for a "
+        "private Valkey server that ends with the proxy, or embedded:cluster for three private "
+        "masters on ports of 127.0.0.1, which every local user can reach. rediss://, "
+        "rediss+sentinel:// and rediss+cluster:// use TLS. USER:PASSWORD@ before the host or path "
+        "is for the proxy's control connection only: clients authenticate themselves. "
+        "?sentinel_user=U&sentinel_password=P is for the Sentinels. With ?standalone=yes one node "
+        "of a Redis Cluster is served as one server. The default applies only at a terminal",
     )
     workers: int = SERVING.fixed(
         number(1, 1, 256),
