@@ -89,27 +89,24 @@ class Config:
     )
     share: bool | None = SERVING.fixed(
         AUTO,
-        "single ordinary commands (GET, SET, ...) of many clients share connections too "
-        "(command lanes), in order; in front of a cluster also short pipelines. All other "
-        "commands use the client's private connection. auto: yes with redis+cluster:// and "
-        "embedded:cluster, else no",
+        "single ordinary commands (GET, SET, ...) of many clients share connections too, in "
+        "order; in front of a cluster also short pipelines. auto: yes in front of a cluster, "
+        "else no",
     )
     denial_cache: int = SERVING.fixed(
         number(65536, 0, 100_000_000),
         "refusals remembered at most. A remembered refusal answers the same hit without Redis, "
-        "for up to a second or until Redis reports that the key was touched. 0: none",
+        "for up to a second. 0: none",
     )
     announce: Address | None = CLUSTER.fixed(  # noqa: RUF009
         ANNOUNCE,
-        "with redis+cluster://: the one address that cluster-aware clients see as the owner of "
-        "all slots, such as that of a load balancer; without it, the address at which the client "
-        "reached the proxy",
+        "with redis+cluster://: the address that cluster-aware clients see, such as that of a load "
+        "balancer; without it, the address at which the client reached the proxy",
     )
     present: str = CLUSTER.fixed(
         choice("cluster", "cluster|standalone"),
-        "with redis+cluster://: what clients see that detect the kind of server: a cluster with "
-        "one master, or one server without a cluster (standalone). Some clients refuse commands "
-        "over several slots where they detect a cluster",
+        "with redis+cluster://: what clients detect: a cluster with one master, or one server "
+        "(standalone). Some clients refuse commands over several slots where they detect a cluster",
     )
     cross_slot: str = CLUSTER.fixed(
         choice("split", "split|error"),
@@ -121,7 +118,7 @@ class Config:
         "the reply to a hit while Redis can't be reached, is too slow, or can't run it (LOADING, "
         "BUSY, READONLY, OOM ...): an error (-UPSTREAMDOWN, or Redis' own), admitted (0 limit "
         "limit -1 0), or refused (1 limit 0 1 1). For allow and deny ioredis needs "
-        "enableReadyCheck: false: its INFO gets an error while Redis is away",
+        "enableReadyCheck: false",
     )
     hit_timeout_ms: int = FAULTS.reloadable(
         number(1000, 0, 3_600_000, "MS"),
@@ -198,18 +195,18 @@ class Config:
     )
     max_accept_rate: int = LIMITS.reloadable(
         number(1000, 0, 1_000_000),
-        "new clients of each worker per second while other clients are served, so that a flood "
-        "of connections does not delay them; the rest wait in the system's queue. 0: no limit",
+        "new clients of each worker per second while other clients are served; the rest wait in "
+        "the system's queue. 0: no limit",
     )
     max_client_hits: int = LIMITS.fixed(
         number(64, 1, 1_000_000),
-        "unanswered hits of one client; its further hits wait, so that a long pipeline does not "
-        "delay other clients. Clients with longer pipelines share this number",
+        "unanswered hits of one client; its further hits wait. Clients with longer pipelines share "
+        "this number",
     )
     max_lane_hits: int = LIMITS.fixed(
         number(65536, 1, 10_000_000),
-        "unanswered hits of all clients on one lane, a connection that clients share; further hits "
-        "use their client's private connection",
+        "unanswered hits on one lane, a connection that clients share; further hits use their "
+        "client's private connection",
     )
     max_unread: int = LIMITS.fixed(
         number(65536, 1024, 1_073_741_824, "BYTES"),
