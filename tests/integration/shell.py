@@ -34,7 +34,6 @@ STAND_INS = {
     "kubectl": "needs a cluster",
     "pip": "takes long; tests/integration/test_wheel.py installs the project",
     "ps": "shows no rlproxy: here it is called python",
-    "scripts/test": "is what runs this",
     "systemctl": "needs systemd as the first process",
     "useradd": "changes the machine",
 }

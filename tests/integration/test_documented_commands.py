@@ -52,7 +52,7 @@ FIGURES = {
     ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
     (
         "tutorial.md",
-        "limited      0: yes, it may; and it was counted. 1: no, and nothing was counted",
+        "limited      0: admitted, and counted. 1: refused, and not counted",
     ): "what they mean",
 }
 # Blocks with a dedicated test: the page, the block's first words, and the test.
@@ -424,11 +424,6 @@ def ps(args: list[str], terminal: Shell) -> None:
     parser.parse_args(args)
 
 
-def scripts_test(args: list[str], terminal: Shell) -> None:
-    assert args == []
-    assert os.access(ROOT / "scripts" / "test", os.X_OK)
-
-
 CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
     "dmesg": dmesg,
     "docker": docker,
@@ -436,7 +431,6 @@ CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
     "kubectl": kubectl,
     "pip": pip,
     "ps": ps,
-    "scripts/test": scripts_test,
     "systemctl": systemctl,
     "useradd": useradd,
 }
@@ -461,7 +455,6 @@ def test_every_stand_in_is_checked() -> None:
         "systemctl enable --now nothing",
         "pip install '.[nothing]'",
         "useradd --system somebody",
-        "scripts/test --fast",
         "no-such-program",
         "cat no-such-file",
         "install -m 644 no-such-file /etc/rlproxy/env",

@@ -67,7 +67,7 @@ class Config:
 
     listen: tuple[Address, ...] = SERVING.fixed(
         LISTEN,
-        "addresses where clients connect; without HOST: 127.0.0.1; tls: with TLS; may be given "
+        "address where clients connect; without HOST: 127.0.0.1; tls: with TLS; may be given "
         "several times (in the environment: separated by blanks)",
     )
     upstream: Upstream = SERVING.fixed(  # noqa: RUF009
@@ -135,8 +135,7 @@ class Config:
     )
     protected_mode: bool = ADMISSION.reloadable(
         YES,
-        "while Redis' default user needs no password, turn away clients of other machines (to "
-        "Redis' own protected mode every client of a proxy is local)",
+        "while Redis' default user needs no password, turn away clients of other machines",
     )
     local_commands: bool = ADMISSION.reloadable(
         NO,
@@ -146,10 +145,10 @@ class Config:
     deny_command: tuple[str, ...] = ADMISSION.reloadable(
         COMMANDS,
         "a command that no client may send, alone or with a subcommand (KEYS, or config|set for "
-        "CONFIG SET); may be given several times (in the environment: separated by blanks)",
+        "CONFIG SET); may be given several times",
     )
     unix_mode: int = ADMISSION.fixed(
-        MODE, "permissions of the unix sockets of --listen, octal; set before the sockets listen"
+        MODE, "permissions of the unix sockets of --listen and --admin, octal"
     )
     proxy_protocol: bool = ADMISSION.fixed(
         NO,
@@ -211,7 +210,7 @@ class Config:
     max_unread: int = LIMITS.fixed(
         number(65536, 1024, 1_073_741_824, "BYTES"),
         "bytes of replies that a client may leave unread until the proxy stops reading from "
-        "Redis for it (then Redis' own output limits apply)",
+        "Redis for it",
     )
     handshake_timeout_s: float = LIMITS.fixed(
         seconds("10"), "time for a new client's TLS handshake and PROXY header"
@@ -219,7 +218,7 @@ class Config:
     idle_timeout_s: float = LIMITS.reloadable(
         seconds("0", zero=True),
         "close a client that sent nothing for this time and is owed no reply (subscribers "
-        "stay). 0: never; Redis' own timeout applies as well",
+        "stay). 0: never",
     )
     write_timeout_s: float = LIMITS.reloadable(
         seconds("60", zero=True),
@@ -242,12 +241,11 @@ class Config:
     admin_token_file: str = SEEING.fixed(
         FILE,
         "with --admin-actions: a file that other users can't read, whose first line is the token, "
-        "at least 16 characters; it is read at each request for an action",
+        "at least 16 characters",
     )
     metrics_prefixes: int = SEEING.fixed(
         number(0, 0, MAX_PREFIXES),
-        "count hits also by key prefix, up to the first colon, for this number of prefixes; "
-        "further ones count as (other). 0: none",
+        "count hits also by key prefix, up to the first colon, for this number of prefixes",
     )
     log_level: str = SEEING.reloadable(
         choice("info", "debug|info|warning|error"),

@@ -57,9 +57,8 @@ TABLE: Final = (
         COUNTER,
         "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by outcome: admitted, refused, "
         "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
-        "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
-        "transaction, where replies can't be matched to requests, or with an unexpected reply), "
-        "shadow_refused (refused by a policy in shadow, and answered as admitted)",
+        "(by --on-upstream-failure), failed (an error), unseen (in a transaction, or where replies "
+        "can't be matched to requests), shadow_refused (by a policy in shadow: admitted)",
         ("algorithm", "outcome"),
     ),
     Row(
