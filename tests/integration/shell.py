@@ -137,8 +137,8 @@ class Shell:
         for name in STAND_INS:
             self._put(name, _NOTE.format(place=self._place, name=name))
         # The real scripts/run, with nothing to install.
-        shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
         self._put("scripts/setup", "#!/bin/sh\n")
+        shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
         self._put(".venv/bin/rlproxy", f'#!/bin/sh\nexec {sys.executable} -m rlproxy "$@"\n')
         for name, run in (
             ("rlproxy", f"{sys.executable} -m rlproxy"),

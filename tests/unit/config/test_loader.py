@@ -340,7 +340,8 @@ def test_wrong_usage_is_one_line(argv: list[str]) -> None:
     assert len(mistakes(*argv)) == 1
 
 
-def test_help_has_every_option_and_breaks_no_word() -> None:
+def test_help_has_every_option_and_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
     found = loader.parser().format_help()
     text = " ".join(found.split())
     for option in OPTIONS:
