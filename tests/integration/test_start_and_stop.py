@@ -100,7 +100,14 @@ def test_version_and_help() -> None:
     assert re.fullmatch(rf"rlproxy {re.escape(VERSION)} \(.*\)\n", output)
     code, output, log = ended("--help")
     assert (code, log) == (0, "")
-    for word in ("--listen", "--upstream", "127.0.0.1:6380", "RLPROXY_UPSTREAM", "RL.HIT", "embed"):
+    for word in (
+        "--listen",
+        "--upstream",
+        "127.0.0.1:6380",
+        "RLPROXY_HIT_TIMEOUT",
+        "RL.HIT",
+        "embed",
+    ):
         assert word in output
 
 
