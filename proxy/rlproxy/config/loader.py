@@ -84,6 +84,8 @@ class _Parser(argparse.ArgumentParser):
             hint = _similar(first, _FLAGS, "--")
         elif "://" in first:
             hint = "; the URL of Redis is given with --upstream"
+        elif first:
+            hint = "; rlproxy --help lists the options and subcommands"
         raise ConfigError([shown + hint])
 
 

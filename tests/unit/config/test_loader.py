@@ -265,7 +265,7 @@ def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> N
         (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
         (["--check-confg"], "--check-confg; did you mean --check-config?"),
         (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
-        (["upstream"], "upstream"),
+        (["upstream"], "upstream; rlproxy --help lists the options and subcommands"),
     ],
 )
 def test_which_flag_was_meant(argv: list[str], told: str) -> None:
