@@ -214,8 +214,11 @@ def test_the_reply_comes_once_all_masters_send_and_before_what_they_send(
                 assert client.quiet() == b""
             assert client.reply() in ("OK", [b"psubscribe", b"__key*", 1])
             node.do("SET", key, 1)
-            while key not in str(client.reply()):
-                pass
+            seen = ""
+            while key not in seen:
+                seen += str(client.reply())
+            if words == ("MONITOR",):  # ioredis fails on a line that comes with the reply
+                assert seen.count("SET") == 1, seen
     module_cluster.wait_ok()
     assert other.ask("CONFIG", "SET", "notify-keyspace-events", "") == "OK"
 

@@ -145,15 +145,21 @@ class Subscriptions:
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
 
     def _monitor(self, written: bytes) -> None:
-        self._monitors = True
+        def joined(replies: list[bytes]) -> bytes:
+            self._monitors = True
+            return gather.first(replies)
+
         request = Request(written)
         request.subscribes = b"monitor"
-        self._to_all(request, written, 1)
+        self._to_all(request, written, 1, joined)
 
-    def _to_all(self, request: Request, copied: bytes, frames: int) -> None:
+    def _to_all(
+        self, request: Request, copied: bytes, frames: int, joined: gather.Join = gather.first
+    ) -> None:
         """Send `request` home and `copied`, which has `frames` replies, to all other masters.
 
-        The client gets home's reply once all have replied. Messages wait for it.
+        The client gets home's reply once all have replied. Messages wait for it; lines of MONITOR
+        before it are dropped.
         """
         parts = [(self._exchange.links.home(), request)]
         for link in self._others():
@@ -163,7 +169,7 @@ class Subscriptions:
             parts.append((link, copy))
             if link not in self._event_links:
                 self._event_links.append(link)
-        whole = Divided(len(parts), gather.first)
+        whole = Divided(len(parts), joined)
         whole.subscribes = request.subscribes
         self._exchange.alone = whole
         self._exchange.send_parts(whole, iter(parts))
@@ -203,6 +209,8 @@ class Subscriptions:
 
     def _passes(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
+        if frame[:1] == b"+":  # a line of MONITOR
+            return self._monitors
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
