@@ -10,6 +10,7 @@ from rlproxy.resp.key_slot import key_slot
 from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
 from tests.harness import Raw, ReplyError, command, wait_until
+from tests.processes import paused
 
 
 @pytest.fixture
@@ -176,9 +177,6 @@ def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster:
     assert reply == [b"psubscribe", b"__keyevent@0__:set", 1]
     assert client.reply() == [b"psubscribe", b"news*", 2]
     assert client.ask("SUBSCRIBE", f"__keyspace@0__:{keys[1]}")[2] == 3  # type: ignore[index]
-    wait_until(
-        lambda: sorted(map(str, patterns(module_cluster))) == ["1", "1", "2"], "all nodes have it"
-    )
     for key in keys:
         assert other.ask("SET", key, 1) == "OK"
     other.ask("PUBLISH", "news", "once")
@@ -196,6 +194,32 @@ def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster:
     client.send(command("PUNSUBSCRIBE") + command("UNSUBSCRIBE"))
     assert [client.reply()[2] for _ in range(3)] == [2, 1, 0]  # type: ignore[index]
     wait_until(lambda: patterns(module_cluster) == [0, 0, 0], "all nodes have dropped it")
+    assert other.ask("CONFIG", "SET", "notify-keyspace-events", "") == "OK"
+
+
+@pytest.mark.parametrize("words", [("MONITOR",), ("PSUBSCRIBE", "__key*")], ids=" ".join)
+def test_the_reply_comes_once_all_masters_send_and_before_what_they_send(
+    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster, words: tuple[str, ...]
+) -> None:
+    assert other.ask("CONFIG", "SET", "notify-keyspace-events", "KEA") == "OK"
+    keys = list(zip(module_cluster.masters(), module_cluster.keys_of_all(), strict=True))
+    for node, key in keys:
+        with cluster_proxy.raw() as client:
+            assert client.ask("DBSIZE") in range(4)
+            with paused(node.pid):
+                client.send(command(*words))
+                for another, its_key in keys:
+                    if another is not node:
+                        another.do("SET", its_key, 1)
+                assert client.quiet() == b""
+            assert client.reply() in ("OK", [b"psubscribe", b"__key*", 1])
+            node.do("SET", key, 1)
+            seen = ""
+            while key not in seen:
+                seen += str(client.reply())
+            if words == ("MONITOR",):  # ioredis fails on a line that comes with the reply
+                assert seen.count("SET") == 1, seen
+    module_cluster.wait_ok()
     assert other.ask("CONFIG", "SET", "notify-keyspace-events", "") == "OK"
 
 

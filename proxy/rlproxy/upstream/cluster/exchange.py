@@ -66,7 +66,7 @@ class Exchange(LinkOwner):
         self.last: int = 0  # number of the latest request
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
-        self._after: list[bytes] = []  # pushes that came during that
+        self._after: list[bytes] = []  # messages that wait: _holds_messages()
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
         self._paused = False  # the client doesn't read
         self._all_read = True  # no link is kept from being read
@@ -228,6 +228,8 @@ class Exchange(LinkOwner):
             self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
+        if self._after and not self._holds_messages():
+            self._release()
 
     def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
         """See LinkOwner. The client gets the pieces as they come if its next reply is this one."""
@@ -246,20 +248,30 @@ class Exchange(LinkOwner):
             self.out += pieces
         self._streaming = not ended
         if ended:
-            self.out += self._after
-            self._held -= sum(map(len, self._after))
-            self._after.clear()
+            self._release()
             self.done(request, b"")
 
     def unrequested(self, link: Link, frame: bytes) -> None:
         """See LinkOwner."""
         if not self.passes(link, frame):
             return
-        if self._streaming:
+        if self._holds_messages():
             self._after.append(frame)
             self._held += len(frame)
         else:
             self.out.append(frame)
+
+    def _holds_messages(self) -> bool:
+        """Whether messages wait: for the rest of a reply, or until all nodes have subscribed."""
+        alone = self.alone
+        begins = alone is not None and alone.subscribes != b"" and not alone.done
+        return begins or self._streaming
+
+    def _release(self) -> None:
+        """Let the messages go that wait."""
+        self.out += self._after
+        self._held -= sum(map(len, self._after))
+        self._after.clear()
 
     def batch_over(self) -> None:
         """See LinkOwner."""

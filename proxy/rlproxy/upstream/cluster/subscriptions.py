@@ -12,7 +12,7 @@ from typing import Final
 
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.upstream.cluster import routes
+from rlproxy.upstream.cluster import gather, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
@@ -76,12 +76,13 @@ class Subscriptions:
 
         Returns False if it must wait.
         """
-        if route.how == routes.MONITOR and not self.only:
-            self._monitor(written)
-        elif route.name in self._names or route.name in _ENDS:
+        monitors = route.how == routes.MONITOR and not self.only
+        if monitors or route.name in self._names or route.name in _ENDS:
             if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command
                 return False
-            if route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
+            if monitors:
+                self._monitor(written)
+            elif route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
                 self._end_all(route.name, self._names[_SHARD])
             else:
                 self._change(route.name, args, written)
@@ -118,10 +119,13 @@ class Subscriptions:
             return frame
 
         request.answered = answered
-        exchange.alone = request
-        exchange.send(exchange.links.of_slot(request.slot), request)
-        if kind != _SHARD:
-            self._follow_events(name, changed)
+        events = [each for each in changed if kind != _SHARD and _may_be_events(each)]
+        if events:
+            self._to_all(request, bulks(name, *events), len(events))
+            exchange.on_change(self._changed)
+        else:
+            exchange.alone = request
+            exchange.send(exchange.links.of_slot(request.slot), request)
 
     def _end_all(self, name: bytes, names: set[bytes]) -> None:
         """Unsubscribe from all shard channels, each at its node."""
@@ -140,35 +144,47 @@ class Subscriptions:
         whole.subscribes = name.lower()
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
 
-    # -- keyspace events --------------------------------------------------------------------------
+    def _monitor(self, written: bytes) -> None:
+        def joined(replies: list[bytes]) -> bytes:
+            self._monitors = True
+            return gather.first(replies)
 
-    def _follow_events(self, name: bytes, changed: list[bytes]) -> None:
-        """Send a command for channels of events, or patterns that match some, to all masters."""
-        exchange = self._exchange
-        events = [each for each in changed if _may_be_events(each)]
-        if not events:
-            return
+        request = Request(written)
+        request.subscribes = b"monitor"
+        self._to_all(request, written, 1, joined)
+
+    def _to_all(
+        self, request: Request, copied: bytes, frames: int, joined: gather.Join = gather.first
+    ) -> None:
+        """Send `request` home and `copied`, which has `frames` replies, to all other masters.
+
+        The client gets home's reply once all have replied. Messages wait for it; lines of MONITOR
+        before it are dropped.
+        """
+        parts = [(self._exchange.links.home(), request)]
         for link in self._others():
-            self._send_copy(link, name, events)
-        exchange.on_change(self._changed)
+            copy = Request(copied)
+            copy.frames = frames
+            copy.subscribes = request.subscribes
+            parts.append((link, copy))
+            if link not in self._event_links:
+                self._event_links.append(link)
+        whole = Divided(len(parts), joined)
+        whole.subscribes = request.subscribes
+        self._exchange.alone = whole
+        self._exchange.send_parts(whole, iter(parts))
+
+    # -- keyspace events --------------------------------------------------------------------------
 
     def _others(self) -> list[Link]:
         """The links to all masters but home."""
         links = self._exchange.links
         return [link for link in links.masters() if not links.is_home(link)]
 
-    def _send_copy(self, link: Link, name: bytes, events: list[bytes]) -> None:
-        copy = own(bulks(name, *events))
-        copy.frames = len(events)
-        copy.subscribes = name.lower()
-        link.send(copy)
-        if link not in self._event_links:
-            self._event_links.append(link)
-
     def _changed(self) -> None:
         """Subscribe to keyspace events at masters that have joined."""
         exchange = self._exchange
-        if not self._event_links or self._waits(self._changed):
+        if self._waits(self._changed):
             return
         exchange.take_map()
         for link in self._others():
@@ -177,7 +193,11 @@ class Subscriptions:
             for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
                 events = [each for each in self._names[name] if _may_be_events(each)]
                 if events:
-                    self._send_copy(link, name, events)
+                    copy = own(bulks(name, *events))
+                    copy.frames = len(events)
+                    copy.subscribes = name.lower()
+                    link.send(copy)
+            self._event_links.append(link)
         exchange.flush()
 
     def _subscribed(self) -> Link:
@@ -187,19 +207,10 @@ class Subscriptions:
         slot = NO_SLOT if at_home else slot_of(list(shard))
         return self._exchange.links.of_slot(slot)
 
-    def _monitor(self, written: bytes) -> None:
-        exchange = self._exchange
-        self._monitors = True
-        for link in self._others():
-            copy = own(written)
-            copy.subscribes = b"monitor"
-            link.send(copy)
-        request = Request(written)
-        request.subscribes = b"monitor"
-        exchange.send(exchange.links.home(), request)
-
     def _passes(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
+        if frame[:1] == b"+":  # a line of MONITOR
+            return self._monitors
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
