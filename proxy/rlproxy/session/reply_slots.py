@@ -1,10 +1,11 @@
-"""The replies that one private connection owes: one slot for each, in request order. No I/O.
+"""The replies that one private connection owes: slots for them, in request order. No I/O.
 
     to_client <── answer() <── feed() <── Redis
                     |
-                 slot -> slot -> slot        expect() puts one there for each request
+                 slot -> slot -> slot        expect(), expect_one() add what a request is owed
 
-Most slots are runs of replies that are passed on without a look. The others are:
+A slot is one reply, and the run of replies behind it, which are passed on without a look. The one
+reply is:
 
 - looked at first: a hit's error loses the script's name, AUTH's +OK makes an identity;
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
