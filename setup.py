@@ -31,7 +31,16 @@ HOT = {
         "scripts",
         "wait_queue",
     ],
-    "resp": ["commands", "encoding", "inline", "key_slot", "replies", "request_buffer", "requests"],
+    "resp": [
+        "command_table",
+        "commands",
+        "encoding",
+        "inline",
+        "key_slot",
+        "replies",
+        "request_buffer",
+        "requests",
+    ],
     "session": [
         "call",
         "circuit_breaker",

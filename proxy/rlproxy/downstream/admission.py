@@ -10,7 +10,7 @@ from typing import Final
 from rlproxy.config.config import Config
 from rlproxy.net.peers import Peer
 from rlproxy.resp import encoding
-from rlproxy.resp.commands import Command
+from rlproxy.resp.command_table import CommandTable
 from rlproxy.session import command_policy
 
 TURNED_AWAY: Final = "clients turned away: {count:,}; {reason}"  # for the log
@@ -91,6 +91,6 @@ class Admission:
             return self._unjudged if self.needs_password is None else PROTECTED
         return None
 
-    def table_of(self, peer: Peer) -> dict[bytes, Command]:
+    def table_of(self, peer: Peer) -> CommandTable:
         """Return the table of commands that applies to a client; see command_policy.table()."""
         return self._for_local if peer.local else self._for_remote

@@ -125,7 +125,8 @@ class Counters:
             self.hits[row + REFUSED] += 1
             self.key(key, True, rule)
         else:
-            self.hits[row + ADMITTED] += 1
+            hits = self.hits
+            hits[row] = hits[row] + 1  # ADMITTED; faster than += when compiled
             if _near(reply):
                 self.near[row // WIDTH] += 1
             self.key(key, False)

@@ -13,7 +13,7 @@ MAX_LIFE_S. An event that may change the answer earlier drops the entry:
 - a reply that is not a refusal;
 - the end of the lane.
 
-An entry takes 0.38 kB (measured, 65,536 keys of 16 bytes). The session decides whether its client
+An entry takes 0.40 kB (measured, 65,536 keys of 16 bytes). The session decides whether its client
 may use an entry.
 """
 
@@ -41,7 +41,8 @@ DROPPED: Final = 3  # removed from the cache
 class Denial:
     """One entry: a refused rule and key of one lane.
 
-    name: scope of the lane and key as a bulk string; see DenialCache.scope().
+    entries: those of its lane, by key.
+    key: as a bulk string.
 
     All times are seconds of the cache's clock.
     """
@@ -49,21 +50,23 @@ class Denial:
     __slots__ = (
         "_replied_at",
         "_limit",
-        "_name",
         "_remaining",
         "_reply",
         "_reply_until",
         "_reset_us",
         "_retry_us",
         "_until",
+        "entries",
+        "key",
         "rule",
         "sent_at",
         "state",
         "times",
     )
 
-    def __init__(self, name: bytes, rule: Rule) -> None:
-        self._name = name
+    def __init__(self, entries: dict[bytes, Denial], key: bytes, rule: Rule) -> None:
+        self.entries = entries
+        self.key = key
         self.rule = rule
         self.state: int = MARKED
         self.times: int = 0  # answers since the last DenialCache.harvest()
@@ -127,30 +130,18 @@ class DenialCache:
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self.clock = clock
         self._most = most
-        self._kept: OrderedDict[bytes, Denial] = OrderedDict()
-        self._scopes = 0
+        self._kept: OrderedDict[Denial, None] = OrderedDict()
         self._answered: list[Denial] = []  # entries with `times` above 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def scope(self) -> bytes:
-        """Return a new prefix for the names of one lane's entries.
-
-        A lane that takes a new scope can no longer reach its earlier entries.
-        """
-        self._scopes += 1
-        return b"%d " % self._scopes
-
-    def find(self, name: bytes) -> Denial | None:
-        """Return the entry with this name (scope and key), if any."""
-        return self._kept.get(name)
-
-    def mark(self, name: bytes, rule: Rule) -> None:
-        """Add a MARKED entry for a hit that was refused."""
+    def mark(self, entries: dict[bytes, Denial], key: bytes, rule: Rule) -> None:
+        """Add a MARKED entry for a hit that was refused to `entries`, those of its lane by key."""
         if len(self._kept) >= self._most:
-            self.drop(next(iter(self._kept.values())))
-        self._kept[name] = Denial(name, rule)
+            self.drop(next(iter(self._kept)))
+        entries[key] = denial = Denial(entries, key, rule)
+        self._kept[denial] = None
 
     def answered(self, denial: Denial) -> None:
         """Record that `denial` answered a hit."""
@@ -166,8 +157,7 @@ class DenialCache:
         answered, self._answered = self._answered, []
         found = []
         for denial in answered:
-            start = denial._name.index(b" ") + 1
-            found.append((denial.rule, denial._name[start:], denial.times))
+            found.append((denial.rule, denial.key, denial.times))
             denial.times = 0
         return found
 
@@ -175,4 +165,5 @@ class DenialCache:
         """Remove `denial`; does nothing if it was removed before."""
         if denial.state != DROPPED:
             denial.state = DROPPED
-            del self._kept[denial._name]
+            del denial.entries[denial.key]
+            del self._kept[denial]

@@ -54,6 +54,16 @@ def content(data: bytes, pos: i64 = 0) -> tuple[i64, i64]:
     return at + 2, at + 2 + size
 
 
+def same(word: bytes, data: bytes, start: i64, end: i64) -> bool:
+    """Return whether `word` is the part of `data` from `start` to `end`. Its end differs first."""
+    at: i64 = len(word)
+    if at != end - start:
+        return False
+    while at > 0 and word[at - 1] == data[start + at - 1]:
+        at -= 1
+    return at == 0
+
+
 def clean_error(line: bytes) -> bytes:
     """Remove the script's name, digest, line number and text from an error.
 

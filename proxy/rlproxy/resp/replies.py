@@ -15,8 +15,6 @@ _CR: Final = 13
 _LF: Final = 10
 _PUSH: Final = 62
 _ATTRIBUTE: Final = 124
-_LINE_TYPES: Final = b"+-:_#,("
-_MAP_TYPES: Final = b"%|"
 _MAX_LENGTH: Final = 24  # longest header, type included, bytes
 _NEAR: Final = 40  # bytes of a line that are searched for its end one by one, before find()
 _NEAR_LENGTH: Final = 12  # bytes of a header that are parsed in place, before find()
@@ -80,7 +78,7 @@ class ReplyFramer:
                 self.last = pos
                 self._push = kind == _PUSH
                 begun += kind != _PUSH
-            if kind == 58 or kind == 43 or kind == 45 or (kind != 36 and kind in _LINE_TYPES):
+            if kind in (58, 43, 45, 95, 35, 44, 40):  # : + - _ # , (
                 end: i64 = pos + 1  # most lines are short: search for their end without a call
                 near: i64 = size - 1 if size - pos <= _NEAR else pos + _NEAR
                 while end < near and data[end] != _CR:
@@ -131,9 +129,9 @@ class ReplyFramer:
         else:
             at = data.find(b"\r\n", pos + 1)  # compiled slices must not end before they begin
             count = _length(data[pos + 1 : at]) if at >= 0 else 0
-        bulk = kind == 36 or kind == 61 or kind == 33  # $ = !
-        array = kind == 42 or kind == 126 or kind == _PUSH  # * ~ >
-        if not (bulk or array or kind in _MAP_TYPES) or count < -1:
+        bulk = kind in (36, 61, 33)  # $ = !
+        array = kind in (42, 126, _PUSH)  # * ~ >
+        if not (bulk or array or kind in (37, _ATTRIBUTE)) or count < -1:  # %
             self.broken = True
         elif at < 0:
             self.broken = size - pos > _MAX_LENGTH

@@ -15,7 +15,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Command
+from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
+from rlproxy.resp.commands import UNKNOWN_COMMAND, Command
 from rlproxy.resp.encoding import content
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
@@ -77,7 +78,6 @@ class RequestFramer(RequestBuffer):
         "first",
         "lenient",
         "oversize",
-        "strict",
         "words",
     )
 
@@ -85,14 +85,13 @@ class RequestFramer(RequestBuffer):
         super().__init__()
         self.lenient: bool = False  # the command is not in the form that every parser accepts
         self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
-        self.strict: bool = False  # some commands are banned: none may pass unrecognized
         self.end: int = 0
         self.first: int = 0  # offset of the first argument's header, counted from `start`
         self.argc: int = 0
         self.command: Command = UNKNOWN_COMMAND
         self._args_end: int = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
-        self.commands: dict[bytes, Command] = COMMANDS
+        self.commands = UNRESTRICTED
         self._args_left: int = 0  # arguments of an open command still to come
         self._skip: int = 0  # bytes of the open command's current argument still to come
         # The place in an incomplete command at which to resume: its offset from `start` (0: none),
@@ -101,13 +100,9 @@ class RequestFramer(RequestBuffer):
         self._resume_left: int = 0
         self._scan: int = 0  # bytes from `pos` on that hold no line end (inline command)
 
-    def use(self, commands: dict[bytes, Command]) -> None:
-        """Look up names in `commands`, from the next command on.
-
-        Any table but COMMANDS is taken to contain bans, and makes the framer strict.
-        """
+    def use(self, commands: CommandTable) -> None:
+        """Look up names in `commands`, from the next command on."""
         self.commands = commands
-        self.strict = commands is not COMMANDS
 
     def in_command(self) -> bool:
         """Return whether an open command has not ended yet."""
@@ -180,8 +175,7 @@ class RequestFramer(RequestBuffer):
         end: i64 = pos + length + 2
         if end - 2 > size:
             return self._wait(end - 2 - self.start)
-        name = data[pos : end - 2]
-        command = self.commands.get(name) or _unusual(self.commands, name, self.strict)
+        command = self.commands.find(data, pos, end - 2)
         self.command = command
         self.first = end - self.start
         if end <= size and (data[end - 2] != _CR or data[end - 1] != _LF):
@@ -208,7 +202,7 @@ class RequestFramer(RequestBuffer):
         if argc > _INT_MAX:
             return self._reject(self.start)
         pos = self.end
-        if argc > MAX_ARGC and not self.strict:
+        if argc > MAX_ARGC and not self.commands.strict:
             return ~self._open_unnamed(pos, argc, UNKNOWN_COMMAND)
         length = self._bulk(pos)
         if length < 0:
@@ -216,13 +210,13 @@ class RequestFramer(RequestBuffer):
         if length <= MAX_NAME:
             return length
         command = UNKNOWN_COMMAND
-        if self.strict:
+        if self.commands.strict:
             # By default, servers reject this header without waiting for the name.
             if length > MAX_BULK:
                 return self._reject(pos)
             if self.end + MAX_NAME + 1 > len(self.buf):
                 return ~self._wait(self.end + MAX_NAME + 1 - self.start)
-            command = _banned(self.commands, self.buf[self.end : self.end + MAX_NAME + 1])
+            command = self.commands.banned(self.buf[self.end : self.end + MAX_NAME + 1])
         return ~self._open_unnamed(self.end + length + 2, argc - 1, command)
 
     def _arguments(self, left: i64, pos: i64, whole: bool) -> int:
@@ -419,7 +413,7 @@ class RequestFramer(RequestBuffer):
         self.pos = self.end = at + 1
         if not words:
             return EMPTY
-        self.command = self.commands.get(words[0].upper(), UNKNOWN_COMMAND)
+        self.command = self.commands.rows.get(words[0].upper(), UNKNOWN_COMMAND)
         self.argc = len(words)
         self.words = words
         self.lenient = True
@@ -443,21 +437,3 @@ class RequestFramer(RequestBuffer):
             found.append(data[start:end])
             pos = end + 2
         return found
-
-
-def _unusual(commands: dict[bytes, Command], name: bytes, strict: bool) -> Command:
-    """Return the row of a name that is in neither all upper nor all lower case, or unknown."""
-    command = commands.get(name.upper())
-    if command is not None:
-        return command
-    return _banned(commands, name) if strict else UNKNOWN_COMMAND
-
-
-def _banned(commands: dict[bytes, Command], name: bytes) -> Command:
-    """Return the banned command that Redis may find by a `name` with a NUL in it, if any."""
-    # Redis hashes the whole name but compares up to the NUL, so some such names match.
-    word, found, _ = name.partition(b"\0")
-    command = commands.get(word.upper()) if found else None
-    if command is None or command.ban is None or command.ours:
-        return UNKNOWN_COMMAND
-    return command

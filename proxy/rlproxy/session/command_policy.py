@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rlproxy.resp import commands, encoding
+from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
 from rlproxy.resp.commands import COMMANDS, Ban, Command
 
 # The commands that Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
@@ -50,8 +51,8 @@ _ONLY_LOCAL: Final = "rlproxy lets only local clients {} (--local-commands)"
 _INSTEAD: Final = b"RL.DENIED"  # a name that no server implements
 
 
-def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
-    """Return the command table of a session; COMMANDS itself if no command is denied.
+def table(denied: Sequence[str], local_only: bool) -> CommandTable:
+    """Return the command table of a session; UNRESTRICTED if no command is denied.
 
     denied: names, or name|subcommand, of commands that must not be sent.
     local_only: also deny the commands that are for local clients.
@@ -67,7 +68,7 @@ def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
         error = f"NOPERM command '{rule.lower()}' is denied by rlproxy (--deny-command)"
         _add(bans, name, subcommand, encoding.error(error))
     if not bans:
-        return COMMANDS
+        return UNRESTRICTED
     made = dict(COMMANDS)
     for name, ban in bans.items():
         ban.unseen = encoding.error(
@@ -80,7 +81,7 @@ def table(denied: Sequence[str], local_only: bool) -> dict[bytes, Command]:
         row.ban = ban
         row.whole = row.whole or not ban.whole
         made[name] = made[name.lower()] = row
-    return made
+    return CommandTable(made)
 
 
 def unknown(rule: str) -> str:

@@ -92,7 +92,7 @@ class FailurePolicy:
         In the modes other than `error`, a hit that Redis can't run gets the reply of reply(). A
         refused hit in shadow gets an admission.
         """
-        unable = self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
+        unable = reply[0] == 45 and self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
         if unable and _limit(call) > 0:
             return self.reply(call, reply, "redis")
         row = call.counted()

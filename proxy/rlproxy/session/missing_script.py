@@ -42,7 +42,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
         return True
     if not whole or requests.lenient or requests.words is not None:
         return True
-    return slots.touches(requests.buf, requests.start, requests.pos)
+    return slots.touches(requests.buf, requests.start + requests.first, requests.end)
 
 
 def send_again(parts: SessionParts) -> None:

@@ -1,10 +1,11 @@
-"""The replies that one private connection owes: one slot for each, in request order. No I/O.
+"""The replies that one private connection owes: slots for them, in request order. No I/O.
 
     to_client <── answer() <── feed() <── Redis
                     |
-                 slot -> slot -> slot        expect() puts one there for each request
+                 slot -> slot -> slot        expect(), expect_one() add what a request is owed
 
-Most slots are runs of replies that are passed on without a look. The others are:
+A slot is one reply, and the run of replies behind it, which are passed on without a look. The one
+reply is:
 
 - looked at first: a hit's error loses the script's name, AUTH's +OK makes an identity;
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+
+from mypy_extensions import i64
 
 from rlproxy.observability.counters import brief
 from rlproxy.ratelimit.outcomes import UNSEEN
@@ -87,7 +90,7 @@ class ReplySlots(OwedReplies):
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
         slot = self.head
-        while slot is not None and slot.kind == S_DROP:
+        while slot is not None and slot.kind == S_DROP and slot.passed == 0:
             slot = slot.next
         return slot
 
@@ -117,12 +120,10 @@ class ReplySlots(OwedReplies):
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
-        tail = self.tail
-        if tail is not None and tail.kind == S_PASS:
-            if self._counting:
-                tail.count += 1
-            return
-        self.expect(Slot(S_PASS))
+        if self.tail is None:
+            self.expect(Slot(S_PASS))
+        if self.tail is not None and self._counting:
+            self.tail.passed += 1
 
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
@@ -169,13 +170,13 @@ class ReplySlots(OwedReplies):
                 break
             kind = slot.kind
             if kind == S_PASS:
-                slot.count -= framer.skip(slot.count)
+                slot.passed -= framer.skip(slot.passed)
                 if framer.broken:
                     self._go_raw()
                     break
-                if slot.count > 0:
+                if slot.passed > 0:
                     break
-                self.pop()
+                self.answered(slot)
             elif not self._answer_slot(slot, kind):
                 break
         self._pass_on(data, self._start)
@@ -203,43 +204,38 @@ class ReplySlots(OwedReplies):
             if framer.mid or framer.at_push():
                 return False
         if kind == S_LOCAL:
-            self._put(b"" if self._state.quitting else slot.data)
-            self.pop()
+            self._put(framer.pos, b"" if self._state.quitting else slot.data)
+            self.answered(slot)
             return True
         if kind == S_RAW:
             self._go_raw()
             return False
-        line = framer.line()
-        if not line:
-            return False
-        if slot.by_sha and line[0] == _ERROR and _not_run(line):
-            self._leave_out(slot)
-            return False
-        instead = _instead(slot, line)
-        if instead is None and slot.call is None and not isinstance(slot, Catch):
-            self._look(slot, line)
-            slot.kind = S_PASS
-            slot.count = 1
-            return True
-        return self._take_frame(slot, line, instead)
-
-    def _leave_out(self, slot: Slot) -> None:
-        """Drop the error for a hit that Redis has not run, and hold all further replies."""
-        self._put(b"")
-        self._framer.frame()
-        self._start = self._framer.pos
-        self._failure.stats.noscript += 1
-        slot.kind = S_MISSING
-        self.missing = slot.call
-
-    def touches(self, buf: bytes, start: int, end: int) -> bool:
-        """Return whether a command may touch the key of a hit that may have to be sent again."""
-        slot = self.head
-        while slot is not None:
-            call = slot.call
-            if slot.by_sha and call is not None and buf.find(call.key, start, end) >= 0:
+        if slot.call is None and not isinstance(slot, Catch):
+            line = framer.line()
+            if not line:
+                return False
+            if _instead(slot, line) is None:
+                self._look(slot, line)
+                slot.kind = S_PASS
+                slot.passed += 1
                 return True
-            slot = slot.next
+        return self._take_frame(slot)
+
+    def touches(self, buf: bytes, pos: i64, end: i64) -> bool:
+        """Return whether a command names the key of a hit that may have to be sent again.
+
+        pos, end: offsets in `buf` of the header of its first argument, and of its end.
+        """
+        while pos < end:
+            _, after = encoding.content(buf, pos)
+            after += 2
+            slot = self.head
+            while slot is not None:
+                call = slot.call
+                if slot.by_sha and call is not None and encoding.same(call.key, buf, pos, after):
+                    return True
+                slot = slot.next
+            pos = after
         return False
 
     def awaits_lane(self) -> bool:
@@ -256,7 +252,7 @@ class ReplySlots(OwedReplies):
         slot.kind = S_HIT
         self.to_client.append(reply)
         self._look(slot, reply)
-        self.pop()
+        self.answered(slot)
         self.answer()
 
     def answer_late(
@@ -283,26 +279,22 @@ class ReplySlots(OwedReplies):
                 if since > before:
                     return number, first, since
                 self.to_client.append(instead(slot.call))
-                self.drop(slot)
+                self.settle(slot, S_DROP)
                 if number == 0:
                     first = since
                 number += 1
             elif slot.kind == S_LOCAL and dropped is not None:
                 self.to_client.append(slot.data)
-                self.remove_behind(dropped)
-                slot = dropped
-            elif slot.kind != S_DROP:
+                self.answered(slot, dropped)
+                slot = dropped if slot.passed == 0 else slot
+            if slot.kind != S_DROP or slot.passed > 0:
                 break
             dropped = slot
             slot = slot.next
         return number, first, NEVER if self.ours > 0 else NOTHING
 
-    def _take_frame(self, slot: Slot, line: bytes, instead: bytes | None) -> bool:
-        """Count the whole reply of `slot`, and pass it on or replace it.
-
-        instead: see _instead().
-        Returns False while the reply is not whole.
-        """
+    def _take_frame(self, slot: Slot) -> bool:
+        """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""
         framer = self._framer
         before = framer.pos
         frame = framer.frame()
@@ -310,21 +302,24 @@ class ReplySlots(OwedReplies):
             if framer.broken:
                 self._go_raw()
             return False
+        if slot.by_sha and frame[0] == _ERROR and _not_run(frame):
+            self._put(before, b"")
+            self._failure.stats.noscript += 1
+            slot.kind = S_MISSING
+            self.missing = slot.call
+            return False
         reply = slot.edit(frame) if isinstance(slot, Catch) else frame
+        instead = _instead(slot, frame)
         if instead is not None:
             reply = instead
         if slot.call is not None:
             passed = self._counted(slot.call, reply or frame)
             reply = passed if reply else reply
         if reply is not frame:
-            if before > self._start:
-                self.to_client.append(framer.buf[self._start : before])
-            if reply:
-                self.to_client.append(reply)
-            self._start = framer.pos
+            self._put(before, reply)
         if not isinstance(slot, Catch):
-            self._look(slot, line)
-        self.pop()
+            self._look(slot, frame)
+        self.answered(slot)
         return True
 
     def _counted(self, call: Call, reply: bytes) -> bytes:
@@ -332,9 +327,10 @@ class ReplySlots(OwedReplies):
         call.key = brief(call.key)  # counters collect keys; one of a private call may have 64 KB
         return self._failure.answered(call, reply)
 
-    def _put(self, reply: bytes) -> None:
-        """Pass on the bytes so far, and `reply` behind them."""
-        self._pass_on(self._framer.buf, self._start)
+    def _put(self, end: int, reply: bytes) -> None:
+        """Pass on the bytes up to `end`, and `reply` in place of the frame behind them."""
+        if end > self._start:
+            self.to_client.append(self._framer.buf[self._start : end])
         self._start = self._framer.pos
         if reply:
             self.to_client.append(reply)

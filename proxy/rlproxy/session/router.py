@@ -256,10 +256,10 @@ class Router(LaneHits):
         self._context.stats.error("protocol")
         rest = requests.rest()
         # No bytes that may contain a denied command are forwarded without framing.
-        self._drops = requests.strict or requests.discarding
+        self._drops = requests.commands.strict or requests.discarding
         if requests.discarding:
             rest = BROKEN_BULK  # Redis has not received the broken command
-        elif requests.strict:
+        elif requests.commands.strict:
             rest = requests.mistake
         private.to_redis.append(rest)
         private.slots.expect(Slot(S_RAW))

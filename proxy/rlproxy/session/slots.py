@@ -8,8 +8,8 @@ from typing import Final
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
-# Kinds of replies. Those of a PASS slot are passed on without a look, the others are looked at.
-S_PASS: Final = 0
+# Kinds of replies. They are looked at; those behind them, see Slot.passed, are not.
+S_PASS: Final = 0  # none: only those behind it are left
 S_LOCAL: Final = 1  # no reply of Redis: `data` goes to the client in its turn
 S_DROP: Final = 2  # the reply to a command of the proxy's own
 S_HIT: Final = 3  # the reply to a hit
@@ -34,17 +34,20 @@ DECIDING: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DIS
 
 
 class Slot:
-    """One reply that the private connection owes, in the order of the requests."""
+    """One reply that the private connection owes, and the run of replies behind it.
+
+    passed: length of the run, whose replies are passed on without a look.
+    """
 
     __slots__ = (
         "by_sha",
         "call",
-        "count",
         "data",
         "identity",
         "kind",
         "next",
         "number",
+        "passed",
         "protocol",
         "sent_at",
         "trusted",
@@ -52,7 +55,7 @@ class Slot:
 
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
-        self.count = 1  # of a PASS: consecutive replies
+        self.passed = 0
         self.data = data
         self.number = 0  # of the last request before the reply's own that changed the state
         self.protocol = 0  # requested by a HELLO
@@ -107,33 +110,31 @@ class OwedReplies:
             self.ours += 1
         self.unanswered_by_sha += slot.by_sha
 
-    def pop(self) -> None:
-        """Remove the first slot."""
-        slot = self.head
-        assert slot is not None
-        self.head = slot.next
-        self._removed(slot, None)
+    def answered(self, slot: Slot, before: Slot | None = None) -> None:
+        """Remove the reply of `slot`, and the slot itself if no run is behind it.
 
-    def remove_behind(self, before: Slot) -> None:
-        """Remove the slot behind `before`."""
-        slot = before.next
-        assert slot is not None
-        before.next = slot.next
-        self._removed(slot, before)
-
-    def _removed(self, slot: Slot, before: Slot | None) -> None:
+        before: the slot before it, if any.
+        """
+        self.settle(slot, S_PASS)
+        if slot.passed > 0:
+            return
         self.count -= 1
-        if slot.kind == S_LOCAL or slot.call is not None:
-            self.ours -= 1
-        self.unanswered_by_sha -= slot.by_sha
+        if before is None:
+            self.head = slot.next
+        else:
+            before.next = slot.next
         if slot.next is None:
             self.tail = before
 
-    def drop(self, slot: Slot) -> None:
-        """Drop the reply to the late hit `slot` when it comes. The hit is not sent again."""
-        self.ours -= 1
+    def settle(self, slot: Slot, kind: int) -> None:
+        """Let `slot` be of `kind`, and its reply no longer be one that may be late.
+
+        kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped.
+        """
+        if slot.kind == S_LOCAL or slot.call is not None:
+            self.ours -= 1
         self.unanswered_by_sha -= slot.by_sha
-        slot.kind = S_DROP
+        slot.kind = kind
         slot.by_sha = False
         slot.call = None
 

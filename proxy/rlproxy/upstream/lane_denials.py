@@ -25,20 +25,20 @@ class LaneDenials:
 
     def __init__(self, cache: DenialCache) -> None:
         self._cache = cache
-        self._scope = b""  # first part of the names of the entries
+        self._entries: dict[bytes, Denial] = {}  # by key as a bulk string
         self.tracks = False
 
     def track(self, tracks: bool) -> None:
         """Record whether Redis reports touched keys, and forget all remembered refusals."""
         self.tracks = tracks
-        self._scope = self._cache.scope()
+        self._entries = {}
 
     def _entry(self, call: Call) -> Denial | None:
         """Find the entry of exactly this hit, before the hit is sent.
 
         An entry of another hit on the same key is dropped if `call` may write.
         """
-        denial = self._cache.find(self._scope + call.key)
+        denial = self._entries.get(call.key)
         if denial is None:
             return None
         if denial.rule is not call.rule:
@@ -93,10 +93,13 @@ class LaneDenials:
         if call.denial is not None:
             if not refused:
                 self._cache.drop(call.denial)
-        elif refused and call.rule.denies and len(call.key) <= MAX_KEPT_KEY:
-            name = self._scope + call.key
-            if self._cache.find(name) is None:
-                self._cache.mark(name, call.rule)
+        elif (
+            refused
+            and call.rule.denies
+            and len(call.key) <= MAX_KEPT_KEY
+            and call.key not in self._entries
+        ):
+            self._cache.mark(self._entries, call.key, call.rule)
         return frame
 
     def _opened(self, call: Call, frame: bytes) -> bytes:
@@ -114,8 +117,8 @@ class LaneDenials:
         if not push.startswith(_INVALIDATE):
             return
         if push.startswith(b"*1\r\n", len(_INVALIDATE)):
-            denial = self._cache.find(self._scope + push[len(_INVALIDATE) + 4 :])
+            denial = self._entries.get(push[len(_INVALIDATE) + 4 :])
             if denial is not None:
                 self._cache.drop(denial)
         else:
-            self._scope = self._cache.scope()
+            self._entries = {}

@@ -10,7 +10,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream import admission
 from rlproxy.downstream.admission import Admission
 from rlproxy.net.peers import NOBODY, Peer
-from rlproxy.resp.commands import COMMANDS
+from rlproxy.resp.command_table import UNRESTRICTED
 
 HERE = Peer("127.0.0.1", 1)
 THERE = Peer("10.0.0.1", 1)
@@ -65,11 +65,11 @@ def test_the_number_of_an_address() -> None:
 
 def test_each_has_its_commands() -> None:
     found = made()
-    assert found.table_of(HERE) is found.table_of(NOBODY) is COMMANDS
-    assert found.table_of(THERE)[b"DEBUG"].ban is not None
-    assert made(local_commands=True).table_of(THERE) is COMMANDS
+    assert found.table_of(HERE) is found.table_of(NOBODY) is UNRESTRICTED
+    assert found.table_of(THERE).rows[b"DEBUG"].ban is not None
+    assert made(local_commands=True).table_of(THERE) is UNRESTRICTED
     for peer in (HERE, THERE):
-        assert made(deny_command=("keys",)).table_of(peer)[b"KEYS"].ban is not None
+        assert made(deny_command=("keys",)).table_of(peer).rows[b"KEYS"].ban is not None
 
 
 def test_all_of_it_may_change() -> None:
@@ -88,8 +88,8 @@ def test_all_of_it_may_change() -> None:
     assert found.refusal(THERE, 6, 2) is None
     assert found.refusal(THERE, 7, 0) is admission.FULL
     assert found.refusal(THERE, 6, 3) is admission.FULL_ADDRESS
-    assert found.table_of(THERE)[b"DEBUG"].ban is None
-    assert found.table_of(THERE)[b"GET"].ban is not None
+    assert found.table_of(THERE).rows[b"DEBUG"].ban is None
+    assert found.table_of(THERE).rows[b"GET"].ban is not None
     assert (found.idle_timeout_s, found.write_timeout_s) == (5.0, 6.0)
 
 

@@ -30,7 +30,7 @@ def rule(unit_us: int = SECOND) -> Rule:
 
 def opened(found: list[int], sent_at: float, replied_at: float, unit_us: int = SECOND) -> Denial:
     """An entry opened by the reply `found`."""
-    denial = Denial(b"1 k", rule(unit_us))
+    denial = Denial({}, b"k", rule(unit_us))
     denial.state = d.OPENING
     denial.sent_at = sent_at
     denial.opened(found, replied_at)
@@ -161,7 +161,7 @@ def test_a_refusal_without_retry_after_answers_nothing() -> None:
 
 @pytest.mark.parametrize("state", [d.MARKED, d.OPEN, d.DROPPED])
 def test_only_an_opening_entry_is_opened(state: int) -> None:
-    denial = Denial(b"1 k", rule())
+    denial = Denial({}, b"k", rule())
     denial.state = state
     denial.opened([1, 5, 0, 7, 9], 0.0)
     assert denial.state == state
@@ -182,11 +182,10 @@ def test_entry_may_be_opened_again() -> None:
 
 def test_answered_hits_are_harvested() -> None:
     denial_cache = DenialCache(2, lambda: 0.0)
-    limiting = rule()
-    for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"):
-        denial_cache.mark(name, limiting)
-    one, other = (denial_cache.find(name) for name in (b"1 $1\r\na\r\n", b"1 $3\r\nb c\r\n"))
-    assert one is not None and other is not None
+    limiting, entries = rule(), dict[bytes, Denial]()
+    for key in (b"$1\r\na\r\n", b"$3\r\nb c\r\n"):
+        denial_cache.mark(entries, key, limiting)
+    one, other = entries.values()
     assert denial_cache.harvest() == []
     for denial in (one, other, one, one):
         denial_cache.answered(denial)
@@ -208,19 +207,19 @@ class Kept:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.entries: list[tuple[bytes, Denial]] = []
+        self.entries: list[tuple[tuple[int, bytes], Denial]] = []
 
-    def find(self, name: bytes) -> Denial | None:
+    def find(self, name: tuple[int, bytes]) -> Denial | None:
         return dict(self.entries).get(name)
 
     def drop(self, denial: Denial) -> None:
         self.entries = [entry for entry in self.entries if entry[1] is not denial]
 
-    def mark(self, name: bytes, denial: Denial) -> None:
+    def mark(self, name: tuple[int, bytes], denial: Denial) -> None:
         self.entries = [*self.entries[max(0, len(self.entries) + 1 - self.most) :], (name, denial)]
 
 
-NAMES = [b"%d %d" % (scope, key) for scope in range(2) for key in range(6)]
+NAMES = [(lane, b"%d" % key) for lane in range(2) for key in range(6)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -233,10 +232,11 @@ NAMES = [b"%d %d" % (scope, key) for scope in range(2) for key in range(6)]
 )
 def test_evictions_follow_the_model(most: int, steps: list[tuple[str, int]]) -> None:
     denial_cache, kept = DenialCache(most, lambda: 0.0), Kept(most)
+    lanes: list[dict[bytes, Denial]] = [{}, {}]
     seen: list[Denial] = []
     for kind, number in steps:
-        name = NAMES[number]
-        denial = denial_cache.find(name)
+        lane, key = name = NAMES[number]
+        denial = lanes[lane].get(key)
         assert denial is kept.find(name)
         if kind == "drop again":
             for old in seen:
@@ -248,41 +248,30 @@ def test_evictions_follow_the_model(most: int, steps: list[tuple[str, int]]) -> 
                 kept.drop(denial)
         elif denial is None:
             ours = rule()
-            denial_cache.mark(name, ours)
-            denial = denial_cache.find(name)
-            assert denial is not None
+            denial_cache.mark(lanes[lane], key, ours)
+            denial = lanes[lane][key]
             assert (denial.state, denial.rule) == (d.MARKED, ours)
             kept.mark(name, denial)
             seen.append(denial)
         assert len(denial_cache) == len(kept.entries) <= most
         for each in NAMES:
-            assert denial_cache.find(each) is kept.find(each)
+            assert lanes[each[0]].get(each[1]) is kept.find(each)
         here = [entry for _, entry in kept.entries]
         for entry in seen:
             assert (entry.state == d.DROPPED) == (entry not in here)
 
 
 def test_dropped_entry_stays_dropped() -> None:
-    denial_cache = DenialCache(3, lambda: 0.0)
-    denial_cache.mark(b"a", rule())
-    old = denial_cache.find(b"a")
-    assert old is not None
+    denial_cache, entries = DenialCache(3, lambda: 0.0), dict[bytes, Denial]()
+    denial_cache.mark(entries, b"a", rule())
+    old = entries[b"a"]
     old.state = d.OPENING
     denial_cache.drop(old)
-    denial_cache.mark(b"a", rule())
-    new = denial_cache.find(b"a")
-    assert new is not None
+    denial_cache.mark(entries, b"a", rule())
+    new = entries[b"a"]
     assert new is not old
     denial_cache.drop(old)  # without effect on its successor
     old.opened([1, 5, 0, 7, 9], 0.0)
     assert old.state == d.DROPPED
-    assert denial_cache.find(b"a") is new
+    assert entries[b"a"] is new
     assert len(denial_cache) == 1
-
-
-def test_scopes_are_distinct() -> None:
-    denial_cache = DenialCache(3, lambda: 0.0)
-    scopes = [denial_cache.scope() for _ in range(200)]
-    assert len(set(scopes)) == 200
-    # A key cannot make two scopes look alike.
-    assert not any(a != b and a.startswith(b) for a in scopes for b in scopes)

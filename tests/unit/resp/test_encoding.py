@@ -42,6 +42,13 @@ def test_content_of_a_bulk(word: bytes) -> None:
     assert (data[start:end], end) == (word, len(data) - 3)
 
 
+@pytest.mark.parametrize("other", [b"", b"k", b"kk", b"xk", b"kx", b"x" * 1000 + b"k"])
+def test_the_same_bytes(other: bytes) -> None:
+    for word in (b"", b"k", b"kk", b"x" * 1000 + b"k"):
+        data = b"k" + other + b"k"
+        assert encoding.same(word, data, 1, 1 + len(other)) == (word == other)
+
+
 def test_texts_of_the_contract() -> None:
     assert encoding.LOST.startswith(b"-UPSTREAMDOWN ")
     assert encoding.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")

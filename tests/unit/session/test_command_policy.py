@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp import commands
+from rlproxy.resp.command_table import UNRESTRICTED
 from rlproxy.resp.commands import COMMANDS
 from rlproxy.session import command_policy
 
-LOCAL = command_policy.table((), True)
+LOCAL = command_policy.table((), True).rows
 ONLY_LOCAL = "rlproxy lets only local clients {} (--local-commands)\r\n"
 DENIED = "-NOPERM command '{}' is denied by rlproxy (--deny-command)\r\n"
 
@@ -22,7 +23,7 @@ def error(table: dict[bytes, commands.Command], line: str, complete: bool = True
 
 
 def test_nothing_denied_is_the_table_itself() -> None:
-    assert command_policy.table((), False) is COMMANDS
+    assert command_policy.table((), False) is UNRESTRICTED
     assert all(row.ban is None for row in COMMANDS.values())
 
 
@@ -64,7 +65,7 @@ def test_what_is_too_long_to_be_looked_at_is_not_sent() -> None:
 def test_denied_ones() -> None:
     table = command_policy.table(
         ("keys", "config|set", "config|rewrite", "ft.drop", "rl.hit"), False
-    )
+    ).rows
     assert error(table, "KEYS *") == DENIED.format("keys")
     assert error(table, "keys") == DENIED.format("keys")
     assert error(table, "ConFig sEt a 1") == DENIED.format("config|set")
@@ -82,7 +83,7 @@ def test_denied_ones() -> None:
 
 
 def test_both_rules_hold_and_the_error_names_the_operators() -> None:
-    table = command_policy.table(("debug", "config|get"), True)
+    table = command_policy.table(("debug", "config|get"), True).rows
     assert error(table, "DEBUG x") == DENIED.format("debug")
     assert error(table, "CONFIG GET x") == DENIED.format("config|get")
     assert "'dir'" in error(table, "CONFIG SET dir x")
@@ -90,5 +91,5 @@ def test_both_rules_hold_and_the_error_names_the_operators() -> None:
 
 def test_a_denied_command_is_never_shared() -> None:
     assert COMMANDS[b"GET"].shared != commands.PRIVATE
-    assert command_policy.table(("get",), False)[b"GET"].shared == commands.PRIVATE
-    assert command_policy.table(("get|secret",), False)[b"GET"].shared == commands.PRIVATE
+    assert command_policy.table(("get",), False).rows[b"GET"].shared == commands.PRIVATE
+    assert command_policy.table(("get|secret",), False).rows[b"GET"].shared == commands.PRIVATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.resp.commands import COMMANDS, Command
+from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, private_stream
 
@@ -22,7 +22,7 @@ MULTI = bulks(b"MULTI")
 BROKEN = b"*1\r\n$-1\r\n"
 
 
-def denying(bench: Bench, table: dict[bytes, Command] = TABLE) -> Bench:
+def denying(bench: Bench, table: CommandTable = TABLE) -> Bench:
     bench.session.requests.use(table)
     return bench
 
@@ -147,7 +147,7 @@ def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
 
 
 def test_the_table_may_change_between_commands(bench: Bench) -> None:
-    bench.session.requests.use(COMMANDS)
+    bench.session.requests.use(UNRESTRICTED)
     assert bench.send(KEYS) == KEYS
     bench.session.requests.use(TABLE)
     bench.answer(b"*0\r\n")
