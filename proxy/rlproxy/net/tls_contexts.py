@@ -1,5 +1,5 @@
 """TLS contexts made from the settings: certificates, keys, trusted CAs; and the reason of a failed
-handshake in words.
+handshake in OpenSSL's words.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 NO_TLS: Final = "no TLS was spoken"
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
+_TORN: Final = "PEM lib"  # OpenSSL's reason for a file that it can't read
 # OpenSSL's reasons for first bytes that are not TLS.
 _NO_TLS: Final = (
     "WRONG_VERSION_NUMBER",
@@ -26,23 +27,6 @@ _NO_TLS: Final = (
     "BAD_RECORD_TYPE",
     "UNEXPECTED_MESSAGE",
 )
-_REASONS: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate was shown",
-    "UNSUPPORTED_PROTOCOL": "too old a version of TLS (see --tls-min-version)",
-    "VERSION_TOO_LOW": "too old a version of TLS (see --tls-min-version)",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "the other side does not speak our versions of TLS "
-    "(see --tls-min-version)",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
-    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust who signed our certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side takes our certificate for expired",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not take our certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refused the handshake",
-    "NO_SHARED_CIPHER": "no cipher that both sides know",
-    "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
-    "KEY_TYPE_MISMATCH": "the key does not belong to the certificate",
-    "PEM lib": "damaged, or not PEM",
-}
 
 
 class TlsFailure(OSError):  # noqa: N818
@@ -138,8 +122,8 @@ def _show(made: ssl.SSLContext, option: str, cert: str, key: str, mistakes: list
     except _EncryptedError:
         mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or "PEM lib"
-        mistakes.append(f"{', '.join(named)}: {_REASONS.get(reason) or _words(reason)}")
+        reason = getattr(error, "reason", None) or _TORN
+        mistakes.append(f"{', '.join(named)}: {_words(reason)}")
 
 
 class _EncryptedError(Exception):
@@ -186,11 +170,11 @@ def why(error: BaseException) -> str:
         return " ".join(str(text).split())
     if reason in _NO_TLS:
         return NO_TLS
-    return _REASONS.get(reason) or _words(reason)
+    return _words(reason)
 
 
 def _words(reason: str) -> str:
-    return reason.lower().replace("_", " ")
+    return "damaged, or not PEM" if reason == _TORN else reason.lower().replace("_", " ")
 
 
 def warnings(config: Config) -> Sequence[str]:

@@ -122,7 +122,7 @@ def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -
         f"--tls-cert {made.cert}, --tls-key {torn_key}: damaged, or not PEM",
     )
     assert server(made.cert, other) == (
-        f"--tls-cert {made.cert}, --tls-key {other}: the key does not belong to the certificate",
+        f"--tls-cert {made.cert}, --tls-key {other}: key values mismatch",
     )
     assert server(made.cert, locked) == (
         f"--tls-key {locked}: the key is encrypted, and there is no passphrase",
