@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
@@ -18,7 +19,7 @@ from rlproxy.process.resources import Resources
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 FAILED: Final = "failed"
-MAX_LINE: Final = 1000  # characters of a report: up to 4 bytes each, a pipe takes it in one write
+MAX_TEXT: Final = 450  # characters of a text: up to 4 bytes each, a pipe takes two in one write
 
 
 class Channel:
@@ -59,56 +60,39 @@ class Report(NamedTuple):
     advice: str = ""
 
 
-class Pipe:
-    """The pipe by which the workers of a supervisor report. Raises OSError."""
-
-    def __init__(self) -> None:
-        self.descriptor, self._end = os.pipe()
-        for end in (self.descriptor, self._end):
-            os.set_blocking(end, False)
-
-    def send(self, report: Report) -> None:
-        """Send a report; called in a worker's process."""
-        line = "\t".join(" ".join(str(each).split()) for each in report)[:MAX_LINE] + "\n"
-        with contextlib.suppress(OSError):
-            os.write(self._end, line.encode("utf-8", "replace"))
-
-    def receive(self) -> Iterator[Report]:
-        """Yield the reports sent since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            for line in os.read(self.descriptor, 1 << 20).decode().splitlines():
-                worker, *rest = line.split("\t")
-                yield Report(int(worker), *rest)
-
-
 class Supervised(Channel):
     """The channel of one worker of several, made by its supervisor.
 
+    reports: the end of a pipe that takes reports.
     settings: has the settings that the supervisor has accepted last, so that all workers have the
         same.
     supervisor: the number of its process.
     """
 
     def __init__(
-        self, worker: int, first: bool, pipe: Pipe, settings: SharedMemory, supervisor: int
+        self, worker: int, first: bool, reports: Connection, settings: SharedMemory, supervisor: int
     ) -> None:
         self._worker = worker
         self.first = first
-        self._pipe = pipe
+        self._reports = reports
         self._settings = settings
         self._supervisor = supervisor
 
     def ready(self, upstream: str, advice: str) -> None:
         """See Channel."""
-        self._pipe.send(Report(self._worker, READY, upstream, advice))
+        self._report(READY, upstream, advice)
 
     def leaving(self) -> None:
         """See Channel."""
-        self._pipe.send(Report(self._worker, LEAVING))
+        self._report(LEAVING)
 
     def failed(self, reason: str) -> None:
         """Report why the worker ends."""
-        self._pipe.send(Report(self._worker, FAILED, reason))
+        self._report(FAILED, reason)
+
+    def _report(self, kind: str, *texts: str) -> None:
+        with contextlib.suppress(OSError):  # the supervisor has ended
+            self._reports.send(Report(self._worker, kind, *(text[:MAX_TEXT] for text in texts)))
 
     def check(self) -> str:
         """See Channel."""

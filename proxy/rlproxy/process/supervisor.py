@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Pipe, Report, Supervised
+from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Report, Supervised
 from rlproxy.process.intake import AWAY
 from rlproxy.process.reload import reload
 from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
@@ -94,8 +95,8 @@ class Supervisor:
                     self.reload()
                 ended = self._ended()
                 # a worker that has ended sent its last report before
-                for report in self._reports.receive():
-                    self._received(report)
+                while self._reports.poll():
+                    self._received(self._reports.recv())
                 for worker, code in ended:
                     self._retry(worker, ending(code))
                 self._failed = self._failed or resources.check()
@@ -110,7 +111,7 @@ class Supervisor:
     def _open_channels(self) -> None:
         try:
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
-            self._reports = Pipe()
+            self._reports, self._report_to = multiprocessing.Pipe(duplex=False)
             self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None
@@ -168,7 +169,7 @@ class Supervisor:
         """Run the process of a worker, from the fork to its exit."""
         code = 1
         starting = self._resources.up_at is None
-        channel = Supervised(worker.number, starting, self._reports, self._accepted, self._pid)
+        channel = Supervised(worker.number, starting, self._report_to, self._accepted, self._pid)
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
@@ -177,7 +178,8 @@ class Supervisor:
             # SIGHUP stays blocked until the worker's server serves.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
-            for end in (self._reports.descriptor, self._wake_in, self._wake_out):
+            self._reports.close()
+            for end in (self._wake_in, self._wake_out):
                 os.close(end)
             if self._resources.admin is not None:
                 self._resources.admin.forget()
@@ -206,8 +208,8 @@ class Supervisor:
     def _wait(self, timeout_s: float | None) -> None:
         """Wait for a signal, a report, or the timeout."""
         poll = select.poll()
-        for descriptor in (self._reports.descriptor, self._wake_in):
-            poll.register(descriptor, select.POLLIN)
+        for end in (self._reports, self._wake_in):
+            poll.register(end, select.POLLIN)
         poll.poll(None if timeout_s is None else min(timeout_s, MAX_WAIT_S) * 1000)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_in, 4096)
@@ -283,7 +285,8 @@ class Supervisor:
             if left_s <= 0:
                 self._signal(signal.SIGKILL)
             self._wait(max(left_s, 1.0))
-            list(self._reports.receive())  # unread reports would end each wait at once
+            while self._reports.poll():  # unread reports would end each wait at once
+                self._reports.recv()
             for worker, code in self._ended():
                 worker.pid = 0
                 if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:
