@@ -119,7 +119,7 @@ class Server:
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""
-        found = await wiring.upstream.start(FIRST_CONTACT_S)
+        found = await wiring.upstream.begin(FIRST_CONTACT_S)
         if wiring.probe is not None:
             self._tasks.append(asyncio.create_task(wiring.probe.run()))
             found.append(wiring.probe.settled)

@@ -92,8 +92,9 @@ class Telemetry:
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
         self._samples_keys = not config.metrics_prefixes
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
-        if upstream.denial_cache is not None:
-            self._stats.harvest = upstream.denial_cache.harvest
+        self._denials = upstream.settings.denial_cache
+        if self._denials is not None:
+            self._stats.harvest = self._denials.harvest
         self._due = 0.0
         self._publish_due = 0.0
         self._files = 0
@@ -250,7 +251,7 @@ class Telemetry:
             near[(algorithm,)] = close
             for of, count in zip(OUTCOMES, counts, strict=True):
                 hits[(algorithm, of)] = count
-        denials, lanes = self._upstream.denial_cache, self._upstream.lanes()
+        denials, lanes = self._denials, self._upstream.lanes()
         ready = [lane.key.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S

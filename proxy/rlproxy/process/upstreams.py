@@ -35,7 +35,7 @@ from rlproxy.upstream.connector import Target
 from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
-from rlproxy.upstream.server_parts import ServerParts
+from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
 OnServer = Callable[[Identification], None]
 
@@ -60,17 +60,17 @@ class State(NamedTuple):
     nodes: Mapping[str, bool] = {}
 
 
-class OneServer:
+class OneServer(ServerParts):
     """One server, or the master that Sentinels name.
 
     upstream: as in the settings; of an embedded server, where it was started.
+    on_server: called with the facts about the server whenever they are found.
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
     facts, timeouts, lane_of, share_of: see WorkerContext. `share_of` is None if ordinary commands
         can't be shared.
-    denial_cache: None if no refusals are remembered.
-    on_server: called with the facts about the server whenever they are found.
+    settings: has the counters and the denial cache.
     """
 
     def __init__(
@@ -79,13 +79,11 @@ class OneServer:
         upstream: Upstream,
         scripts: dict[str, Script],
         contexts: Contexts,
+        on_server: OnServer,
         on_moved: Callable[[], None],
     ) -> None:
         timeout_s = config.connect_timeout_s
-        self._on_moved = on_moved
-        self.counters = Counters()
-        self.denial_cache = _denial_cache(config)
-        self.on_server: OnServer = lambda _found: None
+        self._on_server, self._on_moved = on_server, on_moved
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
@@ -93,22 +91,16 @@ class OneServer:
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
-        self.facts = ServerFacts(self.target.where)
-        self._parts = parts = ServerParts(
-            self.target,
-            self.facts,
-            upstream,
-            scripts,
-            self.denial_cache,
-            config.max_lane_hits,
-            self.counters,
-            lambda found: self.on_server(found),
-        )
-        self.timeouts, self.control, self.pool = parts.timeouts, parts.control, parts.pool
+        self.settings = _settings(config, upstream, scripts)
+        super().__init__(self.target, ServerFacts(self.target.where), self.settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
+
+    def identified(self, found: Identification) -> None:
+        """See ServerParts.identified()."""
+        self._on_server(found)
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -142,7 +134,7 @@ class OneServer:
         self._on_moved()
         self.control.move()
 
-    async def start(self, most_s: float) -> list[asyncio.Event]:
+    async def begin(self, most_s: float) -> list[asyncio.Event]:
         """Start the proxy's own connections. Returns the events of their first results.
 
         most_s: longest wait for what must be known first, in seconds.
@@ -150,7 +142,7 @@ class OneServer:
         if self.failover is not None:
             self.failover.start()
             await at_most(most_s, self.failover.settled)
-        self._parts.start()
+        self.start()
         return [self.control.settled]
 
     def close_idle(self) -> None:
@@ -161,18 +153,21 @@ class OneServer:
         """Close all lanes and the proxy's own connections."""
         if self.failover is not None:
             await self.failover.stop()
-        await self._parts.stop()
+        await super().stop()
 
 
 class ClusterUpstream:
     """The nodes of a Redis Cluster; see OneServer for its attributes."""
 
     def __init__(
-        self, config: Config, upstream: Upstream, scripts: dict[str, Script], contexts: Contexts
+        self,
+        config: Config,
+        upstream: Upstream,
+        scripts: dict[str, Script],
+        contexts: Contexts,
+        on_server: OnServer,
     ) -> None:
-        self.counters = Counters()
-        self.denial_cache = _denial_cache(config)
-        self.on_server: OnServer = lambda _found: None
+        self._on_server = on_server
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
@@ -181,17 +176,13 @@ class ClusterUpstream:
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
-        settings = NodeSettings(
-            upstream,
-            scripts,
-            self.denial_cache,
-            config.max_lane_hits,
-            self.counters,
-            self._circuit.counts,
-            self._identified,
-            self._look,
+        self.settings = NodeSettings(
+            **vars(_settings(config, upstream, scripts)),
+            counts=self._circuit.counts,
+            on_server=self._identified,
+            on_state=self._look,
         )
-        self.nodes = Nodes(self.cluster, settings)
+        self.nodes = Nodes(self.cluster, self.settings)
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
@@ -223,7 +214,7 @@ class ClusterUpstream:
         found = [node.found for node in self.nodes.masters() if node.found is not None]
         if found:
             first = found[0]
-            self.on_server(
+            self._on_server(
                 Identification(
                     first.name,
                     first.version,
@@ -265,8 +256,8 @@ class ClusterUpstream:
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000
         self.nodes.use(self.timeouts.timeout_s)
 
-    async def start(self, most_s: float) -> list[asyncio.Event]:
-        """See OneServer.start()."""
+    async def begin(self, most_s: float) -> list[asyncio.Event]:
+        """See OneServer.begin()."""
         self.cluster.start()
         await at_most(most_s, self.cluster.settled)
         return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
@@ -287,8 +278,10 @@ class ClusterUpstream:
 UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions
 
 
-def _denial_cache(config: Config) -> DenialCache | None:
-    return DenialCache(config.denial_cache, time.monotonic) if config.denial_cache else None
+def _settings(config: Config, upstream: Upstream, scripts: dict[str, Script]) -> ServerSettings:
+    most = config.denial_cache
+    cache = DenialCache(most, time.monotonic) if most else None
+    return ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters())
 
 
 def _problem(node: Node) -> tuple[str, str] | None:

@@ -51,11 +51,10 @@ class Wiring:
         self.server = ""  # name and version of the server
         self.upstream: UpstreamWiring
         upstream, scripts = resources.upstream, resources.scripts
-        if upstream.cluster:
-            self.upstream = ClusterUpstream(config, upstream, scripts, contexts)
-        else:
-            self.upstream = OneServer(config, upstream, scripts, contexts, self._moved)
-        self.upstream.on_server = self._identified
+        given = (config, upstream, scripts, contexts, self._identified)
+        self.upstream = (
+            ClusterUpstream(*given) if upstream.cluster else OneServer(*given, self._moved)
+        )
         self._wire_context(config)
         self._wire_clients(config, contexts)
         self.telemetry = Telemetry(
@@ -74,7 +73,7 @@ class Wiring:
             waiting=WaitQueues(time.monotonic, _call_at),
             timeouts=upstream.timeouts,
             budget=Budget(config.max_client_hits),
-            stats=upstream.counters,
+            stats=upstream.settings.counters,
         )
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from rlproxy.config.urls import Upstream
 from rlproxy.observability.counters import Counters
@@ -24,25 +24,28 @@ from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.script_loading import ScriptLoading
 
 
+@dataclass
+class ServerSettings:
+    """What the parts of each server have in common.
+
+    upstream, scripts: see Control.
+    denial_cache, max_lane_hits, counters: see LaneContext.
+    """
+
+    upstream: Upstream
+    scripts: dict[str, Script]
+    denial_cache: DenialCache | None
+    max_lane_hits: int
+    counters: Counters
+
+
 class ServerParts:
     """The parts that serve the server of `target`.
 
     facts: has the address of the server.
-    upstream, scripts, on_server: see Control.
-    denial_cache, max_lane_hits, counters: see LaneContext.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        facts: ServerFacts,
-        upstream: Upstream,
-        scripts: dict[str, Script],
-        denial_cache: DenialCache | None,
-        max_lane_hits: int,
-        counters: Counters,
-        on_server: Callable[[Identification], None],
-    ) -> None:
+    def __init__(self, target: Target, facts: ServerFacts, settings: ServerSettings) -> None:
         loop = asyncio.get_running_loop()
         self.facts = facts
         self.circuit = circuit = CircuitBreaker()
@@ -50,7 +53,13 @@ class ServerParts:
         loading = ScriptLoading()
         self._outages = outages = OutageLog(target, circuit, loop.time)
         self.control = Control(
-            target, upstream, scripts, on_server, self.timeouts, loading, outages
+            target,
+            settings.upstream,
+            settings.scripts,
+            self.identified,
+            self.timeouts,
+            loading,
+            outages,
         )
         self.timeouts.on_silence = self.control.ping_now
         circuit.on_open, circuit.on_close = self.opened, self.closed
@@ -60,10 +69,10 @@ class ServerParts:
                 target,
                 loading,
                 facts,
-                denial_cache,
+                settings.denial_cache,
                 self.timeouts,
-                max_lane_hits,
-                counters,
+                settings.max_lane_hits,
+                settings.counters,
                 time.monotonic,
             )
         )
@@ -72,6 +81,9 @@ class ServerParts:
     def start(self) -> None:
         """Start the control connection."""
         self._task = asyncio.get_running_loop().create_task(self.control.run())
+
+    def identified(self, found: Identification) -> None:
+        """Apply what identifies the server; see Control."""
 
     def opened(self) -> None:
         """Send a PING and log the outage: the circuit has opened."""

@@ -41,6 +41,7 @@ class Nobody:
 
     def __init__(self, settings: WorkerContext) -> None:
         self.context = settings
+        self.settings = self
         self.admission = self
 
     def lanes(self) -> list[object]:

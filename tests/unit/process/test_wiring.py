@@ -56,7 +56,7 @@ class Client:
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
     found = Identification("Valkey", "9.1")
-    wiring.upstream.on_server(found)
+    one_server(wiring).identified(found)
     assert wiring.context.server.found is found
     assert one_server(wiring).pool.context.server.found is found
     assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
@@ -155,7 +155,7 @@ async def test_too_few_files(
 @pytest.mark.parametrize(("denial_cache", "share"), [(0, False), (5, True)])
 async def test_parts_that_an_option_turns_off(denial_cache: int, share: bool) -> None:
     wiring = wired(denial_cache=denial_cache, share=share)
-    assert (wiring.upstream.denial_cache is not None) == bool(denial_cache)
+    assert (wiring.upstream.settings.denial_cache is not None) == bool(denial_cache)
     assert (wiring.context.stats.harvest is not None) == bool(denial_cache)
     assert (wiring.context.share_of is not None) == share
 

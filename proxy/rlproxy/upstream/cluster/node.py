@@ -7,35 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability.counters import Counters
-from rlproxy.ratelimit.denial_cache import DenialCache
-from rlproxy.ratelimit.scripts import Script
+from rlproxy.config.urls import Address
 from rlproxy.resp.commands import HIT
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
-from rlproxy.upstream.server_parts import ServerParts
+from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
 STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
 
 
 @dataclass
-class NodeSettings:
-    """What the parts of all nodes have in common.
+class NodeSettings(ServerSettings):
+    """What all nodes have in common.
 
     counts: of the circuits of all nodes together.
     on_server: called with the facts about the server of any node.
     on_state: called when the circuit of any node opens or closes.
     """
 
-    upstream: Upstream
-    scripts: dict[str, Script]
-    denial_cache: DenialCache | None
-    max_lane_hits: int
-    counters: Counters
     counts: Counts
     on_server: Callable[[], None] = lambda: None
     on_state: Callable[[], None] = lambda: None
@@ -52,16 +44,7 @@ class Node(ServerParts):
         self.found: Identification | None = None
         self._cluster = cluster
         self._settings = settings
-        super().__init__(
-            cluster.target(address),
-            ServerFacts(self.where),
-            settings.upstream,
-            settings.scripts,
-            settings.denial_cache,
-            settings.max_lane_hits,
-            settings.counters,
-            self._identified,
-        )
+        super().__init__(cluster.target(address), ServerFacts(self.where), settings)
         self.facts.read_only = cluster.refresh
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
@@ -78,7 +61,8 @@ class Node(ServerParts):
         busy = any(lane.unanswered() for lane in self.pool.lanes())
         return self.used_at < since and not busy
 
-    def _identified(self, found: Identification) -> None:
+    def identified(self, found: Identification) -> None:
+        """See ServerParts.identified()."""
         self.found = found
         self._settings.on_server()
 
