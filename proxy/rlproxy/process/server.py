@@ -115,7 +115,7 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self._reload, wiring, channel)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         url = self._config.upstream
-        channel.ready(describe_upstream(url, wiring.server, state), advise(url, state))
+        channel.ready(describe_upstream(url, state), advise(url, state))
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

@@ -12,7 +12,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from typing import Final
@@ -55,7 +55,6 @@ class Telemetry:
     """The telemetry of one worker process.
 
     worker: its number, from 0.
-    server: returns name and version of the server.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Telemetry:
         resources: Resources,
         clients: Clients,
         upstream: UpstreamWiring,
-        server: Callable[[], str],
     ) -> None:
         self._worker = worker
         self._memory = memory = resources.memory
@@ -74,7 +72,6 @@ class Telemetry:
         self._clients = clients
         self._context = clients.context
         self._upstream = upstream
-        self._server = server
         self._listen = [str(address) for address in resources.listeners.addresses()]
         self._stats: Counters = clients.context.stats
         # of the process that this one replaces
@@ -219,7 +216,7 @@ class Telemetry:
             on_upstream_failure=context.failure.mode,
             upstream=UpstreamFacts(
                 where=context.server.where,
-                server=self._server(),
+                server=state.server,
                 up=not circuit.open,
                 why=circuit.why,
                 since_s=clients.loop.time() - circuit.since if circuit.since else None,

@@ -37,8 +37,6 @@ from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
-OnServer = Callable[[Identification], None]
-
 
 class State(NamedTuple):
     """What the proxy's own connections have found.
@@ -47,6 +45,7 @@ class State(NamedTuple):
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
+    server: name and version of the server; "" if unknown.
     now: what stands behind the URL now, in a few words; "" if that is clear.
     nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
@@ -56,6 +55,7 @@ class State(NamedTuple):
     problem: str
     reached: bool
     settled: bool
+    server: str = ""
     now: str = ""
     nodes: Mapping[str, bool] = {}
 
@@ -64,7 +64,7 @@ class OneServer(ServerParts):
     """One server, or the master that Sentinels name.
 
     upstream: as in the settings; of an embedded server, where it was started.
-    on_server: called with the facts about the server whenever they are found.
+    on_server: called whenever the facts about the server are found.
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
@@ -79,7 +79,7 @@ class OneServer(ServerParts):
         upstream: Upstream,
         scripts: dict[str, Script],
         contexts: Contexts,
-        on_server: OnServer,
+        on_server: Callable[[], None],
         on_moved: Callable[[], None],
     ) -> None:
         timeout_s = config.connect_timeout_s
@@ -100,7 +100,9 @@ class OneServer(ServerParts):
 
     def identified(self, found: Identification) -> None:
         """See ServerParts.identified()."""
-        self._on_server(found)
+        super().identified(found)
+        self.facts.found = found
+        self._on_server()
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -119,6 +121,7 @@ class OneServer(ServerParts):
             control.problem,
             control.reached,
             control.settled.is_set(),
+            self.found.title() if self.found is not None else "",
             f"now {master.address}" if master is not None else "",
         )
 
@@ -165,9 +168,10 @@ class ClusterUpstream:
         upstream: Upstream,
         scripts: dict[str, Script],
         contexts: Contexts,
-        on_server: OnServer,
+        on_server: Callable[[], None],
     ) -> None:
         self._on_server = on_server
+        self._server = ""  # name and version of the first master
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
@@ -210,18 +214,17 @@ class ClusterUpstream:
             node.control.ping_now()
 
     def _identified(self) -> None:
-        """Report the facts about the first master; commands must exist on all."""
+        """Record the facts about the first master; commands must exist on all."""
         found = [node.found for node in self.nodes.masters() if node.found is not None]
         if found:
-            first = found[0]
-            self._on_server(
-                Identification(
-                    first.name,
-                    first.version,
-                    all(each.ignores_empty for each in found),
-                    all(each.has_throttle for each in found),
-                )
+            self._server = found[0].title()
+            self.facts.found = Identification(
+                found[0].name,
+                found[0].version,
+                all(each.ignores_empty for each in found),
+                all(each.has_throttle for each in found),
             )
+            self._on_server()
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -237,7 +240,8 @@ class ClusterUpstream:
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
+            settled = cluster.settled.is_set()
+            return State(False, cluster.kind, cluster.problem, False, settled, self._server)
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
         number = len(self.cluster.map.shards)
         return State(
@@ -246,6 +250,7 @@ class ClusterUpstream:
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
+            self._server,
             f"{number} master{'s' if number > 1 else ''}" if number else "",
             {node.where: not node.circuit.open for node in masters},
         )

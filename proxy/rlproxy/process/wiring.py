@@ -29,7 +29,7 @@ from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
 from rlproxy.ratelimit import policies
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
-from rlproxy.session.context import Identification, WorkerContext
+from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.password_probe import Probe
 
 SERVING_S: Final = 0.1  # seconds since a reply of Redis for which clients are being served
@@ -48,7 +48,6 @@ class Wiring:
     ) -> None:
         self._worker = worker  # the process of the first worker logs what all find alike
         self._resources = resources
-        self.server = ""  # name and version of the server
         self.upstream: UpstreamWiring
         upstream, scripts = resources.upstream, resources.scripts
         given = (config, upstream, scripts, contexts, self._identified)
@@ -57,9 +56,7 @@ class Wiring:
         )
         self._wire_context(config)
         self._wire_clients(config, contexts)
-        self.telemetry = Telemetry(
-            config, worker, resources, self.clients, self.upstream, lambda: self.server
-        )
+        self.telemetry = Telemetry(config, worker, resources, self.clients, self.upstream)
         self.context.status_call = self.telemetry.request
         self.reconfigure(config, contexts)
 
@@ -157,12 +154,10 @@ class Wiring:
             text = "Redis' default user needs a password: clients of other machines may come in"
             log.info("protected_mode_over", text)
 
-    def _identified(self, found: Identification) -> None:
-        """Apply the facts about the server that the control connection has found."""
-        self.server = f"{found.name} {found.version}"
+    def _identified(self) -> None:
+        """Check the password of a server that the control connection has identified."""
         if self.probe is not None:
             self.probe.soon()
-        self.context.server.found = found
 
 
 def _call_at(at: float, function: Callable[[], None]) -> Cancel:

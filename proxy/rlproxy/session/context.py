@@ -42,6 +42,10 @@ class Identification:
     ignores_empty: bool = True  # whether an empty request gets no reply
     has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
 
+    def title(self) -> str:
+        """Return name and version."""
+        return f"{self.name} {self.version}"
+
 
 class ServerFacts:
     """What the sessions need to know of the server behind the proxy.

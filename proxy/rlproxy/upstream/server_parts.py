@@ -48,6 +48,7 @@ class ServerParts:
     def __init__(self, target: Target, facts: ServerFacts, settings: ServerSettings) -> None:
         loop = asyncio.get_running_loop()
         self.facts = facts
+        self.found: Identification | None = None
         self.circuit = circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
         loading = ScriptLoading()
@@ -83,7 +84,8 @@ class ServerParts:
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
     def identified(self, found: Identification) -> None:
-        """Apply what identifies the server; see Control."""
+        """Record what identifies the server; see Control."""
+        self.found = found
 
     def opened(self) -> None:
         """Send a PING and log the outage: the circuit has opened."""

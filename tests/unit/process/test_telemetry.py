@@ -37,6 +37,7 @@ class Nobody:
     max_clients = 1
     denial_cache = None
     problem = kind = "login"
+    server = "Redis 7"
     loaded = True
 
     def __init__(self, settings: WorkerContext) -> None:
@@ -68,7 +69,6 @@ def made(
         cast("Resources", resources),
         cast("Clients", nobody),
         cast("UpstreamWiring", nobody),
-        lambda: "Redis 7",
     )
 
 

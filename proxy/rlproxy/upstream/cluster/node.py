@@ -41,7 +41,6 @@ class Node(ServerParts):
         self.address = address
         self.where = str(address)
         self.used_at: float = asyncio.get_running_loop().time()  # when it had slots or got a call
-        self.found: Identification | None = None
         self._cluster = cluster
         self._settings = settings
         super().__init__(cluster.target(address), ServerFacts(self.where), settings)
@@ -63,7 +62,7 @@ class Node(ServerParts):
 
     def identified(self, found: Identification) -> None:
         """See ServerParts.identified()."""
-        self.found = found
+        super().identified(found)
         self._settings.on_server()
 
     def opened(self) -> None:
