@@ -59,6 +59,8 @@ HOT = {
     ],
     "upstream": [
         "call_times",
+        "command_lane",
+        "hit_lane",
         "lane",
         "lane_denials",
         "lane_pool",

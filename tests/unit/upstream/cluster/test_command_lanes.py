@@ -11,7 +11,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Call, Caller, Lane, shared
+from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
@@ -47,25 +47,14 @@ class SharingNode(FakeNode):
 
 
 class Client(Caller):
-    """A caller that records what becomes of its calls."""
+    """The sender of batches, which is resumed when they have ended."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.replies: list[bytes] = []
-        self.returned: list[Call] = []
-        self.lost: list[Call] = []
-
-    def lane_answered(self, call: Call, reply: bytes) -> None:
-        self.replies.append(reply)
-
-    def lane_returned(self, call: Call) -> None:
-        self.returned.append(call)
-
-    def lane_lost(self, call: Call) -> None:
-        self.lost.append(call)
+        self.resumed = 0
 
     def resume(self) -> None:
-        pass
+        self.resumed += 1
 
 
 class Bench:
@@ -113,15 +102,16 @@ class Bench:
         """Close what has been unused for IDLE_S."""
         self.lanes.close_idle(self.loop.now - IDLE_S)
 
-    def submit(self, words: bytes = GET) -> Call:
+    def submit(self, words: bytes = GET) -> Batch:
         """Send a read by the lane of the first node."""
         self.node_of()
         lane = self.share().chosen(SLOT)
         assert lane is not None
-        call = shared(self.client, c.SHARED_READ, words)
-        lane.submit(call)
+        batch = Batch(self.client)
+        batch.add(words, lane)
+        batch.send()
         self.loop.turns()
-        return call
+        return batch
 
     def answer(self, reply: bytes) -> None:
         """The first node answers the read."""
@@ -179,9 +169,10 @@ def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
 def test_a_command_that_did_not_run_goes_back(
     bench: Bench, error: bytes, refreshes: bool, owner: object
 ) -> None:
-    call = bench.submit()
+    batch = bench.submit()
     bench.answer(error)
-    assert (bench.client.returned, bench.client.replies) == ([call], [])
+    assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)
+    assert (batch.replies, bench.client.resumed) == ([b""], 1)
     assert refreshed(bench.cluster) == refreshes
     shard = bench.cluster.map.owner(SLOT)
     assert shard is not None and shard.address == owner
@@ -211,14 +202,14 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
 def test_a_silent_node_that_was_replaced_is_left(
     bench: Bench, is_master: bool, silent_s: float, cut: bool
 ) -> None:
-    call = bench.submit()
+    batch = bench.submit()
     bench.a.circuit.replied(bench.loop.now)
     if not is_master:
         bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     bench.loop.now += silent_s
     bench.sweep()
     bench.loop.turns()
-    assert bench.client.lost == ([call] if cut else [])
+    assert (batch.open == 0, batch.unanswered) == (cut, cut)
     assert (bench.a.pool.lanes() == []) == cut
 
 
