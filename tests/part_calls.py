@@ -30,7 +30,7 @@ class PartCaller(Caller):
 
     def lane_lost(self, call: Call) -> None:
         """The connection is lost."""
-        self._part.lost()
+        self._part.end(lost=True)
         self.lane_answered(call, b"")
 
     def resume(self) -> None:

@@ -143,22 +143,23 @@ class Part:
     def answer(self, reply: bytes) -> bool:
         """Take the next reply; b"": the command was not run. Returns whether it is the last."""
         batch, numbers, at = self.batch, self.numbers, self._at
-        if reply:
-            batch.replies[numbers[at]] = reply
-        else:
+        if len(reply) == 0:
             batch.unanswered = True
+        else:
+            batch.replies[numbers[at]] = reply
         self._at = at + 1
         return at + 1 == len(numbers)
 
-    def returned(self) -> None:
-        """End: the lane has not written the commands."""
-        self.batch.unanswered = True
+    def end(self, lost: bool) -> None:
+        """End without further replies.
 
-    def lost(self) -> None:
-        """End: the connection is lost. A large reply may be the cause; writes may have run."""
+        lost: the connection is lost behind the commands; a large reply may be the cause.
+        """
         batch = self.batch
-        batch.unanswered = batch.large = True
-        batch.lost = batch.lost or batch.writes
+        batch.unanswered = True
+        if lost:
+            batch.large = True
+            batch.lost = batch.writes
 
 
 class Caller:

@@ -29,7 +29,6 @@ class CommandLane(ServerLane):
         self._commands: list[bytes] = []  # of the unsent parts
         self._unsent: list[Part] = []
         self._inflight: deque[Part] = deque()
-        self._written: int = 0  # commands of the parts in flight that are not answered
         self._declines = key.kind == SHARED_READ  # whether large replies are skipped
         self._declining = False  # whether the reply being received is skipped
 
@@ -48,29 +47,32 @@ class CommandLane(ServerLane):
         if transport is None or count == 0:
             return
         self._write(transport, self._commands, count)
-        self._written += count
         self._inflight.extend(self._unsent)
         self._commands.clear()
         self._unsent.clear()
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """See ServerLane._answer()."""
+        part: Part | None = None  # the first one in flight
         while True:
             reply = b"" if self._declining else self._frame(framer)
-            if not reply and not self._declined(framer):
-                return
-            if reply and reply[0] == 45 and self._not_run(reply):
+            if len(reply) == 0:
+                if not self._declined(framer):
+                    return
+            elif reply[0] == 45 and self._not_run(reply):
                 reply = b""
-            self._written -= 1
-            part = self._inflight[0]
+            self._owed -= 1
+            if part is None:
+                part = self._inflight[0]
             if part.answer(reply):
                 self._inflight.popleft()
                 _finished(part, touched)
+                part = None
 
     def _declined(self, framer: ReplyFramer) -> bool:
         """Skip the reply to a read that is too large. Returns whether it was skipped to its end."""
         large = len(framer.buf) - framer.pos > MAX_SHARED_REPLY
-        if not self._declining and not (large and self._declines and self._written > 0):
+        if not self._declining and not (large and self._declines and self._owed > 0):
             return False
         self._declining = framer.skip(1, False) == 0
         if self._declining:
@@ -88,25 +90,20 @@ class CommandLane(ServerLane):
         """See ServerLane._hand_back()."""
         touched: list[Caller] = []
         for part in self._inflight:
-            part.lost()
+            part.end(lost=True)
             _finished(part, touched)
         for part in self._unsent:
-            part.returned()
+            part.end(lost=False)
             _finished(part, touched)
         self._inflight.clear()
         self._unsent.clear()
         self._commands.clear()
-        self._written = 0
         self._declining = False
         settle(touched)
 
-    def _owed(self) -> int:
-        """See ServerLane._owed()."""
-        return self._written
-
     def unanswered(self) -> int:
         """See ServerLane.unanswered()."""
-        return self._written + len(self._commands)
+        return self._owed + len(self._commands)
 
 
 def _finished(part: Part, touched: list[Caller]) -> None:

@@ -142,6 +142,7 @@ class HitLane(ServerLane):
                 if frame != _OK and self._denials is not None:
                     self._denials.track(False)
                 continue
+            self._owed -= 1
             frame = self._hit_reply(call, frame)
             if not frame:
                 continue
@@ -150,10 +151,6 @@ class HitLane(ServerLane):
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)
-
-    def _owed(self) -> int:
-        """See ServerLane._owed()."""
-        return len(self._inflight)
 
     def _pushed(self, push: bytes) -> None:
         """See ServerLane._pushed()."""

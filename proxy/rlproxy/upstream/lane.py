@@ -116,6 +116,7 @@ class ServerLane(PooledLane):
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: int = 0  # outstanding replies of the handshake
+        self._owed: int = 0  # requests that are written and not answered
         self._flush_soon: Callable[[], None] = self._tick_over
         self._times = CallTimes(context.timeouts, context.clock)
         self.room = context.max_lane_hits
@@ -145,6 +146,7 @@ class ServerLane(PooledLane):
         self._context.counters.upstream_out += len(data)
         self._context.counters.batch(calls)
         self._times.written(calls)
+        self._owed += calls
 
     def unanswered(self) -> int:
         """Return the number of requests without a reply, unsent ones included."""
@@ -173,7 +175,7 @@ class ServerLane(PooledLane):
         now = context.loop.time()
         context.timeouts.circuit.replied(now)
         self.room = context.max_lane_hits - self.unanswered()
-        took_s = self._times.received(self._owed())
+        took_s = self._times.received(self._owed)
         if took_s >= 0.0:
             context.counters.round_trips.add(took_s)
         if not self._scheduled:
@@ -202,16 +204,12 @@ class ServerLane(PooledLane):
             if not frame:
                 return b""
             if self._handshakes == 0:
-                if self._owed() > 0:
+                if self._owed > 0:
                     return frame
                 self._abort()  # a reply without a request: replies cannot be matched any more
                 return b""
             if not self._handshake_reply(frame):
                 return b""
-
-    def _owed(self) -> int:
-        """Return the number of requests that are written and not answered."""
-        raise NotImplementedError
 
     def _pushed(self, push: bytes) -> None:
         """Process a push."""
@@ -284,7 +282,7 @@ class ServerLane(PooledLane):
         self.room = self._context.max_lane_hits
         self._transport = None
         self._replies = ReplyFramer()
-        self._handshakes = 0
+        self._handshakes = self._owed = 0
         self._times.reset()
         self._closed()
         self._hand_back()
