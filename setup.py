@@ -68,6 +68,8 @@ HOT = {
     ],
     "upstream": [
         "call_times",
+        "command_lane",
+        "hit_lane",
         "lane",
         "lane_denials",
         "lane_pool",

@@ -18,7 +18,7 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.held_hit import HeldHit
@@ -33,6 +33,7 @@ from tests.contexts import worker_context
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
+from tests.part_calls import PartCaller, calls_of
 
 LONG_S = 30.0
 SLACK = 65536 + 16384  # bytes of one call or script beyond a bound that is checked between calls
@@ -175,6 +176,11 @@ class FakeLane(Lane):
             return _refusal(call, key)
         self.unsent.append(call)
         return b""
+
+    def take(self, part: Part) -> None:
+        """See Lane.take()."""
+        for call in calls_of(part):
+            self.submit(call)
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
@@ -512,7 +518,7 @@ class Walk:
             self.open()
 
     def _lane_step(self, kind: int, lane: FakeLane) -> None:
-        choices, session = self.choices, self.session
+        choices = self.choices
         if kind < 40:
             calls = 1 + choices.below(70)
             if not lane.ready:
@@ -526,8 +532,9 @@ class Walk:
         elif kind == 47 and lane.carries == commands.SHARED_READ and lane.written:
             self.run(lane, 1)  # its large reply is discarded, and the command is sent again
             call, _ = lane.written.pop(0)
-            session.lane_declined(call)
-            session.resume()
+            assert isinstance(call.caller, PartCaller)
+            call.caller.lane_declined(call)
+            call.caller.resume()
             self.move()
         elif kind == 48 and lane.carries == commands.HIT:
             # -NOSCRIPT: calls that have not run are sent again.

@@ -123,7 +123,14 @@ class ReplyFramer:
             if kind == 36:  # $, the most common one
                 self._end = at + count + 4
                 return 0
-        elif data.startswith(b"$-1\r\n", pos):
+        elif (  # `$-1\r\n`, the nil of RESP2, parsed without a call
+            kind == 36
+            and size - pos >= 5
+            and data[pos + 1] == 45
+            and data[pos + 2] == 49
+            and data[pos + 3] == _CR
+            and data[pos + 4] == _LF
+        ):
             self._end = pos + 5
             return 0
         else:

@@ -1,4 +1,6 @@
-"""A call, and the interfaces of its sender (Caller) and of a lane (Lane)."""
+"""What lanes carry: a call, or a batch of ordinary commands; the interfaces of the sender (Caller)
+and of a lane (Lane).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,6 @@ from mypy_extensions import mypyc_attr
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.resp import commands
 from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
@@ -30,14 +31,12 @@ class Call:
         "denial",
         "expects_ok",
         "key",
-        "kind",
         "late",
         "next",
         "opens",
         "others",
         "redirects",
         "reply",
-        "returned",
         "row",
         "rule",
         "since",
@@ -51,11 +50,9 @@ class Call:
         self.reply: bytes = rule.error
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None
-        self.kind: int = commands.HIT  # else `key` contains an ordinary command whole
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
-        self.returned = False  # its lane has given it back: it goes to the private connection
         self.late = False  # its client has a reply already
         self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` peeks
         self._hash_slot: int = -1  # of its key; -1 until needed
@@ -74,8 +71,99 @@ class Call:
         return row
 
 
+class Batch:
+    """The ordinary commands that a client has sent together, on lanes of one kind.
+
+    commands: as the client wrote them.
+    replies: to each of them; b"" until it has come, and for one that no lane has answered.
+    parts: until they are sent.
+    open: parts that have not ended.
+    unanswered: a command goes to the private connection, as no lane has answered it.
+    large: a reply was too large for a lane, or may have been.
+    lost: the outcome of a write is unknown.
+    """
+
+    __slots__ = (
+        "caller",
+        "commands",
+        "large",
+        "lost",
+        "open",
+        "parts",
+        "replies",
+        "unanswered",
+        "writes",
+    )
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.commands: list[bytes] = []
+        self.replies: list[bytes] = []
+        self.parts: list[Part] = []
+        self.open: int = 0
+        self.writes = False
+        self.unanswered = False
+        self.large = False
+        self.lost = False
+
+    def add(self, command: bytes, lane: Lane) -> None:
+        """Append a command, which `lane` is to carry."""
+        for part in self.parts:
+            if part.lane is lane:
+                break
+        else:
+            part = Part(self, lane)
+            self.parts.append(part)
+        part.numbers.append(len(self.commands))
+        self.commands.append(command)
+
+    def send(self) -> None:
+        """Give the lanes their parts."""
+        parts, self.parts = self.parts, []
+        self.replies = [b""] * len(self.commands)
+        self.open = len(parts)
+        for part in parts:
+            part.lane.take(part)
+
+
+class Part:
+    """The commands of a batch that one lane carries, in order.
+
+    numbers: of these commands in the batch.
+    """
+
+    __slots__ = ("_at", "batch", "lane", "numbers")
+
+    def __init__(self, batch: Batch, lane: Lane) -> None:
+        self.batch = batch
+        self.lane = lane
+        self.numbers: list[int] = []
+        self._at: int = 0  # replies that have come
+
+    def answer(self, reply: bytes) -> bool:
+        """Take the next reply; b"": the command was not run. Returns whether it is the last."""
+        batch, numbers, at = self.batch, self.numbers, self._at
+        if len(reply) == 0:
+            batch.unanswered = True
+        else:
+            batch.replies[numbers[at]] = reply
+        self._at = at + 1
+        return at + 1 == len(numbers)
+
+    def end(self, lost: bool) -> None:
+        """End without further replies.
+
+        lost: the connection is lost behind the commands; a large reply may be the cause.
+        """
+        batch = self.batch
+        batch.unanswered = True
+        if lost:
+            batch.large = True
+            batch.lost = batch.writes
+
+
 class Caller:
-    """The sender of calls, as a lane sees it.
+    """The sender of calls and batches, as a lane sees it.
 
     `flush` moves the bytes that a reply has released.
     `dirty` marks a caller in a lane's batch, to flush it once. `fenced`: it has written on its
@@ -110,12 +198,8 @@ class Caller:
         """
         raise NotImplementedError
 
-    def lane_declined(self, call: Call) -> None:
-        """Handle a `call` whose reply is too large for a lane; the reply is discarded."""
-        raise NotImplementedError
-
     def resume(self) -> None:
-        """Continue with requests that waited for the lane, after calls of lane_answered()."""
+        """Continue after calls of lane_answered(), or as all parts of the batch have ended."""
         raise NotImplementedError
 
     def watch(self) -> None:
@@ -138,7 +222,7 @@ class Lane:
         return False
 
     def chosen(self, slot: int) -> Lane | None:
-        """Return the lane for an ordinary command; None: it must be sent privately.
+        """Return the lane that may take() an ordinary command; None: it must be sent privately.
 
         slot: the hash slot of all its keys; NO_SLOT if it has none, or several, or without a
             cluster.
@@ -152,16 +236,10 @@ class Lane:
         """
         raise NotImplementedError
 
+    def take(self, part: Part) -> None:
+        """Send the commands of `part`, which answer() gets the replies to."""
+        raise NotImplementedError
+
     def wake(self) -> None:
         """Make the lane ready: a caller has calls for it."""
         raise NotImplementedError
-
-
-_AS_IT_IS: Final = Rule()  # adds nothing to `key`
-
-
-def shared(caller: Caller, kind: int, written: bytes) -> Call:
-    """Return the call of an ordinary command, as `written` by its client."""
-    call = Call(caller, _AS_IT_IS, written)
-    call.kind = kind
-    return call

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rlproxy.ratelimit.outcomes import NO_ROW, UNSEEN
 from rlproxy.resp import commands, encoding
 from rlproxy.session import overtaking
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Batch, Call, Lane
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import ANONYMOUS
@@ -22,7 +22,8 @@ class LaneCalls:
 
     to_client: the list that replies leave by.
     state: decides which lanes are the client's.
-    count: their number. A held hit is one of them, though no lane has it.
+    batch: ordinary commands on lanes; then there are no calls.
+    count: the number of calls, or 1 for the batch. A held hit is a call, though no lane has it.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class LaneCalls:
         "_state",
         "_to_client",
         "_write_lane",
+        "batch",
         "count",
         "head",
         "tail",
@@ -50,6 +52,7 @@ class LaneCalls:
         self._hit_lane: Lane | None = None
         self._read_lane: Lane | None = None  # for ordinary commands
         self._write_lane: Lane | None = None
+        self.batch: Batch | None = None
         self.head: Call | None = None
         self.tail: Call | None = None
         self.count: int = 0
@@ -103,6 +106,22 @@ class LaneCalls:
             return None
         return lane
 
+    # -- a batch ----------------------------------------------------------------------------------
+
+    def begin(self, batch: Batch) -> None:
+        """Note `batch`, which lanes take now."""
+        self.batch = batch
+        self.count = 1
+
+    def ended(self) -> Batch | None:
+        """Return the batch, and forget it, if all of its parts have ended."""
+        batch = self.batch
+        if batch is None or batch.open > 0:
+            return None
+        self.batch = None
+        self.count = 0
+        return batch
+
     # -- calls ------------------------------------------------------------------------------------
 
     def append(self, call: Call) -> None:
@@ -146,26 +165,8 @@ class LaneCalls:
         self.head = self.tail = None
         self.count = 0
 
-    def gives_back(self) -> bool:
-        """Return whether the first call, an ordinary command, has to go to the private connection.
-
-        Writes go there once none behind them is under way: those have run, or have come back, too.
-        """
-        call = self.head
-        if call is None or not call.returned:
-            return False
-        while call is not None and call.kind == commands.SHARED_WRITE:
-            if not (call.reply or call.returned):
-                return False
-            call = call.next
-        return True
-
     def move_to(self, private: PrivateStream, call: Call) -> None:
-        """Send `call` and all behind it on the private connection.
-
-        No lane has sent them, except ordinary commands. Writes that have run keep their replies.
-        Reads are all sent again: their replies then are not older than those before them.
-        """
+        """Send `call` and all behind it, which no lane has sent, on the private connection."""
         before: Call | None = None
         at = self.head
         while at is not None and at is not call:
@@ -180,11 +181,11 @@ class LaneCalls:
         self.tail = before
         while at is not None:
             self.count -= 1
-            if at.reply and at.kind != commands.SHARED_READ:
+            if at.reply:
                 self.count_outcome(at)
                 private.slots.local(at.reply)
             else:
-                private.resend(at)
+                private.hit(at)
             at = at.next
 
     def abandon(self) -> None:
@@ -193,6 +194,7 @@ class LaneCalls:
         while call is not None:
             self._unseen(call)
             call = call.next
+        self.batch = None
         self.head = self.tail = None
         self.count = 0
 

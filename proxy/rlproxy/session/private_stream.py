@@ -21,7 +21,7 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
@@ -310,13 +310,18 @@ class PrivateStream:
         if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:
             self.cover.last_hit = call.key
 
-    def resend(self, call: Call) -> None:
-        """Send a call that no lane has sent."""
-        if call.kind != commands.HIT:
-            self.to_redis.append(call.key)
-            self.slots.expect_one()
-        else:
-            self.hit(call)
+    def send_again(self, batch: Batch, first: int) -> None:
+        """Send the commands of `batch` from number `first` on, which no lane has answered.
+
+        Writes that have run keep their replies. Reads are all sent again: their replies then are
+        not older than those before them.
+        """
+        for command, reply in zip(batch.commands[first:], batch.replies[first:], strict=True):
+            if reply and batch.writes:
+                self.slots.local(reply)
+            else:
+                self.to_redis.append(command)
+                self.slots.expect_one()
 
     def answer_status(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.

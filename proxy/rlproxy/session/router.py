@@ -103,8 +103,7 @@ class Router(LaneHits):
         sharing = self.sharing
         if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
             return WAIT_NOTHING
-        head = lanes.head
-        if head is not None and head.kind != commands.HIT:
+        if lanes.batch is not None:
             return WAIT_LANE_EMPTY
         begun = budget.work
         while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.fairness.budget import LARGE, SMALL
-from rlproxy.resp import commands, encoding
+from rlproxy.resp import encoding
 from rlproxy.session import connection_state as state
-from rlproxy.session.call import Call, Caller, nothing
+from rlproxy.session.call import Batch, Call, Caller, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
@@ -256,21 +256,14 @@ class Session(SessionParts):
             return
         if self.closed:
             self.lanes.drop(call)
-        elif call.kind != commands.HIT:
-            call.returned = True
         elif self.private.status == PRIVATE_OPEN:
             self.lanes.move_to(self.private, call)
         else:
             self.lane_failed(call, encoding.LOST, "lost")
 
     def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost(). An ordinary write may have run: the client is closed."""
-        if call.kind == commands.HIT:
-            self.lane_answered(call, encoding.LOST)
-        elif call.kind == commands.SHARED_READ:
-            self.lane_declined(call)  # it may be the cause of the loss; a read may be sent twice
-        else:
-            self._close(answered=False)
+        """See Caller.lane_lost()."""
+        self.lane_answered(call, encoding.LOST)
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed(). The requests behind the call go on; Redis may still run it."""
@@ -280,20 +273,10 @@ class Session(SessionParts):
             call.reply = self.context.failure.reply(call, error, kind)
             self._emit()
 
-    def lane_declined(self, call: Call) -> None:
-        """See Caller.lane_declined(). The private connection streams the reply."""
-        if self._router.sharing is not None:
-            self._router.sharing.had_large_reply()
-        self.lane_returned(call)
-
     def resume(self) -> None:
         """See Caller.resume()."""
-        head = self.lanes.head
-        if head is not None and head.returned and self.lanes.gives_back():
-            if self.private.status == PRIVATE_OPEN:
-                self.lanes.move_to(self.private, head)
-            else:
-                self._close(answered=False)  # as after a loss of the private connection
+        if self.lanes.batch is not None:
+            self._emit()
         if self._closing:
             return
         wait = self.wait
@@ -309,9 +292,27 @@ class Session(SessionParts):
         """Pass on the lanes' replies that have come, in order."""
         if self.private.slots.mid():
             return
+        batch = self.lanes.ended()
+        if batch is not None:
+            self._pass_on(batch)
         self.lanes.emit()
         if self._closing and self.lanes.count == 0:
             self.closed = True
+
+    def _pass_on(self, batch: Batch) -> None:
+        """Pass on the replies of `batch`. The private connection gets what no lane has answered."""
+        replies = batch.replies
+        if not batch.unanswered:
+            self.to_client.extend(replies)
+            return
+        first = replies.index(b"")
+        self.to_client.extend(replies[:first])
+        if batch.lost or self.private.status != PRIVATE_OPEN:
+            self._close(answered=False)  # as after a loss of the private connection
+        elif not self.closed:
+            if batch.large and self._router.sharing is not None:
+                self._router.sharing.had_large_reply()
+            self.private.send_again(batch, first)
 
     # -- while Redis does not answer --------------------------------------------------------------
 
@@ -362,7 +363,7 @@ class Session(SessionParts):
         slots = self.private.slots
         if not self.private.received(data):
             return
-        if self.lanes.head is not None:
+        if self.lanes.count > 0:
             # A push that began before the lane's replies came goes before them.
             slots.pass_pushes()
             self._emit()

@@ -12,7 +12,7 @@ from typing import Final
 from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import Call, Lane, shared
+from rlproxy.session.call import Batch, Lane
 from rlproxy.session.parts import SessionPart, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
 
@@ -49,43 +49,48 @@ class Sharing(SessionPart):
         if requests.eof or self._stopped or requests.looks_like_ours():
             return False  # (the router would frame a hit for the second time)
         requests.release()  # else next() might join buffers and move `start`
-        start = requests.pos
-        in_cluster = self._context.server.in_cluster
-        most = MAX_TOGETHER if in_cluster else 1
-        kind: int = commands.PRIVATE  # the kind of all commands so far
-        pool: Lane | None = None  # the lane or lanes for this kind
-        calls: list[Call] = []
-        lanes: list[Lane] = []
-        while (code := requests.next()) != NEED_MORE:
-            next_kind = self._kind(code)
-            if requests.command.last_key != 1:
-                most = 1
-            more = requests.pos < len(requests.buf)
-            lane: Lane | None = None
-            fits = len(calls) + more < most and requests.pos - start <= MAX_SHARED
-            if next_kind != commands.PRIVATE and (not calls or next_kind == kind) and fits:
-                if not calls:
-                    kind = next_kind
-                    pool = self._lanes.lane_for(kind)
-                if pool is not None:
-                    lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
-            if lane is None:
-                requests.rewind(start)
-                return False
-            calls.append(shared(self._caller, kind, requests.written()))
-            lanes.append(lane)
-        if not calls:
+        batch = Batch(self._caller)
+        if not self._gather(batch):
+            requests.rewind(0)
             return False
         requests.release()
+        count = len(batch.commands)
+        if count == 0:
+            return False
         self._private.keep_alive(REFRESH_S)
-        self._context.stats.commands += len(calls)
-        self._context.budget.work += len(calls) - 1
-        if kind == commands.SHARED_WRITE:
+        self._context.stats.commands += count
+        self._context.budget.work += count - 1
+        if batch.writes:
             self._caller.fenced = True
             self._private.cover.sent_shared()
-        for at, call in enumerate(calls):
-            self._lanes.append(call)
-            lanes[at].submit(call)
+        self._lanes.begin(batch)
+        batch.send()
+        return True
+
+    def _gather(self, batch: Batch) -> bool:
+        """Put the unread commands into `batch`. Returns whether a lane takes each of them."""
+        requests = self._requests
+        in_cluster = self._context.server.in_cluster
+        most = MAX_TOGETHER if in_cluster else 1
+        kind: int = commands.PRIVATE  # of all commands so far
+        pool: Lane | None = None  # the lane or lanes for this kind
+        left = most
+        while (code := requests.next()) != NEED_MORE:
+            next_kind = self._kind(code)
+            if left == most:
+                kind = next_kind
+                pool = self._lanes.lane_for(kind) if kind != commands.PRIVATE else None
+            if pool is None or next_kind != kind or requests.pos > MAX_SHARED:
+                return False
+            left -= 1
+            more = requests.pos < len(requests.buf)
+            if left < more or (requests.command.last_key != 1 and (more or left < most - 1)):
+                return False
+            lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
+            if lane is None:
+                return False
+            batch.add(requests.written(), lane)
+        batch.writes = kind == commands.SHARED_WRITE
         return True
 
     def _kind(self, code: int) -> int:

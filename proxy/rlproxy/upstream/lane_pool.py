@@ -8,6 +8,8 @@ from typing import Final, Generic, TypeVar
 
 from rlproxy.resp.commands import HIT
 from rlproxy.session.identity import Identity
+from rlproxy.upstream.command_lane import CommandLane
+from rlproxy.upstream.hit_lane import HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, PooledLane, ServerLane
 
 MAX_LANES: Final = 256
@@ -77,7 +79,7 @@ class LanePool(Pool[ServerLane]):
     def __init__(self, context: LaneContext) -> None:
         super().__init__()
         context.loading.drained = self._drained
-        self.make: Callable[[LaneContext, LaneKey], ServerLane] = ServerLane
+        self.make: Callable[[LaneContext, LaneKey], ServerLane] = _make
         self.context = context
 
     def _made(self, key: LaneKey) -> ServerLane:
@@ -97,3 +99,7 @@ class LanePool(Pool[ServerLane]):
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""
         self._retire(self.lanes())
+
+
+def _make(context: LaneContext, key: LaneKey) -> ServerLane:
+    return HitLane(context, key) if key.kind == HIT else CommandLane(context, key)

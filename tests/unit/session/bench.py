@@ -9,12 +9,13 @@ from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import wait_cover
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 
 from tests.contexts import worker_context
+from tests.part_calls import calls_of
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -46,6 +47,11 @@ class FakeLane(Lane):
     def submit(self, call: Call) -> bytes:
         self.calls.append(call)
         return b""
+
+    def take(self, part: Part) -> None:
+        """See Lane.take()."""
+        for call in calls_of(part):
+            self.submit(call)
 
     def wake(self) -> None:
         self.woken += 1

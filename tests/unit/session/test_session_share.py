@@ -12,7 +12,7 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.connection_state import PLAIN
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
@@ -20,6 +20,7 @@ from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
 from tests.contexts import worker_context
+from tests.part_calls import PartCaller, calls_of
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -52,6 +53,11 @@ class FakeLane(Lane):
         assert self.ready
         self.unsent.append(call)
         return b""
+
+    def take(self, part: Part) -> None:
+        """See Lane.take()."""
+        for call in calls_of(part):
+            self.submit(call)
 
     def wake(self) -> None:
         self.woken += 1
@@ -108,7 +114,8 @@ class Bench(Sides):
 
     def settle(self, reply: bytes) -> bytes:
         """The lane answers the one call it has; what goes to the client."""
-        self.session.lane_answered(self.take(), reply)
+        call = self.take()
+        call.caller.lane_answered(call, reply)
         self.session.resume()
         return self.down()
 
@@ -123,6 +130,13 @@ class Bench(Sides):
         assert up == written
         assert self.answer(reply) == reply
         return False
+
+
+def end(call: Call, how: str) -> None:
+    """An ordinary command gets no reply of its lane: it is returned, lost or declined."""
+    caller = call.caller
+    assert isinstance(caller, PartCaller)
+    getattr(caller, f"lane_{how}")(call)
 
 
 def opened() -> Bench:
@@ -375,7 +389,7 @@ def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() 
     bench.send(GET)
     call = bench.take()
     bench.session.receive(PING)  # waits
-    bench.session.lane_declined(call)
+    end(call, "declined")
     bench.session.resume()
     assert bench.up() == GET + PING
     assert bench.answer(b"$3\r\n", b"abc\r\n", PONG) == b"$3\r\nabc\r\n" + PONG
@@ -392,7 +406,7 @@ def test_what_was_never_sent_goes_its_own_way(written: bytes) -> None:
     bench = opened()
     bench.send(written)
     bench.session.receive(PING)
-    bench.session.lane_returned(bench.take())
+    end(bench.take(), "returned")
     bench.session.resume()
     assert bench.up() == written + PING
     assert bench.answer(OK + PONG) == OK + PONG
@@ -403,7 +417,7 @@ def test_a_read_on_a_lost_lane_is_sent_again() -> None:
     bench = opened()
     bench.send(GET)
     bench.session.receive(SET)
-    bench.session.lane_lost(bench.take())
+    end(bench.take(), "lost")
     bench.session.resume()
     assert bench.up() == GET + SET
     assert bench.answer(NIL + OK) == NIL + OK
@@ -413,7 +427,7 @@ def test_a_write_that_was_sent_closes_its_client() -> None:
     bench = opened()
     bench.send(SET)
     bench.session.receive(SET)
-    bench.session.lane_lost(bench.take())
+    end(bench.take(), "lost")
     bench.session.resume()
     assert bench.session.closed
     assert bench.up() == b""
@@ -426,12 +440,7 @@ def test_where_the_private_connection_is_lost_too_the_client_is_closed(how: str)
     bench.send(GET)
     call = bench.take()
     bench.session.upstream_lost()
-    if how == "returned":
-        bench.session.lane_returned(call)
-    elif how == "lost":
-        bench.session.lane_lost(call)
-    else:
-        bench.session.lane_declined(call)
+    end(call, how)
     bench.session.resume()
     assert bench.session.closed
     assert bench.up() == b""

@@ -10,12 +10,13 @@ from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, MAX_TOGETHER
 
 from tests.contexts import worker_context
+from tests.part_calls import PartCaller, calls_of
 from tests.unit.sides import Sides
 
 GRAMMAR = Grammar(scripts.load())
@@ -45,6 +46,17 @@ class NodeLane(Lane):
     def submit(self, call: Call) -> bytes:
         self.unsent.append(call)
         return b""
+
+    def take(self, part: Part) -> None:
+        """See Lane.take()."""
+        for call in calls_of(part):
+            self.submit(call)
+
+
+def decline(call: Call) -> None:
+    """The reply to `call` is too large."""
+    assert isinstance(call.caller, PartCaller)
+    call.caller.lane_declined(call)
 
 
 class Share(Lane):
@@ -153,12 +165,10 @@ def test_the_next_commands_wait_for_all_replies() -> None:
         call for key in (A, B) for call in bench.lane(commands.SHARED_WRITE, key).unsent
     ]
     for call in (*others, first):
-        bench.session.lane_answered(call, b"+OK\r\n")
+        call.caller.lane_answered(call, b"+OK\r\n")
+        call.caller.resume()
         assert bench.down() == (b"+OK\r\n" * 3 if call is first else b"")
-    bench.lane(commands.SHARED_WRITE, A).unsent.clear()
-    bench.lane(commands.SHARED_WRITE, B).unsent.clear()
-    bench.session.resume()
-    assert bench.taken() == [get(A), get(A), get(B)]
+    assert bench.taken() == [get(A), get(A), get(B), put(A), put(B), put(B)]
 
 
 def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
@@ -166,11 +176,11 @@ def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
     bench.send(GETS)
     first, third = bench.lane(commands.SHARED_READ, A).unsent
     (second,) = bench.lane(commands.SHARED_READ, B).unsent
-    bench.session.lane_answered(third, b"$1\r\n3\r\n")
-    bench.session.lane_declined(second)
+    first.caller.lane_answered(first, b"$1\r\n1\r\n")
+    third.caller.lane_answered(third, b"$1\r\n3\r\n")
     bench.session.resume()
-    assert (bench.up(), bench.down()) == (b"", b"")  # the first one is under way
-    bench.session.lane_answered(first, b"$1\r\n1\r\n")
+    assert (bench.up(), bench.down()) == (b"", b"")  # the second one is under way
+    decline(second)
     bench.session.resume()
     assert (bench.up(), bench.down()) == (get(B) + get(A), b"$1\r\n1\r\n")
     assert bench.answer(b"$1\r\n2\r\n$1\r\n4\r\n") == b"$1\r\n2\r\n$1\r\n4\r\n"
@@ -181,11 +191,11 @@ def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None
     bench.send(SETS)
     (first,) = bench.lane(commands.SHARED_WRITE, A).unsent
     second, third = bench.lane(commands.SHARED_WRITE, B).unsent
-    bench.session.lane_returned(first)
-    bench.session.lane_answered(second, b"+2\r\n")
+    first.caller.lane_returned(first)
+    second.caller.lane_answered(second, b"+2\r\n")
     bench.session.resume()
     assert (bench.up(), bench.down()) == (b"", b"")  # the third one is under way
-    bench.session.lane_returned(third)
+    third.caller.lane_returned(third)
     bench.session.resume()
     assert bench.up() == put(A) + put(B)
     assert bench.answer(b"+1\r\n+3\r\n") == b"+1\r\n+2\r\n+3\r\n"
@@ -197,7 +207,7 @@ def test_without_a_private_connection_the_client_is_closed() -> None:
     bench.session.upstream_lost()
     for key in (A, B):
         for call in bench.lane(commands.SHARED_WRITE, key).unsent:
-            bench.session.lane_returned(call)
+            call.caller.lane_returned(call)
     bench.session.resume()
     assert bench.session.closed
 
@@ -251,24 +261,24 @@ class Walk:
             del lane.unsent[: count + 1]
         elif step == "answer":
             for call, reply in lane.inflight[: count + 1]:
-                session.lane_answered(call, reply)
+                call.caller.lane_answered(call, reply)
             del lane.inflight[: count + 1]
         elif step == "decline" and how == commands.SHARED_READ and lane.inflight:
-            session.lane_declined(lane.inflight.pop(0)[0])
+            decline(lane.inflight.pop(0)[0])
         elif step == "move":  # of the node's key: no later command on it runs there
             for each in bench.shares.values():
                 left = each.lanes.pop(key)
                 for call, reply in left.inflight:
-                    session.lane_answered(call, reply)
+                    call.caller.lane_answered(call, reply)
                 for call in left.unsent:
-                    session.lane_returned(call)
+                    call.caller.lane_returned(call)
         elif step == "lose" and how == commands.SHARED_READ:
             calls, lane.unsent = lane.unsent, []
             for call, _ in lane.inflight:
-                session.lane_lost(call)
+                call.caller.lane_lost(call)
             lane.inflight = []
             for call in calls:
-                session.lane_returned(call)
+                call.caller.lane_returned(call)
         session.resume()
         self.move()
 

@@ -27,7 +27,8 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.lane import MAX_UNSENT, LaneContext
+from rlproxy.upstream.hit_lane import MAX_UNSENT
+from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading

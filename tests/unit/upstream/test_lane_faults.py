@@ -9,7 +9,7 @@ from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.upstream.call_times import DEAF_S
-from rlproxy.upstream.lane import ServerLane
+from rlproxy.upstream.hit_lane import HitLane
 
 from tests.unit.upstream.test_lane import (
     ADMITTED,
@@ -50,7 +50,7 @@ class Faulty(Bench):
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self.pool.context.timeouts.timeout_s = 1.0
-        assert isinstance(self.lane, ServerLane)
+        assert isinstance(self.lane, HitLane)
         self.shared = self.lane
         self.circuit = self.pool.context.timeouts.circuit
         self.looks: list[object] = []

@@ -1,4 +1,4 @@
-"""The lane to one node of a cluster: it gives back the calls that the node has not run."""
+"""The lanes to one node of a cluster: they give back what the node has not run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.redirects import redirect
-from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
+from rlproxy.upstream.command_lane import CommandLane
+from rlproxy.upstream.hit_lane import HitLane
+from rlproxy.upstream.lane import LaneContext, LaneKey
 
-MAX_UNSENT: Final = 64  # ordinary commands that wait for the end of the tick
 # Errors of a node that has not run a call, which may run if it is sent again.
 _NOT_RUN: Final = (
     *(b"-MOVED ", b"-ASK "),
@@ -20,7 +21,7 @@ _NOT_RUN: Final = (
 )
 
 
-class NodeLane(ServerLane):
+class NodeLane(HitLane):
     """The lane of one identity to one node, for hits.
 
     The lane of the cluster sets what these calls do:
@@ -63,7 +64,7 @@ class NodeLane(ServerLane):
         return True
 
     def _unfence(self, caller: Caller) -> None:
-        """See ServerLane.
+        """See HitLane.
 
         What the client has written on another node may not have been reported yet. All refusals
         remembered before are over after MAX_LIFE_S.
@@ -71,8 +72,8 @@ class NodeLane(ServerLane):
         super()._unfence(caller)
         caller.trusts_at = self._context.clock() + MAX_LIFE_S
 
-    def _hand_back(self, written: list[Call], unsent: list[Call]) -> None:
-        super()._hand_back(written, [])
+    def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
+        super()._report_lost(written, [])
         self.not_written(self, unsent)
 
     def last(self) -> int:
@@ -92,11 +93,11 @@ class NodeLane(ServerLane):
             self._denials.track(self._denials.tracks)
 
 
-class NodeCommandLane(ServerLane):
+class NodeCommandLane(CommandLane):
     """The lane of one identity to one node, for ordinary commands.
 
-    A command that the node has not run goes back to its caller, whose private connection follows
-    redirects. LaneCalls.move_to() keeps the order of those behind it.
+    A command that the node has not run goes back to its client, whose private connection follows
+    redirects. PrivateStream.send_again() keeps the order of those behind it.
     """
 
     def __init__(
@@ -105,15 +106,13 @@ class NodeCommandLane(ServerLane):
         super().__init__(context, key)
         self._address = address
         self._cluster = cluster
-        self._max_unsent = MAX_UNSENT
 
-    def _hands_back_after(self, call: Call, error: bytes) -> bool:
+    def _not_run(self, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
-            return super()._hands_back_after(call, error)
+            return super()._not_run(error)
         slot, address = redirect(error, self._address)
         if address is None:
             self._cluster.refresh()
         elif error.startswith(b"-MOVED"):
             self._cluster.moved(slot, address)
-        call.caller.lane_returned(call)
         return True

@@ -9,14 +9,16 @@ from typing import cast
 import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Call, Caller, Lane, shared
+from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.command_lane import MAX_SHARED_REPLY
 from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
 
 from tests.unit.upstream.cluster.test_lanes import (
@@ -47,25 +49,14 @@ class SharingNode(FakeNode):
 
 
 class Client(Caller):
-    """A caller that records what becomes of its calls."""
+    """The sender of batches, which is resumed when they have ended."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.replies: list[bytes] = []
-        self.returned: list[Call] = []
-        self.lost: list[Call] = []
-
-    def lane_answered(self, call: Call, reply: bytes) -> None:
-        self.replies.append(reply)
-
-    def lane_returned(self, call: Call) -> None:
-        self.returned.append(call)
-
-    def lane_lost(self, call: Call) -> None:
-        self.lost.append(call)
+        self.resumed = 0
 
     def resume(self) -> None:
-        pass
+        self.resumed += 1
 
 
 class Bench:
@@ -113,15 +104,18 @@ class Bench:
         """Close what has been unused for IDLE_S."""
         self.lanes.close_idle(self.loop.now - IDLE_S)
 
-    def submit(self, words: bytes = GET) -> Call:
-        """Send a read by the lane of the first node."""
-        self.node_of()
-        lane = self.share().chosen(SLOT)
+    def submit(self, count: int = 1, kind: int = c.SHARED_READ) -> Batch:
+        """Send `count` commands by the lane of the first node."""
+        self.node_of(kind=kind)
+        lane = self.share(kind).chosen(SLOT)
         assert lane is not None
-        call = shared(self.client, c.SHARED_READ, words)
-        lane.submit(call)
+        batch = Batch(self.client)
+        batch.writes = kind == c.SHARED_WRITE
+        for _ in range(count):
+            batch.add(GET, lane)
+        batch.send()
         self.loop.turns()
-        return call
+        return batch
 
     def answer(self, reply: bytes) -> None:
         """The first node answers the read."""
@@ -179,9 +173,10 @@ def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
 def test_a_command_that_did_not_run_goes_back(
     bench: Bench, error: bytes, refreshes: bool, owner: object
 ) -> None:
-    call = bench.submit()
+    batch = bench.submit()
     bench.answer(error)
-    assert (bench.client.returned, bench.client.replies) == ([call], [])
+    assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)
+    assert (batch.replies, bench.client.resumed) == ([b""], 1)
     assert refreshed(bench.cluster) == refreshes
     shard = bench.cluster.map.owner(SLOT)
     assert shard is not None and shard.address == owner
@@ -211,14 +206,14 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
 def test_a_silent_node_that_was_replaced_is_left(
     bench: Bench, is_master: bool, silent_s: float, cut: bool
 ) -> None:
-    call = bench.submit()
+    batch = bench.submit()
     bench.a.circuit.replied(bench.loop.now)
     if not is_master:
         bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     bench.loop.now += silent_s
     bench.sweep()
     bench.loop.turns()
-    assert bench.client.lost == ([call] if cut else [])
+    assert (batch.open == 0, batch.unanswered) == (cut, cut)
     assert (bench.a.pool.lanes() == []) == cut
 
 
@@ -232,3 +227,43 @@ def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> N
     assert bench.a.pool.lanes() == []
     assert share.retired
     assert bench.node_of() is bench.a
+
+
+def test_replies_go_to_their_places_and_the_client_goes_on_with_the_last(bench: Bench) -> None:
+    batch = bench.submit(3)
+    bench.answer(b":1\r\n:2\r\n:")
+    assert (batch.replies, batch.open, bench.client.resumed) == ([b":1\r\n", b":2\r\n", b""], 1, 0)
+    bench.answer(b"3\r\n")
+    assert (batch.replies[2], batch.open, bench.client.resumed) == (b":3\r\n", 0, 1)
+    assert not batch.unanswered
+
+
+def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
+    batch = bench.submit(3)
+    large = b"v" * (MAX_SHARED_REPLY + 1)
+    bench.answer(b":1\r\n" + encoding.bulk(large)[:-3])
+    assert (batch.open, batch.large) == (1, False)
+    bench.answer(encoding.bulk(large)[-3:] + b":3\r\n")
+    assert (batch.replies, batch.open) == ([b":1\r\n", b"", b":3\r\n"], 0)
+    assert (batch.unanswered, batch.large, batch.lost) == (True, True, False)
+
+
+@pytest.mark.parametrize("kind", [c.SHARED_READ, c.SHARED_WRITE])
+def test_the_loss_of_a_lane_ends_its_parts(bench: Bench, kind: int) -> None:
+    batch = bench.submit(2, kind)
+    bench.answer(b":1\r\n")
+    bench.loop.wires[0].protocol.connection_lost(None)
+    assert (batch.replies, batch.open, bench.client.resumed) == ([b":1\r\n", b""], 0, 1)
+    assert (batch.unanswered, batch.lost) == (True, kind == c.SHARED_WRITE)
+
+
+def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
+    assert bench.node_of(kind=c.SHARED_WRITE) is bench.a
+    lane = bench.share(c.SHARED_WRITE).chosen(SLOT)
+    assert lane is not None
+    batch = Batch(bench.client)
+    batch.writes = True
+    batch.add(GET, lane)
+    batch.send()
+    bench.loop.wires[0].protocol.connection_lost(None)
+    assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)

@@ -1,0 +1,114 @@
+"""The lane of one identity for ordinary commands that read, or for those that write (--share).
+
+    Part ──take()──> the commands of all parts, in one list ──(once a tick)──> one write
+    Part <──answer()── the replies, each to the first part that is not complete
+
+When the connection is lost, the parts get their commands back, as far as they are not answered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from rlproxy.resp.commands import SHARED_READ
+from rlproxy.resp.replies import ReplyFramer
+from rlproxy.session.call import Caller, Part
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, settle, touch
+
+# Commands that wait for the end of the tick. More are written at once: Redis begins with them.
+MAX_UNSENT: Final = 64
+MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over other connections
+
+
+class CommandLane(ServerLane):
+    """The parts of batches on one lane."""
+
+    def __init__(self, context: LaneContext, key: LaneKey) -> None:
+        super().__init__(context, key)
+        self._commands: list[bytes] = []  # of the unsent parts
+        self._unsent: list[Part] = []
+        self._inflight: deque[Part] = deque()
+        self._declines = key.kind == SHARED_READ  # whether large replies are skipped
+        self._declining = False  # whether the reply being received is skipped
+
+    def take(self, part: Part) -> None:
+        """See Lane.take()."""
+        commands = part.batch.commands
+        for number in part.numbers:
+            self._commands.append(commands[number])
+        self._unsent.append(part)
+        self.room -= len(part.numbers)
+        self._queued(len(self._commands), MAX_UNSENT)
+
+    def _flush(self) -> None:
+        transport = self._transport
+        count = len(self._commands)
+        if transport is None or count == 0:
+            return
+        self._write(transport, self._commands, count)
+        self._inflight.extend(self._unsent)
+        self._commands.clear()
+        self._unsent.clear()
+
+    def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
+        """See ServerLane._answer()."""
+        part: Part | None = None  # the first one in flight
+        while True:
+            reply = b"" if self._declining else self._frame(framer)
+            if len(reply) == 0:
+                if not self._declined(framer):
+                    return
+            elif reply[0] == 45 and self._not_run(reply):
+                reply = b""
+            self._owed -= 1
+            if part is None:
+                part = self._inflight[0]
+            if part.answer(reply):
+                self._inflight.popleft()
+                _finished(part, touched)
+                part = None
+
+    def _declined(self, framer: ReplyFramer) -> bool:
+        """Skip the reply to a read that is too large. Returns whether it was skipped to its end."""
+        large = len(framer.buf) - framer.pos > MAX_SHARED_REPLY
+        if not self._declining and not (large and self._declines and self._owed > 0):
+            return False
+        self._declining = framer.skip(1, False) == 0
+        if self._declining:
+            return False
+        self._inflight[0].batch.large = True
+        return True
+
+    def _not_run(self, error: bytes) -> bool:
+        """Act on the error for a command. Returns whether its client sends it again."""
+        if error.startswith(b"-READONLY"):
+            self._context.server.read_only()
+        return False
+
+    def _hand_back(self) -> None:
+        """See ServerLane._hand_back()."""
+        touched: list[Caller] = []
+        for part in self._inflight:
+            part.end(lost=True)
+            _finished(part, touched)
+        for part in self._unsent:
+            part.end(lost=False)
+            _finished(part, touched)
+        self._inflight.clear()
+        self._unsent.clear()
+        self._commands.clear()
+        self._declining = False
+        settle(touched)
+
+    def unanswered(self) -> int:
+        """See ServerLane.unanswered()."""
+        return self._owed + len(self._commands)
+
+
+def _finished(part: Part, touched: list[Caller]) -> None:
+    """Add the caller of `part`, which has ended, to `touched` if its batch has ended, too."""
+    batch = part.batch
+    batch.open -= 1
+    if batch.open == 0:
+        touch(batch.caller, touched)

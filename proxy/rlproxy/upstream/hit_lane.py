@@ -1,0 +1,283 @@
+"""The lane of one identity for hits.
+
+When the connection is lost, calls that are not written yet go over other connections. The outcome
+of the written ones is unknown.
+
+A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
+its calls by EVALSHA are answered. After that it first sends the calls that were not run, in their
+order, by EVAL. So no call overtakes another one of its client; see `script_loading`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Final
+
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.resp import encoding
+from rlproxy.resp.replies import ReplyFramer
+from rlproxy.session.call import Call, Caller
+from rlproxy.session.timeouts import NOTHING
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, settle, touch
+from rlproxy.upstream.lane_denials import LaneDenials
+
+# Calls that wait for the end of the tick. More are written at once: Redis begins with them.
+MAX_UNSENT: Final = 16
+
+# Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
+# while the lane's own calls run.
+_TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
+_OK: Final = b"+OK\r\n"
+# Requests a push when the key of the next call is touched.
+_CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
+# Lets a cluster node run the next call on a slot that it imports.
+_ASKING: Final = encoding.bulks(b"ASKING")
+
+
+class HitLane(ServerLane):
+    """The calls of hits on one lane, and the refusals that it remembers."""
+
+    def __init__(self, context: LaneContext, key: LaneKey) -> None:
+        super().__init__(context, key)
+        self._unsent: list[Call] = []
+        self._inflight: deque[Call] = deque()
+        self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
+        self._again_at: float = 0.0  # loop time of the first call in `_again`
+        self._by_sha_until: int = 0  # number of the latest call by EVALSHA
+        self._by_source = False  # whether this user can't use EVALSHA
+        self._watched = False  # whether the hit timeout is checked
+        cache = context.denial_cache
+        self._denials = LaneDenials(cache) if cache is not None else None
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def by_sha(self, rule: Rule) -> bool:
+        """See Lane.by_sha()."""
+        return rule.script is not None and self._way() == LOADED
+
+    def _way(self) -> int:
+        """Return how calls name their scripts now: LOADED, by EVALSHA, or SOURCE, by EVAL."""
+        return LOADED if self._context.loading.loaded and not self._by_source else SOURCE
+
+    def submit(self, call: Call) -> bytes:
+        """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
+
+        To be called only while `ready`.
+        """
+        denials = self._denials
+        if denials is not None and denials.tracks:
+            known = denials.known(call, len(self._again) > 0)
+            if known:
+                return known
+        self._queue(call)
+        return b""
+
+    def _queue(self, call: Call) -> None:
+        self._unsent.append(call)
+        self.room -= 1
+        self._queued(len(self._unsent), MAX_UNSENT)
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._again or not self._context.loading.loaded:
+            if not self.drained():
+                return
+            self._take_again()
+        unsent = self._unsent
+        if not unsent:
+            return
+        self._write(transport, self._requests(unsent), len(unsent))
+        self._inflight.extend(unsent)
+        unsent.clear()
+        if not self._watched and self._context.timeouts.timeout_s > 0.0:
+            self._watched = True
+            self._times.mark(self._context.loop.time())
+            self._context.timeouts.watch(self.overdue)
+
+    def _requests(self, calls: list[Call]) -> list[bytes]:
+        """Return `calls` as Redis commands: by EVALSHA if possible, else by EVAL."""
+        way = self._way()
+        if way == LOADED:
+            self._by_sha_until = self._times.sent + len(calls)
+        out: list[bytes] = []
+        for call in calls:
+            rule = call.rule
+            if call.expects_ok:
+                if call.opens:
+                    rule = rule.in_microseconds()
+                    out.append(_CACHING)
+                else:
+                    out.append(_ASKING)
+            out.append(rule.words(way))
+            out.append(call.key)
+            out.append(rule.tail)
+        return out
+
+    def _take_again(self) -> None:
+        """Put the calls that were not run before the unsent ones."""
+        again, self._again = self._again, []
+        if not again:
+            return
+        self._unsent = again + self._unsent
+        # Their hit timeout counts from the NOSCRIPT, see overdue().
+        if self._context.timeouts.timeout_s > 0.0:
+            self._times.mark(self._again_at, len(again))
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    # -- replies ----------------------------------------------------------------------------------
+
+    def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
+        """See ServerLane._answer()."""
+        inflight = self._inflight
+        while frame := self._frame(framer):
+            call = inflight.popleft()
+            if call.expects_ok:
+                call.expects_ok = False
+                inflight.appendleft(call)
+                if frame != _OK and self._denials is not None:
+                    self._denials.track(False)
+                continue
+            self._owed -= 1
+            frame = self._hit_reply(call, frame)
+            if not frame:
+                continue
+            if frame[0] == 45 and frame.startswith(b"-READONLY"):
+                self._context.server.read_only()
+            caller = call.caller
+            caller.lane_answered(call, frame)
+            touch(caller, touched)
+
+    def _pushed(self, push: bytes) -> None:
+        """See ServerLane._pushed()."""
+        if self._denials is not None:
+            self._denials.pushed(push)
+
+    def _hit_reply(self, call: Call, frame: bytes) -> bytes:
+        """Return the reply for the client, or nothing if the call is late or sent again."""
+        denials = self._denials
+        if call.late:
+            if frame.startswith(b"-NOSCRIPT"):
+                # The call was not counted. It is not sent again, since its client has its answer.
+                self._context.loading.loaded = False
+            if denials is not None:
+                denials.judge(call, frame)
+            return b""
+        if frame[0] == 45:
+            if self._goes_again(call, frame):
+                return b""
+            frame = encoding.clean_error(frame)
+        if call.caller.fenced:
+            self._unfence(call.caller)
+        return denials.judge(call, frame) if denials is not None else frame
+
+    def _unfence(self, caller: Caller) -> None:
+        """Let remembered refusals answer `caller` again: Redis has answered it on this lane."""
+        caller.fenced = False
+
+    # -- late calls -------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> float:
+        """Report late calls to their callers; see HitTimeouts.watch()."""
+        inflight, times = self._inflight, self._times
+        timeout_s = self._context.timeouts.timeout_s
+        if self._again and now - self._again_at >= timeout_s > 0.0:
+            again, self._again = self._again, []  # these calls are never sent
+            self._context.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
+            _report_late(again, timeout_s)
+            self._flush()
+        if not inflight or timeout_s <= 0.0:
+            self._watched = False
+            times.forget()
+            return NOTHING
+        answered = times.sent - len(inflight)
+        late = times.due(len(inflight), now)
+        if late > 0:
+            end = times.late - answered
+            _report_late(list(islice(inflight, end - late, end)), timeout_s)
+        if times.late > answered and times.deaf(now):
+            self._abort()
+        return times.oldest(now)
+
+    # -- calls that Redis has not run -------------------------------------------------------------
+
+    def _goes_again(self, call: Call, error: bytes) -> bool:
+        """Queue `call` again if Redis did not run it and another way of sending it may work.
+
+        Returns whether it was queued.
+        """
+        if error.startswith(b"-NOSCRIPT"):
+            self._context.loading.loaded = False
+            self._context.counters.noscript += 1
+        else:
+            refused = encoding.refused_eval(error)
+            if not refused:
+                return False
+            self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now
+            if not self._by_source:
+                return False
+        if self._denials is not None:
+            self._denials.reopen(call)
+        if not self._again:
+            self._again_at = self._context.loop.time()
+        self._again.append(call)
+        return True
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def _handshake(self) -> list[bytes]:
+        """See ServerLane._handshake(). Redis shall report touched keys, too."""
+        return super()._handshake() + ([_TRACK] if self._denials is not None else [])
+
+    def _handshake_reply(self, frame: bytes) -> bool:
+        """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
+        if self._handshakes == 1 and self._denials is not None:
+            self._denials.track(frame == _OK)
+            frame = _OK
+        return super()._handshake_reply(frame)
+
+    def _hand_back(self) -> None:
+        """See ServerLane._hand_back(). The callers of late calls have got a report already."""
+        written = [call for call in self._inflight if not call.late]
+        unsent = self._again + self._unsent
+        self._by_source = False
+        self._by_sha_until = 0
+        if self._denials is not None:
+            self._denials.track(False)
+        self._inflight.clear()
+        self._again.clear()
+        self._unsent.clear()
+        self._report_lost(written, unsent)
+
+    def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
+        """Report to the callers which calls were written, and which were not."""
+        touched: list[Caller] = []
+        for call in written + unsent:
+            touch(call.caller, touched)
+        for call in written:
+            call.caller.lane_lost(call)
+        for call in unsent:
+            call.caller.lane_returned(call)
+        settle(touched)
+
+    def unanswered(self) -> int:
+        """See ServerLane.unanswered()."""
+        return len(self._inflight) + len(self._again) + len(self._unsent)
+
+    def drained(self) -> bool:
+        """See ServerLane.drained()."""
+        return self._times.sent - len(self._inflight) >= self._by_sha_until
+
+
+def _report_late(calls: list[Call], timeout_s: float) -> None:
+    error = encoding.late(timeout_s)
+    touched: list[Caller] = []
+    for call in calls:
+        call.late = True
+        call.caller.lane_failed(call, error, "late")
+        touch(call.caller, touched)
+    settle(touched)

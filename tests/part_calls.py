@@ -1,0 +1,45 @@
+"""The commands of a part as calls, for fake lanes that keep calls and answer them one by one."""
+
+from __future__ import annotations
+
+from rlproxy.ratelimit.grammar import Rule
+from rlproxy.session.call import Call, Caller, Part
+
+
+class PartCaller(Caller):
+    """Passes what becomes of the calls on to their part, as a lane does."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self._part = part
+        self._batch = part.batch
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        """The node has run the command, or answers b"": it has not."""
+        if self._part.answer(reply):
+            self._batch.open -= 1
+
+    def lane_returned(self, call: Call) -> None:
+        """The lane has not written the command, or its node has not run it."""
+        self.lane_answered(call, b"")
+
+    def lane_declined(self, call: Call) -> None:
+        """The reply is too large."""
+        self._batch.large = True
+        self.lane_answered(call, b"")
+
+    def lane_lost(self, call: Call) -> None:
+        """The connection is lost."""
+        self._part.end(lost=True)
+        self.lane_answered(call, b"")
+
+    def resume(self) -> None:
+        """See Caller.resume()."""
+        if self._batch.open == 0:
+            self._batch.caller.resume()
+
+
+def calls_of(part: Part) -> list[Call]:
+    """Return the calls for the commands of `part`, in order."""
+    caller = PartCaller(part)
+    return [Call(caller, Rule(), part.batch.commands[number]) for number in part.numbers]
