@@ -1,6 +1,8 @@
 """router: where a request goes, and what the requests behind it wait for, by the session's state.
 
-One row per destination: state, requests, calls on the lane, bytes on the private connection, wait.
+One row per destination: state, requests, calls on the lane, bytes on the private connection,
+bytes for the client, wait. Hits with WAIT are in test_session_waiting.py, ordinary commands on
+lanes in test_session_share.py.
 """
 
 from __future__ import annotations
@@ -8,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, waits
-from rlproxy.session.call import Caller
-from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import PRIVATE_OPENING
-from rlproxy.session.router import MAX_EXPANDED, Router
+from rlproxy.session.router import MAX_EXPANDED
 
-from tests.unit.session.bench import ARITY, DENIED, FIVE, HIT, PING, PONG, WRONG_HIT, in_place
-from tests.unit.session.parts import Parts
+from tests.unit.session.bench import (
+    ARITY,
+    FIVE,
+    HIT,
+    PING,
+    WRONG_HIT,
+    Bench,
+    in_place,
+    opened,
+    probed,
+)
 
 GET = bulks(b"GET", b"k")
 WAITS = bulks(b"RL.HIT", b"k", b"10", b"60", b"WAIT", b"5")
@@ -25,100 +33,79 @@ RESET = bulks(b"RL.RESET", b"k")
 AUTH = bulks(b"AUTH", b"pw")
 BROKEN = b"*x\r\n"
 MULTI = bulks(b"MULTI")
-
-
-class Routed(Parts):
-    """A router with the parts that it sends to."""
-
-    def __init__(self, *, share: bool = False) -> None:
-        super().__init__(share=share)
-        self.router = Router(self.parts)
-
-    def route(self, data: bytes = b"") -> int:
-        """Feed `data`, and route. Returns the wait."""
-        self.requests.feed(data)
-        return self.router.route()
-
+NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
 
 # -- states ----------------------------------------------------------------------------------------
 
 
-def closed(parts: Routed) -> None:
+def closed() -> Bench:
     """The private connection is not open."""
+    return Bench()
 
 
-def new(parts: Routed) -> None:
+def new() -> Bench:
     """The private connection is open; no hit was answered yet."""
-    parts.opened()
-    parts.private.state.probed = False
+    return opened()
 
 
-def plain(parts: Routed) -> None:
+def plain() -> Bench:
     """Hits may take the lane."""
-    parts.opened()
-    parts.router.uses_lanes = True
+    return probed()
 
 
-def no_lane(parts: Routed) -> None:
+def no_lane() -> Bench:
     """The identity may use no lane."""
-    plain(parts)
-    parts.allowed = False
+    bench = probed()
+    bench.allowed = False
+    return bench
 
 
-def busy(parts: Routed) -> None:
+def busy() -> Bench:
     """The lane owes one reply."""
-    plain(parts)
-    parts.route(HIT)
-    parts.lane.calls.clear()
+    bench = probed()
+    bench.send(HIT)
+    bench.lane.calls.clear()
+    return bench
 
 
-def owing(parts: Routed) -> None:
+def owing() -> Bench:
     """The private connection owes the reply to a PING."""
-    plain(parts)
-    parts.route(PING)
-    parts.up()
+    bench = probed()
+    bench.send(PING)
+    return bench
 
 
-def full_lane(parts: Routed) -> None:
+def full_lane() -> Bench:
     """The client has as many calls on the lane as it may."""
-    plain(parts)
-    parts.route(HIT * MAX_CLIENT_HITS)
-    parts.lane.calls.clear()
+    bench = probed()
+    bench.send(HIT * MAX_CLIENT_HITS)
+    bench.lane.calls.clear()
+    return bench
 
 
-def full_private(parts: Routed) -> None:
+def full_private() -> Bench:
     """The client has as many hits on the private connection as it may."""
-    new(parts)
-    parts.route(HIT * MAX_CLIENT_HITS)
-    parts.up()
+    bench = opened()
+    bench.send(HIT * MAX_CLIENT_HITS)
+    return bench
 
 
-def transaction(parts: Routed) -> None:
+def transaction() -> Bench:
     """The private connection is in MULTI."""
-    plain(parts)
-    parts.route(MULTI)
-    parts.answer(b"+OK\r\n")
-    parts.up()
+    bench = probed()
+    bench.send(MULTI)
+    bench.answer(b"+OK\r\n")
+    return bench
 
 
-def denies(parts: Routed) -> None:
+def denies() -> Bench:
     """The client must not send GET."""
-    plain(parts)
-    parts.requests.use(command_policy.table(("get",), False))
+    bench = probed()
+    bench.session.requests.use(command_policy.table(("get",), False))
+    return bench
 
 
-def shared_busy(parts: Routed) -> None:
-    """The lane for ordinary commands owes a reply."""
-    plain(parts)
-    assert parts.route(GET) == waits.WAIT_NOTHING
-    assert parts.shared_lane.calls
-
-
-State = Callable[[Routed], None]
-NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
-
-DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
-    # state, requests, new calls on the lane, to Redis, to the client, wait
+DESTINATIONS: list[tuple[Callable[[], Bench], bytes, int, bytes, bytes, int]] = [
     # the lane
     (plain, HIT, 1, b"", b"", waits.WAIT_NOTHING),
     (plain, HIT + WRONG_HIT + HIT, 2, b"", b"", waits.WAIT_NOTHING),
@@ -131,7 +118,6 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (busy, PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
     (busy, HIT + PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
     (busy, WAITS, 0, b"", b"", waits.WAIT_LANE_EMPTY),
-    (busy, HIT + WAITS, 1, b"", b"", waits.WAIT_LANE_EMPTY),
     (busy, RESET, 0, b"", b"", waits.WAIT_LANE_EMPTY),
     # the private connection
     (closed, HIT, 0, b"", b"", waits.WAIT_OPEN),
@@ -143,21 +129,18 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
     (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
+    (owing, WAITS, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (owing, AUTH, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
     (full_private, HIT, 0, b"", b"", waits.WAIT_IN_PLACE),
     (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
     (plain, bulks(b"RL.STATS"), 0, bulks(b"EVAL", b"return ''", b"0"), b"", waits.WAIT_NOTHING),
-    # held
-    (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
-    (new, WAITS, 0, b"", b"", waits.WAIT_HELD),
-    (owing, WAITS, 0, b"", b"", waits.WAIT_QUIESCENT),
-    (owing, AUTH, 0, b"", b"", waits.WAIT_QUIESCENT),
-    (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
-    # denied
     (denies, GET, 0, b"", NO_GET, waits.WAIT_NOTHING),
     # no further framing
     (plain, PING + BROKEN + PING, 0, PING + BROKEN + PING, b"", waits.WAIT_NOTHING),
+    (denies, PING + BROKEN + PING, 0, PING + BROKEN, b"", waits.WAIT_NOTHING),
 ]
 
 
@@ -167,240 +150,47 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in DESTINATIONS],
 )
 def test_destination(
-    state: State, sent: bytes, calls: int, up: bytes, down: bytes, wait: int
+    state: Callable[[], Bench], sent: bytes, calls: int, up: bytes, down: bytes, wait: int
 ) -> None:
-    parts = Routed()
-    state(parts)
-    parts.down()
-    assert parts.route(sent) == wait
-    assert (len(parts.lane.calls), parts.up(), parts.down()) == (calls, up, down)
-
-
-SHARED: list[tuple[State, bytes, int, bytes, int]] = [
-    (plain, GET, 1, b"", waits.WAIT_NOTHING),
-    (new, GET, 0, GET, waits.WAIT_NOTHING),
-    (owing, GET, 0, GET, waits.WAIT_NOTHING),
-    (plain, GET + GET, 0, GET + GET, waits.WAIT_NOTHING),
-    (busy, GET, 0, b"", waits.WAIT_LANE_EMPTY),
-    (shared_busy, GET, 1, b"", waits.WAIT_LANE_EMPTY),
-    (shared_busy, HIT, 1, b"", waits.WAIT_LANE_EMPTY),
-]
+    bench = state()
+    bench.session.receive(sent)
+    assert bench.session.wait == wait
+    assert (len(bench.lane.calls), bench.up(), bench.down()) == (calls, up, down)
 
 
 @pytest.mark.parametrize(
-    ("state", "sent", "calls", "up", "wait"),
-    SHARED,
-    ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in SHARED],
+    ("state", "sent"), [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)]
 )
-def test_destination_with_share(
-    state: State, sent: bytes, calls: int, up: bytes, wait: int
-) -> None:
-    parts = Routed(share=True)
-    state(parts)
-    parts.up()
-    assert parts.route(sent) == wait
-    assert (len(parts.shared_lane.calls), parts.up()) == (calls, up)
-
-
-# -- what waits ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "sent"),
-    [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)],
-)
-def test_a_request_that_waits_stays_unread(state: State, sent: bytes) -> None:
-    parts = Routed()
-    state(parts)
-    parts.route(sent)
-    assert parts.requests.unread() == len(sent)
-
-
-def test_the_first_request_opens_the_private_connection() -> None:
-    parts = Routed()
-    parts.route(b"\r\n" + PING[:5])
-    assert parts.private.status != PRIVATE_OPENING
-    parts.route(PING[5:])
-    assert parts.private.status == PRIVATE_OPENING
-
-
-def test_the_held_hit_is_left_for_the_session() -> None:
-    parts = Routed()
-    plain(parts)
-    assert parts.route(WAITS + PING) == waits.WAIT_HELD
-    call = parts.lanes.head
-    assert call is not None and call.rule.waits
-    assert call.caller is parts.caller
-    assert parts.requests.unread() == len(PING)
-
-
-def test_requests_go_on_once_the_lane_owes_nothing() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.route(HIT)
-    assert parts.route(PING + HIT) == waits.WAIT_LANE_EMPTY
-    assert parts.settle() == FIVE
-    assert parts.route() == waits.WAIT_NOTHING
-    assert parts.up() == PING + in_place()
-
-
-def test_a_full_lane_goes_on_once_it_has_room() -> None:
-    parts = Routed()
-    full_lane(parts)
-    parts.route(HIT * 3)
-    head = parts.lanes.head
-    assert head is not None
-    head.reply = FIVE
-    parts.lanes.emit()
-    assert parts.route() == waits.WAIT_LANE
-    assert len(parts.lane.calls) == 1
-
-
-# -- bounds ----------------------------------------------------------------------------------------
-
-
-def test_one_tick_has_the_work_of_one_client() -> None:
-    parts = Routed()
-    plain(parts)
-    assert parts.route(PING * (CLIENT_WORK + 1)) == waits.WAIT_TICK
-    assert parts.up() == PING * CLIENT_WORK
-    assert parts.context.stats.commands == CLIENT_WORK
-    assert CLIENT_WORK <= parts.context.budget.work <= CLIENT_WORK + 1
-    assert parts.route() == waits.WAIT_NOTHING
-    assert parts.up() == PING
+def test_a_request_that_waits_stays_unread(state: Callable[[], Bench], sent: bytes) -> None:
+    bench = state()
+    bench.send(sent)
+    assert bench.session.requests.unread() == len(sent)
 
 
 def test_the_text_of_scripts_per_tick_is_bounded() -> None:
-    parts = Routed()
-    new(parts)
-    parts.router.route()
-    parts.private.state.lower(RAW)  # no bound of hits applies
-    assert parts.route(HIT * 1000) == waits.WAIT_TICK
-    sent = parts.up()
+    bench = opened()
+    bench.send(bulks(b"SUBSCRIBE", b"c"))  # from here on, no bound of unanswered hits applies
+    bench.session.receive(HIT * 1000)
+    assert bench.session.wait == waits.WAIT_TICK
+    sent = b"".join(bench.session.private.to_redis)
     assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
 
 
-@pytest.mark.parametrize("state", [plain, new])
-def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(state: State) -> None:
-    parts = Routed()
-    state(parts)
-    budget = parts.context.budget
-    parts.route(HIT * MAX_CLIENT_HITS)
-    assert (parts.router.backlogged, budget.backlogged) == (False, 0)
-    parts.route(HIT)
-    assert (parts.router.backlogged, budget.backlogged) == (True, 1)
-    parts.router.set_backlogged(True)
-    assert budget.backlogged == 1
-    parts.router.set_backlogged(False)
-    assert budget.backlogged == 0
+def test_a_hit_of_a_lane_without_room_waits_for_it() -> None:
+    bench = busy()
+    bench.lane.room = 0
+    bench.send(HIT)
+    assert bench.session.wait == waits.WAIT_LANE
+    assert bench.lane.calls == []
 
 
-def test_a_backlogged_client_may_have_its_share() -> None:
-    parts = Routed()
-    assert parts.router.most() == MAX_CLIENT_HITS
-    parts.router.set_backlogged(True)
-    parts.context.budget.backlogged = 4
-    assert parts.router.most() == MAX_CLIENT_HITS // 4
-
-
-def test_hits_in_place_go_on_when_half_are_answered() -> None:
-    parts = Routed()
-    full_private(parts)
-    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
-    parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
-    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
-    parts.answer(FIVE)
-    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
-
-
-def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
-    parts = Routed()
-    full_private(parts)
-    parts.private.state.lower(RAW)
-    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
-
-
-# -- the lane --------------------------------------------------------------------------------------
-
-
-def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.lane.known[b"$1\r\nk\r\n"] = DENIED
-    parts.route(HIT)
-    assert parts.down() == DENIED
-    assert parts.lanes.head is None
-    assert not parts.private.cover.lane_wrote
-
-
-def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.route(bulks(b"RL.PEEK", b"k", b"10", b"60"))
-    assert not parts.private.cover.lane_wrote
-    parts.route(HIT)
-    assert parts.private.cover.lane_wrote
-
-
-def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.route(HIT)
-    parts.private.slots.feed(b">2\r\n$7\r\nmess")
-    parts.private.slots.pass_pushes()
-    parts.down()
-    assert parts.lanes.head is not None
-    parts.lanes.head.reply = FIVE
-    parts.lane.known[b"$1\r\nx\r\n"] = DENIED
-    parts.route(bulks(b"RL.HIT", b"x", b"10", b"60"))
-    assert parts.down() == b""
-    parts.lanes.emit()
-    assert parts.down() == FIVE + DENIED
-
-
-def test_a_lane_without_room_is_waited_for() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.route(HIT)
-    parts.lane.room = 0
-    assert parts.route(HIT) == waits.WAIT_LANE
-    assert len(parts.lane.calls) == 1
-
-
-def test_a_client_without_hits_opens_no_lane() -> None:
-    parts = Routed()
-    parts.opened()
-    parts.lane.ready = False
-    parts.route(PING)
-    assert parts.lane.woken == 0
-    parts.answer(PONG)
-    parts.route(HIT)
-    assert parts.router.uses_lanes
-
-
-# -- the pipe --------------------------------------------------------------------------------------
-
-
-def test_after_malformed_input_all_bytes_are_forwarded() -> None:
-    parts = Routed()
-    plain(parts)
-    parts.route(BROKEN)
-    assert parts.router.piped
-    parts.up()
-    parts.router.pipe(b"anything")
-    assert parts.up() == b"anything"
-
-
-def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> None:
-    parts = Routed()
-    denies(parts)
-    parts.route(BROKEN)
-    parts.up()
-    parts.router.pipe(GET)
-    assert parts.up() == b""
-
-
-def test_a_router_that_is_let_go_holds_no_session() -> None:
-    parts = Routed(share=True)
-    parts.router.let_go(Caller())
-    assert parts.router.sharing is None
+def test_a_client_without_hits_wakes_no_lane() -> None:
+    bench = opened()
+    bench.lane.ready = False
+    bench.send(PING)
+    assert bench.lane.woken == 0
+    bench.answer(b"+PONG\r\n")
+    bench.send(HIT)
+    assert bench.answer(FIVE) == FIVE
+    bench.send(HIT)
+    assert bench.lane.woken > 0

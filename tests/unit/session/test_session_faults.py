@@ -25,9 +25,9 @@ from tests.unit.session.bench import (
     PONG,
     WRONG_HIT,
     Bench,
+    call_of,
     in_place,
 )
-from tests.unit.session.parts import call_of
 
 MODES = {
     "error": None,
