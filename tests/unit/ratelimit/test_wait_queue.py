@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import ceil, inf
+from math import inf
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import integers
@@ -103,10 +101,6 @@ class Clock:
             self.now = max(self.now, at)
             self.fire()
         self.now = max(self.now, end)
-
-
-def _nothing() -> None:
-    return
 
 
 class Bench:
@@ -209,17 +203,6 @@ def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
     assert bench.assert_empty()
 
 
-def test_wait_counts_from_the_arrival_of_the_reply() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5")
-    bench.clock.advance(0.3)  # in transit
-    one.answer(refused(400_000))
-    bench.clock.advance(0.39)
-    assert one.calls == ["attempt"]
-    bench.clock.advance(0.01)
-    assert one.call == "attempt"
-
-
 @pytest.mark.parametrize(
     ("text", "retry_us", "expected"),
     [
@@ -313,15 +296,6 @@ def test_unsent_call_is_repeated() -> None:
     one.lose()
     assert one.calls == ["attempt", "attempt", "attempt", "final", "final"]
     one.answer(ADMITTED)
-    assert bench.assert_empty()
-
-
-def test_unsent_call_of_a_departed_client_is_ignored() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 5")
-    one.waiter.cancel()
-    one.lose()
-    assert one.calls == ["attempt"]
     assert bench.assert_empty()
 
 
@@ -515,12 +489,6 @@ def test_overtaking_hit_is_refused(text: str, peeked: list[int], expected: list[
     assert integers(bench.waiting.overtaking(KEY, rule(text), peeked)) == expected
 
 
-def test_hit_after_the_head_has_left_is_not_refused() -> None:
-    bench = Bench()
-    peeked = [0, 10, 3, -1, 4_000_000]
-    assert integers(bench.waiting.overtaking(KEY, rule("10 9"), peeked)) == [1, 10, 0, 1, 4]
-
-
 def test_heads_remaining_time_is_never_reported_as_zero() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
@@ -570,18 +538,6 @@ def test_refund_wakes_the_head() -> None:
     one.answer(ADMITTED)
     assert two.calls == ["peek", "attempt"]
     two.answer(ADMITTED)
-    assert bench.assert_empty()
-
-
-def test_refund_does_not_wake_held_hits() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
-    one.answer(script_reply(0, 10, 5, -1, 100_000, 3_000_000))
-    bench.waiting.freed(KEY)
-    assert abs(bench.waiting.needs_us(KEY) - 3_000_000) <= 1
-    assert one.calls == ["attempt"]
-    bench.clock.advance(3)
-    assert reply(one)[0] == 0
     assert bench.assert_empty()
 
 
@@ -719,19 +675,6 @@ def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
     assert bench.assert_empty()
 
 
-def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
-    for _ in range(2):
-        one.answer(refused(400_000))
-        bench.clock.advance(0.4)
-    assert bench.waiting.blocks(KEY)
-    one.waiter.cancel()
-    assert not bench.waiting.blocks(KEY)  # Redis has not answered the other one yet
-    two.waiter.cancel()
-    assert bench.assert_empty()
-
-
 @pytest.mark.parametrize(
     ("text", "replies", "ended"),
     [
@@ -834,20 +777,6 @@ def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
     assert bench.assert_empty()
 
 
-def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
-    bench = Bench()
-    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
-    one.answer(penalised(3_000_000))
-    two.answer(penalised(3_000_000))
-    bench.waiting.freed(KEY)
-    one.answer(script_reply(0, 10, 5, -1, 100_000, 0))
-    assert (reply(one)[0], two.call) == (0, "attempt")
-    two.answer(script_reply(0, 10, 5, -1, 100_000, 100_000))
-    bench.clock.advance(0.1)
-    assert reply(two)[0] == 0
-    assert bench.assert_empty()
-
-
 # -- the end of the process ------------------------------------------------------------------------
 
 
@@ -880,336 +809,4 @@ def test_drain_refuses_waiting_hits() -> None:
     assert held.replies == []
     bench.clock.advance(1)
     assert reply(held)[0] == 0
-    assert bench.assert_empty()
-
-
-def test_drain_keeps_admissions() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 9")
-    one.answer(refused(3_000_000))
-    bench.waiting.drain()
-    bench.waiting.drain()
-    one.answer(ADMITTED)
-    assert reply(one)[0] == 0
-    assert bench.assert_empty()
-
-
-# -- random traffic with a model of Redis ----------------------------------------------------------
-
-
-class Redis:
-    """LOG and shaping LEAKY as in their scripts, in microseconds."""
-
-    def __init__(self) -> None:
-        self.stamps: dict[Where, list[int]] = {}
-        self.ends: dict[Where, int] = {}
-        self.free_us: dict[Where, int] = {}
-        self.admitted: list[tuple[Where, int, int]] = []  # where, when, cost
-
-    def run(self, where: Where, asked: Rule, now_us: int) -> list[int]:
-        limiter = asked.limiter
-        assert limiter is not None
-        if limiter.algorithm.name == b"LEAKY":
-            return self._shape(where, asked, now_us)
-        most, window, cost = limiter.max, limiter.window_us, limiter.cost
-        stamps = [stamp for stamp in self.stamps.get(where, []) if stamp > now_us - window]
-        self.stamps[where] = stamps
-        ends = self.ends.get(where, 0)
-        left = max(0, most - len(stamps))
-        if cost > most:
-            return [1, most, left, -1, window]
-        retry_us = 0
-        if len(stamps) + cost > most:
-            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
-        if ends > now_us:
-            return [1, most, 0, max(retry_us, ends - now_us), window]
-        takes = limiter.mode != b"peek"
-        if retry_us == 0:
-            if takes:
-                stamps += [now_us] * cost
-                self.admitted.append((where, now_us, cost))
-                left -= cost
-            return [0, most, left, -1, window]
-        if takes and limiter.strict:
-            stamps += [now_us] * cost
-            del stamps[:-most]
-            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
-        if takes and limiter.penalty_us:
-            self.ends[where] = now_us + max(retry_us, limiter.penalty_us)
-            retry_us = self.ends[where] - now_us
-        return [1, most, 0, retry_us, window]
-
-    def _shape(self, where: Where, asked: Rule, now_us: int) -> list[int]:
-        limiter = asked.limiter
-        assert limiter is not None
-        held_us = max(0, self.free_us.get(where, 0) - now_us)
-        emission_us = limiter.window_us // limiter.max
-        left_us = self.ends.get(where, 0) - now_us
-        if limiter.mode == b"peek" or not asked.shapes:
-            full = max(held_us + (limiter.cost - limiter.max) * emission_us, left_us)
-            return [1, limiter.max, 0, full, held_us] if full > 0 else [0, 1, 0, -1, held_us]
-        if held_us > limiter.wait_us:
-            retry_us = max(held_us - limiter.wait_us, left_us)
-            return [1, limiter.max, 0, retry_us, held_us, 0]
-        if left_us > 0:
-            return [1, limiter.max, 0, left_us, max(held_us, left_us), left_us]
-        self.free_us[where] = now_us + held_us + limiter.cost * emission_us
-        self.admitted.append((where, now_us, limiter.cost))
-        return [0, limiter.max, 0, -1, emission_us, held_us]
-
-
-class Visitor:
-    """A client of the simulation."""
-
-    def __init__(self, sim: Simulation, number: int, where: Where, made: Rule) -> None:
-        assert made.limiter is not None
-        self.number = number
-        self.where = where
-        self.rule = made
-        self.came = sim.clock.now
-        self.wait_us = made.limiter.wait_us
-        self.cost = made.limiter.cost
-        self.gone = False
-        self.asked = 0
-        self.waits = made.waits
-        self.replies: list[list[int]] = []
-        self.told_at = 0.0
-        self.first: list[int] = []
-        self.waiter: Waiter | None = None
-
-
-class Simulation:
-    """Visitors, a Redis and the delays between them. Each event has a time."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
-        self.redis = Redis()
-        self.visitors: list[Visitor] = []
-        self.served: list[Visitor] = []  # in the order in which Redis admitted them
-        self.delays = [0.001]
-        self.asked = 0
-
-    def _later(self, seconds: float, function: Callable[[], None]) -> None:
-        self.clock.call_at(self.clock.now + seconds, function)
-
-    def _delay(self) -> float:
-        self.asked += 1
-        return self.delays[self.asked % len(self.delays)]
-
-    def _run(self, visitor: Visitor, asked: Rule, then: Callable[[list[int]], None]) -> None:
-        delay = self._delay()
-
-        def arrived() -> None:
-            before = len(self.redis.admitted)
-            found = self.redis.run(visitor.where, asked, round(self.clock.now * 1_000_000))
-            if len(self.redis.admitted) > before:
-                self.served.append(visitor)
-            self._later(delay / 2, lambda: then(found))
-
-        self._later(delay / 2, arrived)
-
-    def hit(self, where: Where, text: str) -> None:
-        """RL.HIT, as a session sends it."""
-        made = rule(text)
-        visitor = Visitor(self, len(self.visitors), where, made)
-        self.visitors.append(visitor)
-        if visitor.waits:
-            self._wait(visitor)
-            return
-        behind = self.waiting.blocks(where)
-
-        def answered(found: list[int]) -> None:
-            if behind:
-                found = integers(self.waiting.overtaking(where, made, found))
-                assert found[0] == 1 and found[2] == 0 and (found[3] > 0 or found[3] == -1)
-            visitor.replies.append(found)
-
-        self._run(visitor, made.peek() if behind else made, answered)
-
-    def _wait(self, visitor: Visitor) -> None:
-        busy = False
-
-        def ask(asked: Rule) -> None:
-            nonlocal busy
-            assert not busy, "one question at a time"
-            assert not visitor.gone
-            busy = True
-            visitor.asked += 1
-            self._run(visitor, asked, answered)
-
-        def answered(found: list[int]) -> None:
-            nonlocal busy
-            busy = False
-            if not visitor.first:
-                visitor.first = found
-            assert visitor.waiter is not None
-            visitor.waiter.answered(script_reply(*found))
-
-        def finish(frame: bytes) -> None:
-            assert not visitor.gone
-            visitor.replies.append(integers(frame))
-            visitor.told_at = self.clock.now
-
-        visitor.waiter = Waiter(
-            self.waiting, visitor.where, visitor.rule, ask, finish, _nothing, _nothing
-        )
-        visitor.waiter.start()
-
-    def leave(self, visitor: Visitor) -> None:
-        if visitor.waiter is not None and not visitor.replies and not visitor.gone:
-            visitor.gone = True
-            visitor.waiter.cancel()
-
-
-def in_any_window(stamps: list[tuple[int, int]], most: int, window_us: int) -> bool:
-    """Whether each half-open window holds at most `most`."""
-    for end, _ in stamps:
-        if sum(cost for at, cost in stamps if end - window_us < at <= end) > most:
-            return False
-    return True
-
-
-MOST = 3
-WINDOW_S = 0.5
-PLACES: list[Where] = [(0, b"a"), (0, b"b"), (1, b"a")]
-WAITS = st.sampled_from([0.001, 0.02, 0.3, 0.5, 1, 1.7, 5, 60])
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("wait"), st.integers(0, 2), st.integers(1, 4), WAITS),
-        st.tuples(st.just("wait"), st.just(0), st.just(1), WAITS),
-        st.tuples(st.just("hit"), st.integers(0, 2), st.integers(1, 4), st.just(0.0)),
-        st.tuples(st.just("leave"), st.integers(0, 30), st.just(0), st.just(0.0)),
-        st.tuples(st.just("pass"), st.just(0), st.just(0), st.floats(0.0001, 0.7)),
-    ),
-    min_size=5,
-    max_size=60,
-)
-DELAYS = st.lists(st.sampled_from([0.00002, 0.0003, 0.001, 0.004, 0.03]), min_size=1, max_size=5)
-
-
-@settings(max_examples=120, deadline=None)
-@given(STEPS, DELAYS, st.sampled_from(["", "STRICT", "PENALTY 0.2"]))
-def test_random_traffic_keeps_order_and_limit(
-    steps: list[tuple[str, int, int, float]], delays: list[float], mark: str
-) -> None:
-    sim = Simulation()
-    sim.delays = delays
-    for what, which, cost, seconds in steps:
-        options = f"{MOST} {WINDOW_S} COST {cost} {mark}"
-        if what == "wait":
-            sim.hit(PLACES[which], f"{options} WAIT {seconds:g}")
-        elif what == "hit":
-            sim.hit(PLACES[which], options)
-        elif what == "leave":
-            if which < len(sim.visitors):
-                sim.leave(sim.visitors[which])
-        else:
-            sim.clock.advance(seconds)
-    sim.clock.advance(200)
-
-    assert sim.waiting.count == 0
-    assert sim.clock.live() == []
-    assert not any(sim.waiting.blocks(where) for where in PLACES)
-    longest = max(delays)
-    window_us = round(WINDOW_S * 1_000_000)
-    for where in PLACES:
-        stamps = [(at, cost) for place, at, cost in sim.redis.admitted if place == where]
-        assert in_any_window(stamps, MOST, window_us)
-        if not mark:  # a final refusal is sent as a hit, and may be admitted
-            order = [
-                visitor.number
-                for visitor in sim.served
-                if visitor.where == where and visitor.waits and not visitor.gone
-            ]
-            assert order == sorted(order)
-    assert len(set(sim.served)) == len(sim.served)  # no visitor is admitted twice
-    for visitor in sim.visitors:
-        if visitor.gone:
-            assert visitor.replies == []
-            continue
-        assert len(visitor.replies) == 1
-        found = visitor.replies[0]
-        if found[0] == 0:
-            assert visitor in sim.served
-        else:
-            assert visitor not in sim.served
-            assert found[3] > 0 or (found[3] == -1 and visitor.cost > MOST)
-        if not visitor.waits:
-            continue
-        took = visitor.told_at - visitor.came
-        assert took <= visitor.wait_us / 1_000_000 + 3 * longest + 1e-6
-        if found[0] == 1 and took < visitor.wait_us / 1_000_000 - 1e-6:
-            first = visitor.first  # refused before its time: it could not be admitted in time
-            assert first[0] == 1 and (first[3] == -1 or first[3] > visitor.wait_us)
-        # One call on arrival, two or three as the head, two at the end, and the keep-alives.
-        assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / LONGEST_PAUSE_S) * 2, (
-            visitor.asked
-        )
-
-
-@settings(max_examples=100, deadline=None)
-@given(STEPS, DELAYS, st.sampled_from([0.0, 0.0, 0.1, 0.9, 20.0]))
-def test_random_traffic_of_shaped_hits_leaves_evenly(
-    steps: list[tuple[str, int, int, float]], delays: list[float], blocked_s: float
-) -> None:
-    sim = Simulation()
-    sim.delays = delays[:1]  # otherwise their places are not in order of arrival
-    emission_s = 0.05
-    sim.redis.ends = {where: round((sim.clock.now + blocked_s) * 1_000_000) for where in PLACES}
-    for what, which, cost, seconds in steps:
-        options = f"1 {emission_s:g} ALGO LEAKY BURST 9 COST {cost}"
-        if what in ("wait", "hit"):
-            sim.hit(PLACES[which], f"{options} WAIT {seconds or 1:g}")
-        elif what == "leave":
-            if which < len(sim.visitors):
-                sim.leave(sim.visitors[which])
-        else:
-            sim.clock.advance(seconds)
-    sim.clock.advance(200)
-    assert sim.waiting.count == 0
-    assert sim.clock.live() == []
-    for where in PLACES:
-        here = [visitor for visitor in sim.visitors if visitor.where == where]
-        left = [visitor for visitor in here if not visitor.gone and visitor.replies[0][0] == 0]
-        times = [visitor.told_at for visitor in left]
-        assert times == sorted(times)
-        for before, after in pairwise(left):
-            assert after.told_at - before.told_at >= before.cost * emission_s - 1e-5
-        for visitor in here:
-            assert visitor.asked == 1 or (blocked_s and visitor.asked <= 4)
-            assert len(visitor.replies) == (0 if visitor.gone else 1)
-            if visitor in left:
-                took = visitor.told_at - visitor.came
-                assert took <= visitor.wait_us / 1_000_000 + delays[0] + 1e-5
-
-
-def test_fifty_waiting_hits_use_the_full_rate() -> None:
-    """No client is served late: the fiftieth leaves when the limit permits, not a round trip
-    later.
-    """
-    sim = Simulation()
-    for _ in range(50):
-        sim.hit(PLACES[0], "10 1 WAIT 10")
-    sim.clock.advance(20)
-    assert [visitor.number for visitor in sim.served] == list(range(50))
-    assert all(visitor.replies[0][0] == 0 for visitor in sim.visitors)
-    first, last = sim.redis.admitted[0][1], sim.redis.admitted[-1][1]
-    assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
-    # Each one peeks and tries; where it has to wait, it tries again.
-    assert sim.asked <= 50 * 3
-
-
-# -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
-
-
-def test_waiting_hits_without_a_refusal_block_no_client() -> None:
-    """Callers that are all admitted at their first call."""
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    two.answer(script_reply(0, 10, 5, -1, 1_000_000))
-    assert not bench.waiting.blocks(KEY)
-    one.answer(ADMITTED)
-    assert not bench.waiting.blocks(KEY)
-    two.answer(ADMITTED)
     assert bench.assert_empty()

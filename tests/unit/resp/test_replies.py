@@ -99,28 +99,6 @@ def test_skip_stops_at_its_limit() -> None:
     assert framer.skip(7) == 1
 
 
-def test_skip_of_none_moves_over_pushes() -> None:
-    framer = ReplyFramer()
-    framer.feed(PUSH + PUSH + b"+1\r\n")
-    assert framer.at_push()
-    assert framer.skip(0) == 0
-    assert not framer.at_push()
-    assert framer.line() == b"+1\r\n"
-
-
-def test_half_a_push() -> None:
-    framer = ReplyFramer()
-    framer.feed(PUSH[:-3])
-    assert framer.at_push()
-    framer.skip(0)
-    assert framer.mid
-    assert not framer.at_push()
-    framer.feed(PUSH[-3:] + b"+1\r\n")
-    framer.skip(0)
-    assert not framer.mid
-    assert framer.line() == b"+1\r\n"
-
-
 def test_line_and_frame() -> None:
     framer = ReplyFramer()
     framer.feed(b"*2\r\n+a\r\n$2\r\nb")
@@ -133,16 +111,6 @@ def test_line_and_frame() -> None:
     assert framer.frame() == b""
     framer.feed(b" x\r\n")
     assert framer.line() == framer.frame() == b"-ERR x\r\n"
-
-
-@pytest.mark.parametrize("behind", [PUSH, PUSH[:3], PUSH[:-3], PUSH + PUSH + b"+2\r\n"])
-def test_frame_is_one_reply_and_leaves_a_push_behind_it(behind: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(b"+1\r\n" + behind)
-    assert framer.frame() == b"+1\r\n"
-    assert framer.buf[framer.pos :] == behind
-    assert not framer.mid
-    assert framer.rest() == behind
 
 
 PUSHES = [
@@ -263,13 +231,3 @@ def test_a_header_cut_inside_a_released_frame_is_not_taken_for_a_frame() -> None
     framer.feed(b"\r\nx\r\n+behind\r\n")
     assert framer.skip(1) == 1
     assert framer.line() == b"+behind\r\n"
-
-
-@pytest.mark.parametrize("begun", [b"+O", b"+O\r", b"$3\r\nab", b"*2\r\n+a\r\n"])
-def test_skip_without_new_bytes_changes_nothing(begun: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(begun)
-    for _ in range(3):
-        assert framer.skip(1) == 0
-        assert framer.mid
-        framer.release()

@@ -177,17 +177,6 @@ def test_command(data: bytes, name: bytes, argc: int, args: tuple[bytes, ...] | 
         assert found.left() == b"", way
 
 
-@pytest.mark.parametrize(("data", "name", "argc", "args"), COMMAND_CASES)
-def test_every_cut_in_two(
-    data: bytes, name: bytes, argc: int, args: tuple[bytes, ...] | None
-) -> None:
-    cuts = range(1, len(data)) if len(data) < 200 else [1, 4, 20, 30, 16400, len(data) - 1]
-    for cut in cuts:
-        found = walk([data[:cut], data[cut:] + TRAILING])
-        assert found.commands[0] == Found(row_name(name), argc, data, args), cut
-        assert found.commands[1].name == b"ECHO", cut
-
-
 NOT_OF_THE_PLAIN_FORM = [
     b"PING\r\n",
     b"*1\rX$4\r\nPING\r\n",
@@ -433,12 +422,6 @@ def test_oversize_command_is_never_held_whole() -> None:
         assert framer.unread() == 0
 
 
-def test_state_argument_of_the_largest_size_that_is_looked_at() -> None:
-    found = walk([bulks(b"AUTH", b"p" * f.MAX_STATE_BULK)])
-    assert found.commands[0].args == (b"p" * f.MAX_STATE_BULK,)
-    assert not found.commands[0].oversize
-
-
 def test_oversize_keeps_the_arguments_before_the_long_one() -> None:
     found = walk([bulks(b"CLIENT", b"REPLY", b"x" * 20000)])
     assert found.commands[0].args == (b"REPLY",)
@@ -471,19 +454,6 @@ def test_rewind_leaves_an_open_command() -> None:
     framer.feed(b"def")
     assert framer.next() == f.OPEN
     assert framer.buf[framer.start : framer.end].endswith(b"abcdef")
-
-
-def test_rewind_of_an_inline_beginning() -> None:
-    framer = RequestFramer()
-    framer.feed(b"PING\r\nPI")
-    assert framer.next() == f.COMMAND
-    assert framer.next() == f.NEED_MORE
-    framer.rewind(0)
-    assert framer.next() == f.COMMAND
-    assert framer.next() == f.NEED_MORE
-    framer.feed(b"NG\r\n")
-    assert framer.next() == f.COMMAND
-    assert framer.unread() == 0
 
 
 # -- bounds ----------------------------------------------------------------------------------------

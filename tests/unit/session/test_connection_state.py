@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
 from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState
-from rlproxy.session.identity import MAX_CREDENTIAL_BYTES
 from rlproxy.session.slots import (
     DECIDING,
     S_AUTH,
@@ -420,43 +419,3 @@ def test_identity(
     assert probed().run(*steps).state.identity.key() == key
     assert probed().pipeline(*steps).state.identity.key() == key
     assert probed().run(*steps).state.known
-
-
-def test_an_error_of_hello_may_hide_a_success() -> None:
-    wire = probed().run(("HELLO 3 AUTH bob pw SETNAME x", b"-ERR name\r\n"))
-    assert not wire.state.known
-    wire.run(("AUTH bob pw", OK))
-    assert wire.state.known
-
-
-@pytest.mark.parametrize(
-    "line", ["AUTH {}", "AUTH bob {}", "AUTH {} pw", "HELLO 3 AUTH bob {}", "HELLO 3 AUTH {} pw"]
-)
-def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
-    wire = probed()
-    slot = wire.send(line.format("x" * (MAX_CREDENTIAL_BYTES + 1)))
-    assert slot is None or slot.identity is None
-    wire.answer(OK)
-    wire.run((HIT, b"*5\r\n"))
-    assert not wire.state.plain()
-
-
-@pytest.mark.parametrize("line", ["HELLO 3 AUTH bob pw FOO", "HELLO 3 AUTH\0 bob pw"])
-def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
-    wire = probed().run((line, b"-ERR syntax\r\n"), (HIT, b"*5\r\n"))
-    assert not wire.state.plain()
-
-
-def test_countable() -> None:
-    assert Wire().state.countable()
-    assert not Wire().run(("MULTI", OK)).state.countable()
-    assert not Wire().run(("FOO", OK)).state.countable()
-    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.countable()
-
-
-def test_subscribing_inside_multi_makes_nothing_certain() -> None:
-    wire = Wire().run(("MULTI", OK))
-    slot = wire.send("SUBSCRIBE")
-    assert slot is not None
-    assert slot.kind == S_RAW
-    assert wire.state.level == RAW

@@ -6,10 +6,8 @@ import pytest
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED
-from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.call import nothing
 from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests.unit.session.bench import (
@@ -94,15 +92,6 @@ def test_missing_hits_are_sent_again_one_after_the_other(bench: Bench) -> None:
     assert bench.settle() == FIVE + PONG
     assert [call.key for call in bench.lane.calls] == [b"$1\r\nb\r\n"]
     assert bench.settle() == FIVE
-
-
-def test_further_requests_wait_for_a_missing_hit(bench: Bench) -> None:
-    bench.send(PING + HIT + PING)
-    bench.answer(PONG + NOSCRIPT)
-    assert bench.send(PING + numbered(b"other")) == b""
-    assert bench.settle() == FIVE
-    assert bench.answer(PONG) == PONG
-    assert bench.up() == PING + by_sha(b"other")
 
 
 @pytest.mark.parametrize(
@@ -192,26 +181,6 @@ def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
     assert bench.up() == in_place()
 
 
-@pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO", "HELLO AUTH", "RESET"])
-def test_a_hit_goes_as_eval_where_its_lane_is_open(bench: Bench, name: str) -> None:
-    data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))
-    assert bench.send(data + HIT) == data + in_place()
-    reply = {"RESET": b"+RESET\r\n", "SELECT": OK, "AUTH": OK}.get(name, b"%0\r\n")
-    assert bench.answer(reply + FIVE) == reply + FIVE
-    assert bench.send(PING + HIT) == PING + by_sha()
-
-
-def test_the_lane_is_that_of_the_identity(bench: Bench) -> None:
-    assert bench.send(bulks(b"SELECT", b"5") + PING) == bulks(b"SELECT", b"5") + PING
-    assert bench.answer(OK + PONG) == OK + PONG
-    bench.send(HIT)
-    bench.settle()
-    bench.send(PING + HIT)
-    assert bench.answer(PONG + NOSCRIPT) == PONG
-    assert bench.identities[-1].db == 5
-    assert bench.settle() == FIVE
-
-
 @pytest.mark.parametrize("event", ["lane_lost", "lane_returned", "lane_failed"])
 def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
     bench.send(PING + HIT + PING)
@@ -243,15 +212,6 @@ def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     for call in bench.lane.calls:
         call.caller.lane_returned(call)
     assert found + bench.down() == PONG + five(0, 10, 10, -1, 0) + PONG
-
-
-def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
-    bench.send(PING + HIT)
-    bench.answer(PONG + NOSCRIPT)
-    (call,) = bench.lane.calls
-    assert call.caller.fenced  # the client may have written the key
-    bench.settle()
-    assert bench.session.fenced
 
 
 def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
@@ -287,17 +247,6 @@ def test_nothing_waits_for_a_late_hit(bench: Bench) -> None:
     late(bench, 1)
 
 
-def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
-    bench.session.context.timeouts.timeout_s = 1.0
-    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
-    bench.answer(PONG)
-    late(bench, MAX_BY_SHA)
-    assert bench.up() == by_sha()
-    late(bench, 1)
-    assert bench.answer(FIVE * (MAX_BY_SHA + 1)) == b""
-    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
-
-
 def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
     bench.send(PING + HIT)
     bench.answer(PONG + NOSCRIPT)
@@ -307,16 +256,6 @@ def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
     call.caller.lane_answered(call, FIVE)
     call.caller.resume()
     assert bench.down() == b""
-
-
-def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench) -> None:
-    waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"other", b"10", b"60", b"WAIT", b"5"])
-    where = (0, b"$5\r\nother\r\n")
-    queues = bench.session.context.waiting
-    Waiter(queues, where, waits, lambda _: None, lambda _: None, nothing, nothing).start()
-    assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
-    assert bench.answer(PONG + FIVE) == PONG + FIVE
-    assert [call.rule.frees for call in bench.lane.calls] == [True]
 
 
 @pytest.mark.parametrize("sent", [b"DEL k\r\n", b"*2\r\n$3\r\nDEL\r\n"], ids=["inline", "in parts"])

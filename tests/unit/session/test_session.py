@@ -17,18 +17,15 @@ from rlproxy.session.waits import (
 
 from tests.unit.session.bench import (
     ARITY,
-    DOWN,
     FIVE,
     HIT,
     PING,
     PONG,
     PUSH,
     UNKNOWN,
-    WAIT,
     WRONG_HIT,
     Bench,
     in_place,
-    lane_used,
     opened,
     probed,
 )
@@ -45,26 +42,6 @@ def test_what_comes_while_it_opens_waits_and_goes_in_one_write() -> None:
 
 
 # -- routing ---------------------------------------------------------------------------------------
-
-
-def test_the_first_hit_goes_as_eval_over_the_private_connection() -> None:
-    bench = opened()
-    assert bench.send(HIT) == in_place()
-    assert bench.lane.calls == []
-    assert bench.answer(FIVE) == FIVE
-    assert bench.send(HIT) == b""
-    assert len(bench.lane.calls) == 1
-    assert bench.settle() == FIVE
-
-
-def test_a_mixed_chunk_is_one_private_write() -> None:
-    bench = probed()
-    bench.session.receive(HIT + PING + HIT + b"PING\r\n" + HIT)
-    assert bench.lane.calls == []
-    expected = in_place() + PING + in_place() + b"PING\r\n" + in_place()
-    assert bench.up() == expected
-    replies = FIVE + PONG + FIVE + PONG + FIVE
-    assert bench.answer(*[replies[at : at + 1] for at in range(len(replies))]) == replies
 
 
 def test_select_is_another_identity() -> None:
@@ -132,13 +109,6 @@ def test_big_values_stream() -> None:
 # -- pushes ----------------------------------------------------------------------------------------
 
 
-def test_pushes_come_any_time() -> None:
-    bench = probed()
-    assert bench.answer(PUSH) == PUSH
-    bench.send(PING)
-    assert bench.answer(PUSH + PONG + PUSH) == PUSH + PONG + PUSH
-
-
 @pytest.mark.parametrize("cut", range(1, len(PUSH)))
 def test_a_reply_of_the_lane_never_cuts_a_push(cut: int) -> None:
     bench = probed()
@@ -176,12 +146,6 @@ def test_a_push_behind_a_replaced_reply_is_kept(behind: bytes) -> None:
     assert bench.send(WRONG_HIT) == WRONG_HIT
     out = bench.answer(UNKNOWN + behind) + bench.answer(PUSH[len(behind) :])
     assert out == ARITY + PUSH
-
-
-def test_a_push_behind_the_reply_to_the_rewrite() -> None:
-    bench = lane_used()
-    bench.send(WAIT)
-    assert bench.answer(b":1\r\n" + PUSH[:8], PUSH[8:] + b":1\r\n") == PUSH + b":1\r\n"
 
 
 def test_an_unrequested_reply_is_passed_on_and_ends_the_use_of_lanes() -> None:
@@ -244,33 +208,12 @@ def test_end_of_file_waits_for_the_lane() -> None:
     assert bench.session.wants_eof
 
 
-def test_end_of_file_waits_for_what_waits() -> None:
-    bench = probed()
-    bench.send(HIT * 100)
-    bench.session.receive_eof()
-    out = b""
-    while bench.lane.calls:
-        assert not bench.session.wants_eof
-        out += bench.settle()
-    assert out == FIVE * 100
-    assert bench.session.wants_eof
-
-
 def test_end_of_file_inside_a_command() -> None:
     bench = Bench()
     bench.send(HIT[:-3])
     bench.session.receive_eof()
     assert bench.session.closed
     assert bench.down() == b""
-
-
-def test_end_of_file_and_no_upstream() -> None:
-    bench = Bench()
-    bench.send(PING)
-    bench.session.receive_eof()
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN
-    assert bench.session.closed
 
 
 # -- the pipe --------------------------------------------------------------------------------------
@@ -306,17 +249,6 @@ def test_malformed_replies_are_passed_on() -> None:
 
 
 # -- the bound on slots ----------------------------------------------------------------------------
-
-
-@pytest.mark.heavy
-def test_too_many_replies_to_follow() -> None:
-    bench = opened()
-    pair = bulks(b"SELECT", b"0") + PING
-    many = reply_slots.MAX_SLOTS // 2 + 10
-    assert bench.send(pair * many) == pair * many
-    assert bench.answer(b"+OK\r\n+PONG\r\n" * many) == b"+OK\r\n+PONG\r\n" * many
-    assert bench.send(HIT) == in_place()
-    assert bench.answer(FIVE) == FIVE
 
 
 @pytest.mark.heavy

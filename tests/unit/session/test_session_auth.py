@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
@@ -47,26 +46,6 @@ def test_it_goes_when_nothing_is_owed(name: str) -> None:
     assert bench.up() == written + in_place() + PING
     assert bench.answer(WRONGPASS + FIVE + PONG) == WRONGPASS + FIVE + PONG
     assert not bench.session.outstanding()
-
-
-def test_it_waits_for_one_before_it() -> None:
-    bench = opened()
-    assert bench.send(AUTH + AUTH + PING) == AUTH
-    assert bench.answer(WRONGPASS) == WRONGPASS
-    assert bench.up() == AUTH + PING
-    assert bench.answer(OK + PONG) == OK + PONG
-
-
-@pytest.mark.parametrize("first", [AUTH, HELLO, WRITTEN["HELLO"]])
-def test_where_it_comes_first_it_waits_for_nothing(first: bytes) -> None:
-    bench = opened()
-    assert bench.send(first + SELECT + PING) == first + SELECT + PING
-
-
-def test_a_hello_without_auth_waits_for_nothing() -> None:
-    bench = opened()
-    sent = PING + bulks(b"HELLO", b"3") + bulks(b"HELLO") + PING
-    assert bench.send(sent) == sent
 
 
 def test_in_multi_replies_are_not_counted_from_there_on() -> None:
@@ -134,15 +113,3 @@ def test_in_a_long_pipeline(size: int) -> None:
         written = bench.up()
     assert got == (PONG * size + WRONGPASS) * 50 + FIVE
     assert not bench.session.outstanding()
-
-
-def test_redis_error_of_a_hit_behind_it_is_at_its_place() -> None:
-    bench = opened()
-    bench.send(PING + AUTH + HIT + bulks(b"RL.HIT", b"k"))
-    bench.answer(PONG)
-    bench.up()
-    arity = b"-ERR wrong number of arguments for 'rl.hit' command\r\n"
-    assert (
-        bench.answer(WRONGPASS + encoding.error("OOM x"))
-        == WRONGPASS + encoding.error("OOM x") + arity
-    )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.fairness.budget import (
     CLIENT_WORK,
     LEAST_HITS,
@@ -19,7 +15,6 @@ from rlproxy.fairness.budget import (
 )
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.waits import (
     WAIT_HELD,
@@ -65,16 +60,6 @@ def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
     assert bench.answer(FIVE) == FIVE
     assert bench.up() == in_place() * 32
     assert bench.send(HIT) == b""  # none overtakes
-
-
-@pytest.mark.parametrize("make", [opened, probed])
-def test_only_a_client_with_more_hits_than_it_may_send_is_backlogged(
-    make: Callable[[], Bench],
-) -> None:
-    for more in (0, 1):
-        bench = make()
-        bench.send(HIT * (MAX_CLIENT_HITS + more))
-        assert bench.session.context.budget.backlogged == more
 
 
 def test_wrong_hits_that_wait_for_their_place_are_bounded() -> None:
@@ -229,31 +214,6 @@ def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
     assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(2, 7))
-def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: int) -> None:
-    crowded = Crowded(count + 1)
-    asked = [0] * count
-    for _ in range(random.randint(5, 60)):
-        number = random.randrange(count)
-        match random.randrange(5):
-            case 0 | 1:
-                many = random.choice([1, 3, 70, 200])
-                asked[number] += many
-                crowded.benches[number].send(HIT * many)
-            case 2:
-                crowded.other.send(HIT)
-            case _:
-                crowded.answer()
-        crowded.turns()
-    rounds = 0
-    while any(crowded.answer()) or any(bench.session.outstanding() for bench in crowded.benches):
-        rounds += 1
-        assert rounds < 5000, "a client waits for ever"
-    assert [len(got) for got in crowded.got] == [many * len(FIVE) for many in asked]
-    assert crowded.shared.budget.backlogged == 0
-
-
 def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
     bench.session.stops_reading()
@@ -264,17 +224,6 @@ def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench.session.reads_on()
     assert bench.up() == in_place() + PING
     assert bench.answer(FIVE + PONG) == FIVE + PONG + ARITY
-
-
-def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> None:
-    bench = opened()
-    bench.send(HIT * 100)
-    bench.session.stops_reading()
-    assert bench.session.wait == WAIT_IN_PLACE
-    assert bench.session.context.budget.backlogged == 0
-    bench.session.reads_on()
-    bench.answer(FIVE * MAX_CLIENT_HITS)
-    assert len(bench.lane.calls) == 100 - MAX_CLIENT_HITS
 
 
 def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None:
@@ -374,16 +323,3 @@ def test_what_waits_for_a_connection_that_fails_is_answered_in_turns() -> None:
     bench.session.go_on()
     assert bench.down().count(b"-UPSTREAMDOWN") >= 300
     bench.session.go_on()
-
-
-def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
-    bench = Bench()
-    many = 5 * CLIENT_WORK // WORK_OF_OURS
-    bench.send(PING * many)
-    bench.session.upstream_failed("refused")
-    while bench.session.private.unopened > 0:
-        bench.session.receive(PING * 200)
-        bench.session.go_on()
-    assert many <= len(bench.session.to_client) < many + 200
-    bench.session.go_on()
-    assert bench.session.private.status == private_stream.PRIVATE_OPENING

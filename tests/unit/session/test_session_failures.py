@@ -13,7 +13,6 @@ from tests.unit.session.bench import (
     HIT,
     PING,
     PONG,
-    PUSH,
     WRONG_HIT,
     Bench,
     in_place,
@@ -97,19 +96,3 @@ def test_calls_that_were_never_sent_go_before_what_waited() -> None:
     bench.session.lane_returned(bench.lane.calls[0])
     bench.session.resume()
     assert bench.up() == in_place() + PING
-
-
-def test_a_call_returned_while_half_a_push_is_out() -> None:
-    bench = probed()
-    bench.send(HIT)
-    out = bench.answer(PUSH[:-3])
-    bench.send(HIT)
-    first = bench.lane.calls[0]
-    bench.session.lane_answered(first, FIVE)
-    for call in bench.lane.calls[1:]:
-        bench.session.lane_returned(call)
-    bench.session.resume()
-    out += bench.down() + bench.answer(PUSH[-3:])
-    assert out == PUSH + FIVE
-    assert bench.up() == in_place()
-    assert bench.answer(FIVE) == FIVE

@@ -241,13 +241,6 @@ def test_while_it_is_open_a_lane_gets_no_more() -> None:
     assert len(bench.lane.calls) == 1
 
 
-def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
-    bench = Faulty("allow").open()
-    bench.send(PING)
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.private.status == private_stream.PRIVATE_OPEN
-
-
 def test_no_timeout_and_its_return() -> None:
     bench = Faulty("allow").open()
     bench.session.context.failure.mode = "deny"

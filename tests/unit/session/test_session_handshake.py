@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import hiredis
 import pytest
-from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session import command_policy, private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER, NOTHING
 
-from tests.unit.session.bench import FIVE, HIT, NOAUTH, in_place
+from tests.unit.session.bench import FIVE, HIT, in_place
 from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
 
 OK = b"+OK\r\n"
@@ -92,15 +87,6 @@ def test_a_connection_that_does_not_open() -> None:
     assert bench.up() == GET
 
 
-def test_a_handshake_without_a_hit() -> None:
-    bench = Faulty("allow")
-    moved: list[bytes] = []
-    bench.session.flush = lambda: moved.append(bench.down())
-    bench.send_at(10.0, SELECT)
-    bench.session.overdue(11.0)
-    assert moved == [OK]
-
-
 def test_a_server_that_is_no_redis() -> None:
     bench = deferred()
     asking(bench)
@@ -151,13 +137,6 @@ def test_a_name_that_redis_does_not_take_changes_nothing() -> None:
     assert not bench.session.closed
 
 
-def test_redis_requires_a_password_and_the_client_sent_none() -> None:
-    bench = deferred(written=bulks(b"HELLO", b"3"))
-    asking(bench)
-    assert bench.answer(NOAUTH) == NOAUTH
-    assert bench.session.closed
-
-
 def test_lost_before_its_last_reply() -> None:
     bench = deferred()
     asking(bench, GET + HIT)
@@ -165,13 +144,6 @@ def test_lost_before_its_last_reply() -> None:
     bench.session.upstream_lost()
     assert bench.session.closed
     assert bench.down() == b""
-
-
-def test_the_servers_client_limit_ends_the_handshake() -> None:
-    bench = deferred()
-    asking(bench, GET + HIT)
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.closed
 
 
 def test_redis_hangs_during_the_deferred_handshake() -> None:
@@ -272,16 +244,6 @@ def test_a_private_connection_is_not_silent_where_redis_answers_others(written: 
     assert not bench.circuit.open
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_private_connection_that_redis_has_answered_is_not_silent(known: bool) -> None:
-    bench = silent("allow", SELECT + GET if known else b"\r\n")
-    bench.up()
-    if known:
-        assert bench.answer_at(10.0, OK[:1]) == b""
-    assert bench.session.overdue(12.0) == NOTHING
-    assert not bench.circuit.open
-
-
 @pytest.mark.parametrize(
     ("mode", "written"),
     [
@@ -321,13 +283,6 @@ def test_a_client_that_redis_has_answered_waits_for_it() -> None:
     assert bench.down() == b""
 
 
-def test_a_handshake_of_unsupported_commands_alone() -> None:
-    bench = Faulty("allow")
-    assert failed(bench, MAINTENANCE).startswith(b"-ERR unknown subcommand")
-    assert asking(bench) == GET
-    assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("written", [SELECT + HIT + INFO, HIT, GET])
 def test_the_servers_client_limit_closes_the_client(mode: str, written: bytes) -> None:
@@ -349,16 +304,6 @@ def test_a_connection_that_opens_is_not_dropped() -> None:
     bench.session.overdue(21.0)
     assert bench.down() == bench.without(LATE)
     assert private_stream.PRIVATE_NONE not in left
-
-
-def test_the_end_of_file_of_a_client_as_redis_hangs() -> None:
-    bench = silent("allow", SELECT + HIT)
-    bench.session.receive_eof()
-    assert bench.session.wants_eof
-    bench.session.overdue(11.0)
-    assert bench.down() == b""
-    assert not bench.session.closed
-    assert bench.answer(OK + FIVE) == OK + FIVE
 
 
 def test_a_longer_outage_adds_to_the_handshake() -> None:
@@ -396,127 +341,8 @@ def test_denied_commands_stay_denied(later: bool, known: bool) -> None:
         assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
 
 
-def test_a_denied_subcommand_leaves_the_others() -> None:
-    bench = Faulty("allow")
-    bench.session.requests.use(command_policy.table(("client|kill",), False))
-    assert failed(bench, INFO + HIT) == OK + bench.without(REFUSED)
-
-
 def test_the_handshake_ends_with_its_client() -> None:
     bench = deferred()
     bench.session.abandon()
     bench.session.let_go()
     assert bench.session.private.handshake is None
-
-
-class AwayAndBack:
-    """A client, and a Redis that comes and goes, at random."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.bench = Faulty("allow")
-        self.requested: list[bytes] = []  # by the client
-        self.unsent = b""
-        self.replies = ReplyFramer()  # to the client
-        self.answered = 0
-        self.answered_ok: list[bytes] = []  # what was answered OK while there was no Redis
-        self.received: list[bytes] = []  # by Redis, on its present connection
-        self.owed = b""  # by Redis
-        self.silent = 0  # times that the circuit opened as Redis sent nothing
-        self.reader = hiredis.Reader()  # Redis'
-
-    def step(self) -> None:
-        session = self.bench.session
-        steps = [self.ask, self.send, self.send]
-        if session.private.status == private_stream.PRIVATE_OPENING:
-            steps += [self.open, self.fail]
-        elif session.private.status == private_stream.PRIVATE_OPEN:
-            steps += [self.answer] * 5 + [self.lose, self.hang]
-        self.random.choice(steps)()
-        self.receive()
-        self.check()
-
-    def ask(self) -> None:
-        get = bulks(b"GET", b"k%d" % len(self.requested))
-        self.requested.append(self.random.choice([HELLO, SELECT, INFO, get, get, HIT, HIT]))
-        self.unsent += self.requested[-1]
-
-    def send(self) -> None:
-        cut = self.random.randrange(len(self.unsent) + 1)
-        self.bench.session.receive(self.unsent[:cut])
-        self.unsent = self.unsent[cut:]
-
-    def open(self) -> None:
-        self.received, self.owed, self.reader = [], b"", hiredis.Reader()
-        self.bench.session.upstream_opened()
-
-    def fail(self) -> None:
-        self.bench.session.upstream_failed("connection refused")
-
-    def lose(self) -> None:
-        self.bench.session.upstream_lost()
-
-    def hang(self) -> None:
-        session = self.bench.session
-        self.bench.now += 2.0
-        opened = self.bench.circuit.counts.opened
-        session.overdue(self.bench.now)
-        assert session.private.status == private_stream.PRIVATE_OPEN
-        self.silent += self.bench.circuit.counts.opened - opened
-
-    def answer(self) -> None:
-        cut = self.random.randrange(len(self.owed) + 1)
-        data, self.owed = self.owed[:cut], self.owed[cut:]
-        self.bench.session.upstream_received(data)
-
-    def receive(self) -> None:
-        """Redis receives what the session sends: first the deferred handshake."""
-        self.reader.feed(self.bench.up())
-        while words := self.reader.gets():
-            assert isinstance(words, list)
-            name = words[0]
-            if name in (b"GET", b"EVAL"):
-                assert self.received[: len(self.answered_ok)] == self.answered_ok
-            self.received.append(bulks(*words))
-            if name == b"HELLO":
-                self.owed += MAP
-            elif name == b"EVAL":
-                self.owed += FIVE
-            else:
-                self.owed += encoding.bulk(words[1]) if name == b"GET" else OK
-
-    def check(self) -> None:
-        """The client gets one reply for each command, in order."""
-        replies = self.replies
-        replies.feed(self.bench.down())
-        while frame := replies.frame():
-            requested = self.requested[self.answered]
-            self.answered += 1
-            if requested == HIT:
-                assert frame in (FIVE, self.bench.without(b""), encoding.LOST)
-            elif b"GET" in requested:
-                own = encoding.bulk(requested.split(b"\r\n")[4])
-                assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
-            else:
-                assert frame[:1] == (b"%" if requested == HELLO else b"+")
-                if self.bench.session.private.status in (
-                    private_stream.PRIVATE_NONE,
-                    private_stream.PRIVATE_OPENING,
-                ):
-                    self.answered_ok.append(requested)
-
-
-def test_random_outages_keep_replies_in_order_and_handshakes_first() -> None:
-    answered_ok = kept = silent = 0
-    for seed in range(400):
-        run = AwayAndBack(Random(seed))
-        for _ in range(60):
-            if len(run.answered_ok) > MAX_COMMANDS - 4 or run.bench.session.closed:
-                break
-            run.step()
-        answered_ok += bool(run.answered_ok)
-        silent += run.silent
-        kept += bool(run.answered_ok and run.received[: len(run.answered_ok)] == run.answered_ok)
-    assert answered_ok > 100
-    assert kept > 50
-    assert silent > 50

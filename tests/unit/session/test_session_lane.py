@@ -19,7 +19,6 @@ from tests.unit.session.bench import (
     FIVE,
     HIT,
     PING,
-    PONG,
     KnowingLane,
     in_place,
     numbered,
@@ -41,23 +40,6 @@ def test_the_window_opens_again_when_half_is_answered() -> None:
     bench.session.lane_answered(bench.lane.calls[31], FIVE)
     bench.session.resume()
     assert len(bench.lane.calls) == 96
-
-
-def test_more_than_the_window_and_then_another_command() -> None:
-    bench = probed()
-    bench.send(HIT * (MAX_CLIENT_HITS + 1), PING + HIT)
-    assert bench.settle() == FIVE * MAX_CLIENT_HITS
-    assert bench.lane.calls == []
-    assert bench.up() == in_place() + PING + in_place()
-    assert bench.answer(FIVE + PONG + FIVE) == FIVE + PONG + FIVE
-
-
-@pytest.mark.parametrize("cut", [1, 5, 20, len(HIT) - 1])
-def test_a_hit_cut_behind_the_full_window(cut: int) -> None:
-    bench = probed()
-    bench.send(HIT * MAX_CLIENT_HITS + HIT[:cut], HIT[cut:] + PING)
-    assert bench.settle() == FIVE * MAX_CLIENT_HITS
-    assert bench.up() == in_place() + PING
 
 
 # -- the fence: clients that wrote on their own connection------------------------------------------
@@ -165,16 +147,6 @@ def test_known_replies_behind_unknown_ones_take_room() -> None:
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()
-
-
-def test_known_replies_behind_what_a_lane_gives_back() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1") + numbered(b"full") + numbered(b"2"))
-    for call in bench.lane.calls:
-        bench.session.lane_returned(call)
-    assert bench.up() == in_place(b"1") + in_place(b"2")
-    other = five(0, 10, 1, -1, 60)
-    assert bench.answer(FIVE + other) == FIVE + DENIED + other
 
 
 def test_a_client_that_ends_with_known_replies() -> None:

@@ -4,8 +4,6 @@ fake lanes and fed bytes. tests/fuzz/session.py walks at random.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
@@ -13,7 +11,6 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Lane
-from rlproxy.session.connection_state import PLAIN
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
@@ -224,19 +221,6 @@ def test_the_protocol_is_that_of_the_last_hello() -> None:
     assert bench.where() == ((None, None, 0), 2)
 
 
-@pytest.mark.parametrize("cut", range(1, len(WELCOME)))
-def test_a_hello_that_is_not_answered_holds_what_follows_private(cut: int) -> None:
-    bench = opened()
-    hello = bulks(b"HELLO", b"3")
-    assert bench.send(hello) == hello
-    down = bench.answer(WELCOME[:cut])
-    assert bench.send(GET) == GET
-    assert bench.taken() == b""
-    assert down + bench.answer(WELCOME[cut:] + NIL) == WELCOME + NIL
-    assert bench.send(GET) == b""
-    assert bench.where()[1] == 3
-
-
 def test_an_error_of_hello_with_auth_leaves_protocol_and_identity_unknown() -> None:
     bench = opened()
     hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"a b")
@@ -269,17 +253,6 @@ def test_a_new_identity_is_judged_anew() -> None:
     assert not bench.shares(GET, NOAUTH)
 
 
-def test_a_reply_to_another_user_does_not_permit_sharing() -> None:
-    bench = opened()
-    auth = bulks(b"AUTH", b"bob", b"pw")
-    assert bench.send(GET + auth + GET) == GET
-    assert bench.answer(NIL) == NIL
-    assert bench.up() == auth + GET
-    bench.answer(OK + b"-NOPERM no\r\n")
-    assert not bench.shares(GET)
-    assert bench.shares(GET)
-
-
 # -- states ----------------------------------------------------------------------------------------
 
 STATES = {
@@ -306,24 +279,6 @@ def test_a_state_keeps_everything_private_until_it_is_over(name: str) -> None:
     bench.shares(GET)  # RESET makes another client of it
     assert bench.shares(GET)
     assert bench.shares(SET, OK)
-
-
-@pytest.mark.parametrize("word", [b"OFF", b"SKIP"])
-def test_a_client_that_switches_replies_off_stays_private(word: bytes) -> None:
-    bench = opened()
-    assert bench.send(bulks(b"CLIENT", b"REPLY", word)) != b""
-    assert bench.send(GET) == GET
-    assert bench.taken() == b""
-
-
-def test_a_half_sent_command_stays_private() -> None:
-    bench = opened()
-    assert bench.shares(GET)
-    value = b"x" * 5000
-    written = bulks(b"SET", b"k", value)
-    assert bench.send(written[:3000]) == written[:3000]
-    assert bench.send(written[3000:] + GET) == written[3000:] + GET
-    assert bench.taken() == b""
 
 
 # -- what follows a command on the lane ------------------------------------------------------------
@@ -445,44 +400,3 @@ def test_a_reply_that_is_under_way_when_the_private_connection_is_lost_still_com
     assert not bench.session.closed
     assert bench.settle(OK) == OK
     assert bench.session.closed
-
-
-# -- bounds ----------------------------------------------------------------------------------------
-
-
-def test_a_first_pipeline_of_any_length_leaves_the_session_plain() -> None:
-    count = 70_000
-    bench = Bench()
-    bench.session.receive(GET * count)
-    bench.session.upstream_opened()
-    assert len(bench.up()) == count * len(GET)
-    assert bench.session.private.state.level == PLAIN
-    assert bench.answer(NIL * count) == NIL * count
-    assert bench.shares(GET)
-
-
-def test_a_command_that_comes_in_pieces_is_read_once() -> None:
-    """It takes no longer than where nothing is shared."""
-
-    def took(allowed: bool) -> float:
-        bench = opened()
-        bench.send(HIT)
-        bench.answer(FIVE)
-        if not allowed:
-            bench.session = Session(
-                worker_context(
-                    grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.lane_of
-                )
-            )
-            bench.session.receive(HIT)
-            bench.session.upstream_opened()
-            bench.up()
-            bench.answer(FIVE)
-        written = bulks(b"RL.HIT", b"k", *[b"1"] * 4000)
-        begin = time.process_time()
-        for at in range(0, len(written), 7):
-            bench.session.receive(written[at : at + 7])
-        bench.down()
-        return time.process_time() - begin
-
-    assert took(True) < 10 * took(False) + 0.1
