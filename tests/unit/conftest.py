@@ -8,7 +8,6 @@ from rlproxy import build
 # scripts/test runs them in its interpreted stage.
 _INTERPRETED = [
     "downstream/test_clients.py",
-    "downstream/test_private_connection.py",
     "session/test_wait_cover.py",
     "session/test_waits.py",
     "upstream/cluster/test_links.py",

@@ -68,15 +68,6 @@ def proxy() -> Proxy:
     return made
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
-    found = await proxy.ask(path, method)
-    assert found.status_code == 200
-    assert found.headers["cache-control"] == "no-store"
-    assert found.headers["x-content-type-options"] == "nosniff"
-
-
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
 async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
     found = await proxy.ask(path)
@@ -133,23 +124,6 @@ async def test_metrics_are_prometheus_text_for_every_accept_header(
     assert families["rlproxy_clients"].samples[0].value == 3.0
 
 
-async def test_metrics_of_a_dead_worker() -> None:
-    proxy = Proxy(2)
-    proxy.publish(0, hits=5)
-    proxy.now += 60
-    proxy.publish(1, hits=7)
-    text = (await proxy.ask("/metrics")).text
-    assert 'rlproxy_hits_total{algorithm="gcra",outcome="admitted"} 12.0\n' in text
-    assert "\nrlproxy_clients 3.0\n" in text
-    assert "\nrlproxy_workers 1.0\n" in text
-
-
-async def test_metrics_before_the_first_snapshot() -> None:
-    found = await Proxy().ask("/metrics")
-    assert found.status_code == 200
-    assert "\nrlproxy_workers 0.0\n" in found.text
-
-
 async def test_shared_memory_is_read_at_most_ten_times_a_second(proxy: Proxy) -> None:
     async def hits() -> str:
         return (await proxy.ask("/metrics")).text.partition('"admitted"} ')[2].split()[0]
@@ -204,12 +178,6 @@ async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: s
     assert (found.status_code, found.text) == (400, "The parameters here are exclude=upstream.\n")
 
 
-async def test_reason_stays_one_line(proxy: Proxy) -> None:
-    proxy.now += 1
-    proxy.publish(upstream=replace(AWAY, why="a\nok\n"), on_upstream_failure="error")
-    assert (await proxy.ask("/readyz")).text.count("\n") == 1
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 
@@ -226,18 +194,6 @@ async def test_content_security_policy_names_style_and_script(proxy: Proxy) -> N
     policy = (await proxy.ask("/")).headers["content-security-policy"]
     assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
     assert "unsafe" not in policy
-
-
-async def test_numbers_of_the_page(proxy: Proxy) -> None:
-    proxy.watch.look()
-    for hits in (10, 20):
-        proxy.now += 1
-        proxy.publish(hits=hits)
-        proxy.watch.look()
-    found = json.loads((await proxy.ask("/live.json")).text)
-    assert found["hits"][0] == 20.0
-    assert [row[1] for row in found["history"]] == [10.0, 10.0]
-    assert found["rates"][0] == 10.0
 
 
 async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
@@ -295,16 +251,3 @@ def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool
     upstream = Upstream(Address("127.0.0.1", 6379))
     made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
     assert bool(warnings(made)) == warned
-
-
-def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
-    """The workers are silent for 20 seconds."""
-    for second in range(30):
-        proxy.now += 1
-        if not 5 <= second < 25:
-            proxy.publish(hits=10.0 * second)
-        proxy.watch.look()
-    rows = proxy.watch.reading().view["history"]
-    assert [len(row) for row in rows].count(1) == 1
-    assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}
-    assert sum(row[1] == 0.0 for row in rows if len(row) > 1) <= 2  # until they count as silent

@@ -70,13 +70,6 @@ def test_samples_too_far_apart_have_no_rate() -> None:
     assert [row[0] for row in recent.rates()] == [2.0, 7.0, 12.1, 13.1]
 
 
-def test_clock_set_back_restarts_the_history() -> None:
-    recent = Recent()
-    for at in (100.0, 101.0, 50.0, 51.0):
-        recent.add(moment(at, samples(at)), {})
-    assert [row[0] for row in recent.rates()] == [51.0]
-
-
 def test_decreased_counters_give_no_negative_rate() -> None:
     recent = Recent()
     recent.add(moment(1.0, samples(100)), {})
@@ -124,13 +117,6 @@ def policies(**hits: dict[str, int]) -> HitsByPolicy:
         name: PolicyHits(name == "trial", [counts.get(outcome, 0) for outcome in OUTCOMES])
         for name, counts in hits.items()
     }
-
-
-def test_no_policy_has_a_rate_before_the_first_hit() -> None:
-    rates = Recent()
-    assert rates.busiest(9) == []
-    rates.add(moment(1.0, {}), policies(login={}))
-    assert rates.busiest(9) == []
 
 
 def test_refusals_and_those_in_shadow_are_apart() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
-from rlproxy.admin.page_data import MAX_SHOWN, OVER, PREFIXES, shown, view
+from rlproxy.admin.page_data import MAX_SHOWN, PREFIXES, shown, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
@@ -150,17 +150,3 @@ def test_silent_worker_has_no_current_data() -> None:
     assert found["version"] == VERSION
     assert (found["lanes"], found["addresses"], found["upstream"]) == ([], [], {})
     assert found["not_ready"] == ["worker 1 last reported 60.0 s ago"]
-
-
-def test_data_before_the_first_snapshot() -> None:
-    found = made([Seen(0)], {})
-    assert found["listen"] == []
-    assert found["hits"] == [0.0] * len(OUTCOMES)
-
-
-def test_time_beyond_the_histogram_is_no_number() -> None:
-    recent = Recent()
-    recent.add(moment(1999.0, {}), {})
-    slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 9), 30.0)}
-    recent.add(moment(2000.0, slow), {})
-    assert made([Seen(0, 0.1, FACTS)], slow, recent)["times"]["round_trip"] == [OVER, OVER]

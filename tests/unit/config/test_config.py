@@ -93,14 +93,6 @@ def test_ordinary_commands_are_shared_by_default_on_a_cluster(
     assert load("--upstream", url, *args).shares == shares
 
 
-def test_options_of_a_cluster() -> None:
-    made = load("--upstream", "redis+cluster://h")
-    assert (made.announce, made.present, made.cross_slot) == (None, "cluster", "split")
-    assert load("--upstream", "embedded:cluster", "--cross-slot", "error").cross_slot == "error"
-    # The defaults may be written where there is no cluster.
-    assert load("--present", "cluster", "--cross-slot", "split") == load()
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -122,11 +114,6 @@ def test_what_a_reload_may_change() -> None:
     assert [option.flag for option in may_not] == ["--workers"]
     made = config.reloaded(old, new)
     assert (made.workers, made.hit_timeout_ms) == (2, 2)
-
-
-def test_config_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        load().listen = ()  # type: ignore[misc]
 
 
 def test_each_option_is_read_outside_the_package_config() -> None:

@@ -157,27 +157,6 @@ def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("workers = 0\nnope = 1", ["there is no option nope", "workers (in the file) 0: "]),
-        ("workers = 0\ntls-cert = 'x'", ["workers (in the file) 0: ", "--tls-cert: no address"]),
-        ("tls-cert = 'c'\nlisten = 'tls:1'", ["listen (in the file) tls:1: "]),
-        ("share = 'on'\nlisten = [':1', ':x', 'y']", ["listen (", "listen (", "share (in"]),
-    ],
-)
-def test_all_mistakes_of_a_file_are_reported(
-    tmp_path: Path, text: str, expected: list[str]
-) -> None:
-    file = tmp_path / "f.toml"
-    file.write_text(text)
-    found = mistakes("--config", str(file))
-    assert len(found) == len(expected), found
-    assert all(
-        each in line and "\n" not in line for each, line in zip(expected, found, strict=True)
-    )
-
-
-@pytest.mark.parametrize(
     ("text", "why"),
     [
         (
@@ -278,10 +257,6 @@ def test_several_listeners() -> None:
     assert load("--listen", ":2", RLPROXY_LISTEN=":1").listen == (Address("127.0.0.1", 2),)
 
 
-def test_a_blank_variable_is_none() -> None:
-    assert load(RLPROXY_LISTEN=" ").listen == load().listen
-
-
 def away_from_a_terminal(*argv: str, **environ: str) -> Config:
     return loader.load(loader.parser().parse_args(list(argv)), environ, terminal=False)
 
@@ -306,17 +281,6 @@ def test_a_blank_upstream_is_a_mistake_at_a_terminal_too() -> None:
     assert load("--upstream", "embedded:", RLPROXY_UPSTREAM="").upstream.embedded
 
 
-def test_a_misspelt_upstream_is_one_mistake() -> None:
-    with pytest.raises(ConfigError) as caught:
-        away_from_a_terminal(RLPROXY_UPSTREM="redis://h")
-    assert len(caught.value.mistakes) == 1
-
-
-def test_version() -> None:
-    assert loader.parser().parse_args(["--version"]).version
-    assert not loader.parser().parse_args([]).version
-
-
 def test_all_mistakes_at_once() -> None:
     found = mistakes(
         *("--listen", "a", "--listen", ":1", "--listen", "b", "--upstream", "http://h"),
@@ -330,13 +294,6 @@ def test_all_mistakes_at_once() -> None:
     for line, start in zip(found, starts, strict=True):
         assert line.startswith(start)
         assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    "argv", [["--nope"], ["--listen"], ["extra"], ["--list", ":1"], ["--version=1"]]
-)
-def test_wrong_usage_is_one_line(argv: list[str]) -> None:
-    assert len(mistakes(*argv)) == 1
 
 
 def test_help_tells_every_option_and_variable() -> None:

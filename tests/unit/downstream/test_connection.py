@@ -47,13 +47,6 @@ def test_a_client_that_waits_for_a_reply_is_not_idle() -> None:
     assert not client.transport.closed
 
 
-def test_without_an_idle_timeout() -> None:
-    bench = Bench()
-    client = bench.client()
-    bench.after(1e6)
-    assert not client.transport.closed
-
-
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = socket.socketpair()
@@ -75,22 +68,6 @@ def test_a_client_that_reads_nothing_is_cut() -> None:
     assert bench.said == [line]
 
 
-def test_a_client_that_reads_a_little_is_not_cut() -> None:
-    bench = Bench(write_timeout_s=10.0)
-    client = bench.client()
-    for waits in range(20, 0, -1):
-        client.transport.waits = waits
-        bench.after(9)
-    client.transport.waits = 0
-    bench.after(9)
-    client.transport.waits = 1  # waits anew
-    bench.after(9)
-    bench.after(9.9)
-    assert not client.transport.aborted
-    bench.after(9)
-    assert client.transport.aborted
-
-
 def test_what_the_kernel_gives_away_counts(pair: tuple[socket.socket, socket.socket]) -> None:
     bench = Bench(write_timeout_s=10.0)
     client = bench.client(pair[0])
@@ -104,15 +81,6 @@ def test_what_the_kernel_gives_away_counts(pair: tuple[socket.socket, socket.soc
     assert not client.transport.aborted
     bench.after(10)
     assert client.transport.aborted
-
-
-def test_without_a_write_timeout() -> None:
-    bench = Bench(write_timeout_s=0.0)
-    client = bench.client()
-    client.transport.waits = 5
-    bench.after(50)
-    bench.after(1e6)
-    assert not client.transport.aborted
 
 
 def test_few_of_those_turned_away_linger() -> None:
@@ -277,20 +245,6 @@ def test_many_long_pipelines_share_a_turn() -> None:
         if before < 15_000:
             assert max(done()) - min(done()) <= 2 * CLIENT_WORK // WORK_OF_OURS
     assert done() == [1000] * 20
-
-
-def test_a_client_that_has_left_is_not_queued() -> None:
-    bench = Bench()
-    clients = [bench.client() for _ in range(4)]
-    for client in clients:
-        writes_to(client, [])
-        client.protocol.data_received(wrong(1000))
-    clients[0].protocol.connection_lost(None)
-    while bench.clock.soon:
-        bench.turn()
-    assert not bench.clients.scheduler._queue
-    assert not bench.clients.scheduler.serving
-    assert clients[3].transport.written.count(b"\n") == 1000
 
 
 def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> None:

@@ -90,17 +90,6 @@ def test_a_few_are_read_in_a_turn_and_each_once(bench: Bench) -> None:
     assert pipes[0].had == [True, False] or pipes[0].had == [False, False]
 
 
-def test_the_end_of_a_connection_is_something_to_read(bench: Bench) -> None:
-    pipe = bench.pipe()
-    pipe.watch()
-    os.close(pipe.writes)
-    bench.turn()
-    bench.turn()
-    assert pipe.had == [False]
-    os.close(pipe.reads)
-    bench.pipes.clear()
-
-
 def test_a_reader_that_has_left_has_no_turn_and_its_number_is_reused(bench: Bench) -> None:
     gone = bench.pipe()
     gone.watch()
@@ -116,13 +105,3 @@ def test_a_reader_that_has_left_has_no_turn_and_its_number_is_reused(bench: Benc
     bench.turn()
     assert not gone.had
     assert other.had == [False]
-
-
-def test_a_forgotten_reader_has_no_turn(bench: Bench) -> None:
-    pipe = bench.pipe()
-    pipe.watch()
-    bench.fan_out.forget(pipe.reads, pipe.turn)
-    os.write(pipe.writes, b"x")
-    bench.turn()
-    bench.turn()
-    assert not pipe.had

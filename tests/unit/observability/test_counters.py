@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as hyp
 from rlproxy.observability import counters as st
 from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.hit_replies import five, integers
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import encoding as r
-from rlproxy.resp.replies import ReplyFramer
 
 LOG = oc.row_of(b"LOG")
 GCRA = oc.row_of(b"GCRA")
@@ -91,66 +88,6 @@ def test_rows_tell_whether_hits_are_in_shadow() -> None:
     assert all(map(oc.shadow, shadows))
     assert not any(map(oc.shadow, rows))
     assert min(rows) > oc.SHADOW_PEEK
-
-
-def lines(kinds: str, of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
-    """Frames of one line."""
-    return hyp.builds(
-        lambda kind, text: kind.encode() + text + b"\r\n", hyp.sampled_from(kinds), of
-    )
-
-
-TEXTS = hyp.binary(max_size=12).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
-DIGITS = hyp.from_regex(rb"-?[0-9]{0,25}", fullmatch=True)
-LONG = hyp.integers(1, 6000).map(lambda size: b"1" * size)
-BULKS = hyp.builds(
-    lambda kind, data: b"%b%d\r\n%b\r\n" % (kind, len(data), data),
-    hyp.sampled_from([b"$", b"=", b"!"]),
-    hyp.one_of(TEXTS, hyp.sampled_from([b"*5\r\n:0\r\n", b"\r", b"\r\n"])),
-)
-NULLS = hyp.sampled_from([b"_\r\n", b"$-1\r\n", b"*-1\r\n", b"*0\r\n", b"%0\r\n", b"$0\r\n\r\n"])
-
-
-def lists(of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
-    """Arrays, sets and maps of frames."""
-    return hyp.builds(
-        lambda kind, items: (
-            b"%b%d\r\n%b" % (kind, len(items), b"".join(items * (2 if kind == b"%" else 1)))
-        ),
-        hyp.sampled_from([b"*", b"~", b"%"]),
-        hyp.lists(of, max_size=7),
-    )
-
-
-PLAIN = hyp.one_of(lines(":,(", DIGITS), lines(":", LONG), lines("+-#_,", TEXTS), BULKS, NULLS)
-FRAMES = hyp.recursive(PLAIN, lists, max_leaves=12)
-FIVE = hyp.builds(
-    lambda first, rest: b"*5\r\n" + first + b"".join(rest),
-    hyp.one_of(hyp.sampled_from([b":0\r\n", b":1\r\n", b":\r\n"]), FRAMES),
-    hyp.lists(FRAMES, min_size=4, max_size=4),
-)
-SOUP = hyp.lists(
-    hyp.sampled_from(
-        [b"*5\r\n", b"*1\r\n", b":0\r\n", b":1\r\n", b":", b"\r", b"\r\n", b"0", b"1", b"_\r\n"]
-        + [b"$2\r\n", b"%1\r\n", b"|1\r\n", b"-", b"+", b"ab", b">1\r\n"]
-    ),
-    max_size=24,
-).map(b"".join)
-
-
-@given(hyp.one_of(FIVE, FRAMES, SOUP))
-@settings(max_examples=120, deadline=None)
-def test_every_frame_is_counted_once(frame: bytes) -> None:
-    """Each frame counts once, from any source."""
-    framer = ReplyFramer()
-    framer.feed(frame)
-    frame = framer.frame()
-    if frame:
-        stats = Counters()
-        stats.answered(LOG, frame, KEY)
-        assert sum(stats.hits) == 1
-        found = integers(frame)
-        assert not found or (len(found) == frame[1] - 48 and found[0] in (0, 1))
 
 
 def test_errors_of_hits_by_kind() -> None:

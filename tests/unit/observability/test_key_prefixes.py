@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from rlproxy.observability.counters import brief
 from rlproxy.observability.key_prefixes import MAX_KNOWN, Prefixes, samples
 from rlproxy.observability.metrics import BY_NAME
-from rlproxy.resp.escape import shown
 
 
 def bulk(key: bytes) -> bytes:
@@ -72,22 +71,6 @@ def test_known_prefixes_are_bounded_and_can_be_reset() -> None:
         prefixes.add([b"$%d\r\na:" % length], [])  # each length is a new prefix
         assert len(prefixes._known) <= MAX_KNOWN
     assert samples([prefixes.counts()])["a", "hits"] == MAX_KNOWN * 2 - 1
-
-
-KEYS = st.lists(st.binary(max_size=6).map(lambda key: key.replace(b"x", b":")), max_size=30)
-
-
-@given(KEYS, KEYS)
-def test_counts_as_plain_data(admitted: list[bytes], refused: list[bytes]) -> None:
-    prefixes = Prefixes(1000)
-    prefixes.add(bulks(*admitted, *refused), bulks(*refused))
-    plain: dict[tuple[str, ...], float] = {}
-    for kind, keys in (("hits", admitted + refused), ("refused", refused)):
-        for key in keys:
-            label = shown(key.partition(b":")[0]) if b":" in key else "(none)", kind
-            plain[label] = plain.get(label, 0) + 1
-    found = {label: number for label, number in samples([prefixes.counts()]).items() if number}
-    assert found == plain
 
 
 def test_successor_continues_the_counts_and_the_labels() -> None:

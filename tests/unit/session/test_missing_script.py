@@ -181,6 +181,15 @@ def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
     assert bench.up() == in_place()
 
 
+@pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO", "HELLO AUTH", "RESET"])
+def test_a_hit_goes_as_eval_where_its_lane_is_open(bench: Bench, name: str) -> None:
+    data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))
+    assert bench.send(data + HIT) == data + in_place()
+    reply = {"RESET": b"+RESET\r\n", "SELECT": OK, "AUTH": OK}.get(name, b"%0\r\n")
+    assert bench.answer(reply + FIVE) == reply + FIVE
+    assert bench.send(PING + HIT) == PING + by_sha()
+
+
 @pytest.mark.parametrize("event", ["lane_lost", "lane_returned", "lane_failed"])
 def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
     bench.send(PING + HIT + PING)
@@ -212,6 +221,15 @@ def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     for call in bench.lane.calls:
         call.caller.lane_returned(call)
     assert found + bench.down() == PONG + five(0, 10, 10, -1, 0) + PONG
+
+
+def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
+    bench.send(PING + HIT)
+    bench.answer(PONG + NOSCRIPT)
+    (call,) = bench.lane.calls
+    assert call.caller.fenced  # the client may have written the key
+    bench.settle()
+    assert bench.session.fenced
 
 
 def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:

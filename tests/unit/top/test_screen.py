@@ -7,14 +7,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from rich.screen import Screen
 from rlproxy.top.client import Client, Rows, Sample
-from rlproxy.top.screen import POLICIES, View
+from rlproxy.top.screen import View
 
 Policies = dict[str, tuple[str, float, float]]  # mode, hits and refused hits by name
 NONE: Rows = {}
@@ -141,33 +140,6 @@ def test_the_frame_that_the_page_shows() -> None:
     assert f"```text\n{shown}\n```\n" in page
 
 
-def test_policies_with_most_hits_come_first() -> None:
-    policies: Policies = {f"p{number}": ("enforced", 9.0, 9.0) for number in range(20)}
-    before = sample(100.0, policies=policies)
-    for name, mode, hits in (("p7", "enforced", 1000.0), ("trial", "shadow", 4000.0)):
-        policies = {**policies, name: (mode, policies.get(name, ("", 0.0, 0.0))[1] + hits, 259.0)}
-    policies["unused"] = ("enforced", 0.0, 0.0)
-    view = seen(before, sample(102.0, 5000, policies=policies))
-    made = [line.split() for line in frame(view)]
-    made = made[made.index(["policy", "hits/s", "refused/s", "mode"]) :]
-    assert made[1:4] == [
-        ["trial", "2,000", "130", "shadow"],
-        ["p7", "500", "125", "enforced"],
-        ["p0", "0", "0", "enforced"],
-    ]
-    assert made[POLICIES + 1 :][:2] == [
-        [],
-        ["key", "of", "the", "last", "minute", "hits/s", "refused/s", "refused", "by"],
-    ]
-    assert ["trial", "2,000", "130", "shadow"] in [line.split() for line in frame(view, 40)]
-
-
-def test_many_policies_are_requested_less_often() -> None:
-    assert seen(sample(100.0)).pause_s(1.0) == 1.0
-    policies: Policies = {f"p{number}": ("enforced", 0.0, 0.0) for number in range(10_000)}
-    assert seen(sample(100.0, policies=policies)).pause_s(1.0) == 5.0
-
-
 def test_what_refused_a_key_is_shown_beside_it() -> None:
     refused: Rows = {"user:1": (50, 0, "5 60 PENALTY 300 AND 20 3600")}
     view = seen(sample(100.0), sample(102.0, 10, refused=refused))
@@ -177,11 +149,6 @@ def test_what_refused_a_key_is_shown_beside_it() -> None:
         ["user:1", "100", "1", *["5", "60", "PENALTY", "300", "AND"]],
         ["20", "3600"],
     ]
-
-
-def test_before_two_samples_rates_are_zero() -> None:
-    view = seen(sample(100.0, 50))
-    assert "hits/s             0    at most 0" in frame(view)
 
 
 def test_trouble_is_shown_and_the_last_values_stay() -> None:
@@ -211,12 +178,6 @@ def test_rates_begin_again_after_a_restart() -> None:
     assert list(view.bars) == [1000, 0, 10]
 
 
-def test_rates_that_may_be_wrong_are_marked() -> None:
-    rows: Rows = {"sure": (1000, 100, ""), "unsure": (1000, 101, ""), '""': (25, 0, "")}
-    made = [line.split() for line in frame(two(10, rows, {"unsure": (500, 0, "")}))[-3:]]
-    assert made == [["sure", "20"], ["unsure", "~20", "10"], ['""', "0.5"]]
-
-
 def test_bars_show_the_latest_that_have_room() -> None:
     view, hits = seen(sample(100.0)), 0
     for at in range(1, 200):
@@ -226,13 +187,6 @@ def test_bars_show_the_latest_that_have_room() -> None:
     assert line.startswith("hits/s         1,000  ██") and line.endswith("██  at most 1,000")
     assert 70 < len(line) <= 80
     assert re.search("▁▁+▂▂+▃▃+▄▄+▅▅+▆▆+▇▇+███+", "\n".join(frame(view, 260)))
-
-
-def test_a_long_key_is_wrapped() -> None:
-    key = "login:" + "x" * 90 + ":203.0.113.7"
-    made = keys_of(two(10, {key: (10, 0, "")}))
-    assert len(made) > 1 and "".join(made) == key
-    assert keys_of(two(10, {key: (10, 0, "")}), 260) == [key]
 
 
 def test_lines_are_wrapped_in_a_narrow_terminal() -> None:
@@ -275,11 +229,6 @@ def test_a_filter() -> None:
     assert len(keys_of(view)) == 3
     assert view.press("/q\r")
     assert keys_of(view) == ["api:q"]
-
-
-@pytest.mark.parametrize("stroke", ["q", "Q", "\x04", "hq"])
-def test_the_keys_that_end_it(stroke: str) -> None:
-    assert not two(10).press(stroke)
 
 
 @settings(max_examples=50, deadline=None)

@@ -149,29 +149,6 @@ async def test_a_refused_load_is_tried_again_with_the_other_steps(
     world.task.cancel()
 
 
-async def test_scripts_are_loaded_once_the_login_is_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_PING_S", 0.02)
-    monkeypatch.setattr(module, "_KEEP_S", 0.01)
-    world = World()
-    world.target.replies[b"HELLO"] = b"-WRONGPASS no\r\n"
-    await world.control.settled.wait()
-    assert world.control.kind == "login" and not world.control.loaded
-    world.target.replies[b"HELLO"] = HELLO
-    await until(lambda: world.control.loaded)
-    await until(lambda: not world.control.problem)
-    world.task.cancel()
-
-
-async def test_a_server_that_refuses_an_empty_request() -> None:
-    world = World()
-    world.target.replies[b"*0"] = b"-ERR empty\r\n+PONG\r\n"
-    await world.control.settled.wait()
-    assert world.control.loaded
-    world.task.cancel()
-
-
 NODE = b"%1\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
 
 

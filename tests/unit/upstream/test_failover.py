@@ -122,22 +122,6 @@ async def test_a_server_that_is_refused_is_logged_though_one_sentinel_answers_fi
     assert len(caplog.messages) == 1
 
 
-async def test_a_refused_server_and_sentinels_that_fail_are_in_one_line(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REPLY_S", 0.05)
-    world.failover.start()
-    await until(lambda: world.target.where == "old:1")
-    world.roles[NEW] = REPLICA
-    world.names = {SENTINELS[0]: (NEW, 4), SENTINELS[1]: (NEW, 4)}
-    del world.roles[OLD]
-    world.failover.suspect()
-    await until(lambda: caplog.messages)
-    refused = "new:2, which the Sentinels name, is a replica"
-    failing = "1 of 3 Sentinels of m fail: s3:1 no answer"
-    assert caplog.messages == [f"{refused}; {failing}; the master stays old:1"]
-
-
 async def test_the_latest_reason_is_given_while_no_master_is_known(world: World) -> None:
     world.roles[OLD] = REPLICA
     world.failover.start()

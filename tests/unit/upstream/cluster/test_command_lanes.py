@@ -153,11 +153,6 @@ def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
     assert bench.node_of(key_slot(FAR)) is bench.b
 
 
-def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
-    bench.cluster.map.owners[SLOT] = -1
-    assert bench.node_of() is None
-
-
 def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
     lanes = [
         bench.lanes.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
@@ -220,15 +215,3 @@ def test_a_silent_node_that_was_replaced_is_left(
     bench.loop.turns()
     assert bench.client.lost == ([call] if cut else [])
     assert (bench.a.pool.lanes() == []) == cut
-
-
-def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
-    share = bench.share()
-    assert share.chosen(SLOT) is None
-    bench.open(b"-WRONGPASS no\r\n")
-    for _ in range(3):
-        assert share.chosen(SLOT) is None
-    bench.sweep()
-    assert bench.a.pool.lanes() == []
-    assert share.retired
-    assert bench.node_of() is bench.a

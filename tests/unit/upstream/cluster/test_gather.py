@@ -124,11 +124,3 @@ def test_a_part_of_mget_fails() -> None:
     assert placed([([0], bulks(b"a")), ([1], ERROR)]) == ERROR
     assert placed([([0, 1], bulks(b"a"))]).startswith(b"-ERR")
     assert placed([([0], b"+OK\r\n")]).startswith(b"-ERR")
-
-
-@given(st.lists(st.lists(st.binary(max_size=5)), min_size=1, max_size=4))
-def test_concatenation_keeps_all_elements(lists: list[list[bytes]]) -> None:
-    frames = [bulks(*words) for words in lists]
-    assert g.concatenated(frames) == bulks(*[word for words in lists for word in words])
-    assert g.union(frames) == bulks(*dict.fromkeys(word for words in lists for word in words))
-    assert g.elements(frames) == [bulk for frame in frames for bulk in g.elements([frame]) or []]

@@ -198,20 +198,6 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
     assert bench.b.sent() == by_sha(HIT)
 
 
-def test_slots_that_move_at_once_share_a_drain(bench: Bench) -> None:
-    bench.hit()
-    assert bench.a.sent()
-    for slot in (*range(5001, 5101), SLOT):
-        bench.cluster.moved(slot, B)
-    assert len(bench.lane._drains) == 1
-    bench.hit()
-    bench.wait(0.01)
-    assert bench.b.sent() == b""
-    bench.a.answer(ADMITTED)
-    bench.wait(0.01)
-    assert bench.b.sent() == by_sha(HIT)
-
-
 @pytest.mark.parametrize("end", ["late", "lost"])
 def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
     bench.hit()
@@ -262,23 +248,6 @@ def test_ask_goes_with_asking_and_moves_no_slot(bench: Bench) -> None:
     assert bench.a.sent() == by_sha(HIT)
     bench.b.answer(OK, ADMITTED)
     assert bench.replies() == [ADMITTED, ADMITTED]
-
-
-def test_calls_with_ask_keep_their_order_while_the_lane_of_that_node_opens(bench: Bench) -> None:
-    for key in (b"k", NEAR):
-        bench.hit(key)
-    assert bench.a.sent()
-    lane = bench.b.pool.lane_of(bench.lane.identity)
-    assert lane is not None
-    lane.ready = False
-    bench.a.answer(ASK)
-    bench.wait(0.01)
-    assert bench.a.sent() == bench.b.sent() == b""
-    lane.ready = True
-    bench.wait(0.01)
-    bench.a.answer(ASK)  # the second call was under way all the time
-    assert bench.a.sent() == b""
-    assert bench.b.sent() == ASKING + by_sha(HIT) + ASKING + by_sha(HIT, NEAR)
 
 
 def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
@@ -370,22 +339,3 @@ def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     assert len(bench.loop.wires) == 4  # it is not tried again
     bench.lanes.close_idle(bench.loop.now - IDLE_S)
     assert lane.retired  # sessions get another one
-
-
-def test_a_lane_that_closed_as_idle_is_replaced(bench: Bench) -> None:
-    bench.loop.now += 61.0
-    bench.lanes.close_idle(bench.loop.now - IDLE_S)
-    bench.loop.turns()
-    assert bench.lane.retired
-    assert [node.pool.lanes() for node in (bench.a, bench.b)] == [[], []]  # none counts any more
-    lane = bench.lanes.lane_of(Identity(None, None, 0))
-    assert isinstance(lane, ClusterLane) and lane is not bench.lane
-    lane.wake()
-    bench.loop.turns()
-    assert len(bench.loop.wires) == 4
-    bench.a.wire, bench.b.wire = bench.loop.wires[2:]
-    for node in (bench.a, bench.b):
-        assert node.sent().startswith(b"*")
-        node.answer(WELCOME, OK)
-    lane.wake()
-    assert lane.ready

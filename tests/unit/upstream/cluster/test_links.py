@@ -10,12 +10,10 @@ from typing import cast
 from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link, LinkOwner, _is_reply
 from rlproxy.upstream.cluster.links import IDLE_S, Links
 from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
-from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 HOME, ONE, TWO = (Address("h", port) for port in (1, 2, 3))
 
@@ -77,30 +75,6 @@ def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
         client.fakes[ONE].idle_since = 0.0
         client.sweep(10)
     assert client.left() == [HOME, ONE]
-
-
-async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
-    target = ClusterTarget("", cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
-    looks = dict.fromkeys(range(1000), 0)
-
-    class FakeExchange:
-        def __init__(self, at: int) -> None:
-            self.at = at
-            self.links = self
-
-        def close_idle(self, _now: float) -> None:
-            looks[self.at] += 1
-
-    for at in looks:
-        target._exchanges[cast("Exchange", FakeExchange(at))] = None
-    target.close_idle(0.0)
-    assert sum(looks.values()) == 1000 // SWEEPS + 1
-    for _ in range(10 * SWEEPS - 1):
-        target.close_idle(0.0)
-    assert set(looks.values()) == {10, 11}
-    target._exchanges.clear()
-    target.close_idle(0.0)
-    assert set(looks.values()) == {10, 11}
 
 
 async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:

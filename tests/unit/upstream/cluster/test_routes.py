@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import hiredis
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
@@ -228,13 +226,6 @@ def test_no_row_is_in_two_routes() -> None:
         assert all(name == name.upper() for name in names)
 
 
-def test_each_row_below_a_command_has_a_route() -> None:
-    for name in reviewed():
-        command_name, bar, sub = name.encode().partition(b"|")
-        if bar:
-            assert OLD.of(command_name, [sub]).name == name.encode().replace(b"|", b" ")
-
-
 @pytest.mark.parametrize(
     ("line", "how"),
     [
@@ -271,14 +262,6 @@ def test_each_row_below_a_command_has_a_route() -> None:
 )
 def test_route(line: str, how: int) -> None:
     assert found(OLD, line)[0].how == how
-
-
-def test_one_key_needs_no_search(served: Routes) -> None:
-    for line in ("GET k", "set k v", "sort k store d", "zadd k 1 m"):
-        assert found(served, line)[0].only == 0
-    assert found(served, "object encoding k")[0].only == 1
-    for line in ("EVAL s 1 k", "BLPOP a 0", "RENAME a b", "DEL a", "XREAD STREAMS a 0"):
-        assert found(served, line)[0].only == -1
 
 
 @pytest.mark.parametrize(
@@ -348,17 +331,3 @@ def test_commands_of_modules() -> None:
 )
 def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
     assert Routes([tipped(*tips)]).of(b"M.TIP", []).how == how
-
-
-@given(st.sampled_from(LINES), st.lists(st.binary(max_size=9), max_size=6), st.data())
-def test_no_arguments_break_it(
-    served: Routes, line: str, more: list[bytes], data: st.DataObject
-) -> None:
-    name, *args = line.encode().split(b" ")
-    args = data.draw(st.permutations([*args, *more]))[: data.draw(st.integers(0, 9))]
-    route = served.of(name, args)
-    keys = route.keys(args)
-    assert all(0 <= index < len(args) for index in keys)
-    assert -1 <= r.timeout_at(route.blocks, args) < len(args)
-    if route.only >= 0:
-        assert keys in ([route.only], [])
