@@ -52,11 +52,6 @@ def test_schedule_is_a_poisson_process() -> None:
     assert longer == pytest.approx(0.368, abs=0.02)
 
 
-def test_schedule_follows_its_seed() -> None:
-    assert openloop.schedule(1000, 1.0, 7) == openloop.schedule(1000, 1.0, 7)
-    assert openloop.schedule(1000, 1.0, 7) != openloop.schedule(1000, 1.0, 8)
-
-
 # -- reports ---------------------------------------------------------------------------------------
 
 
@@ -66,12 +61,6 @@ def test_schedule_follows_its_seed() -> None:
 )
 def test_percentile_is_one_of_the_values(share: float, value: int) -> None:
     assert percentile(range(1, 101), share) == value
-
-
-def test_percentile_of_no_values() -> None:
-    assert percentile([5], 0.999) == 5
-    with pytest.raises(BenchError, match="too short"):
-        percentile([], 0.5)
 
 
 def test_report_of_a_run() -> None:
@@ -86,13 +75,6 @@ def test_report_of_a_run() -> None:
         "lag": 3,
         "load-cpu": pytest.approx(30),
     }
-
-
-def test_figure_with_a_bound_has_the_short_name() -> None:
-    assert latency.name_of("latency", latency.P99, 50) == "latency-50"
-    assert latency.name_of("latency", "max", 50) == "latency-50 max"
-    assert latency.name_of("latency", latency.PEAK) == "latency peak"
-    assert 50 in latency.LOADS
 
 
 # -- counts ----------------------------------------------------------------------------------------
@@ -125,20 +107,6 @@ def test_latency_counts_from_due_not_from_sent(server: RedisServer) -> None:
     assert all(wait > lag for wait, lag in zip(made.latency_ns, made.lag_ns, strict=True))
 
 
-def test_partial_writes_are_completed(server: RedisServer) -> None:
-    large = b"x" * 8_000_000
-    made = run(server, [command("SET", "k", large)] * 6 + [command("STRLEN", "k")], rate=1000)
-    assert len(made.latency_ns) == 7
-    with server.raw() as raw:
-        assert raw.ask("STRLEN", "k") == len(large)
-
-
-def test_warm_up_does_not_count(server: RedisServer) -> None:
-    due_ns = [10 * MS * number for number in range(20)]
-    made = openloop.run(server.port, [PING], due_ns, 4, 0.05, 20.0)
-    assert len(made.latency_ns) == 15
-
-
 @pytest.mark.parametrize(
     ("prepared", "limit_s", "named"),
     [
@@ -152,11 +120,6 @@ def test_failed_run_reports_the_reason(
 ) -> None:
     with pytest.raises(BenchError, match=named):
         run(server, prepared, 100, limit_s)
-
-
-def test_refused_connection_is_an_error() -> None:
-    with pytest.raises(BenchError, match="cannot connect"):
-        openloop.run(harness.free_port(), [PING], [0], 1, 0.0, 1.0)
 
 
 # -- several figures of one run --------------------------------------------------------------------
@@ -178,12 +141,3 @@ def test_one_run_fills_several_figures() -> None:
         {"proxy": [5.0, 5.0]},
     ]
     assert stream.getvalue().endswith("x a (µs): direct 1.50, proxy 1.50\n")
-
-
-def test_failure_of_one_run_names_figure_and_column() -> None:
-    def once(column: str, turn: int) -> dict[str, float]:
-        raise BenchError("too bad")
-
-    made = {"a": Figure("x", "any", "µs", "any")}
-    with pytest.raises(BenchError, match="x direct: too bad"):
-        interleave_all(made, "a", ("direct",), once, 1, Progress(1, io.StringIO()))

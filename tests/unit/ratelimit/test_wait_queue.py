@@ -210,6 +210,7 @@ def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
         ("10 9 WAIT 5 MS", 5_001, 6),
         ("10 9 WAIT 0.001", 1_001, 1),
         ("10 9 WAIT 3600", 3_600_000_001, 3601),
+        ("10 9 WAIT 5", -1, -1),  # it never fits
     ],
 )
 def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
