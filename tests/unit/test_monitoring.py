@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from rlproxy.observability.metrics import (
-    COUNTER,
-    ERRORS,
-    HISTOGRAM,
-    TABLE,
-    Row,
-)
+from rlproxy.observability.metrics import COUNTER, ERRORS, HISTOGRAM, TABLE, Row
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 
 from tests import documents, monitoring

@@ -5,16 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from rlproxy.admin.history import (
-    GAP_S,
-    KEPT_S,
-    LAG,
-    ROUND_TRIP,
-    SMOOTH_S,
-    Recent,
-    moment,
-    quantile,
-)
+from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, SMOOTH_S, Recent, moment, quantile
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples, histogram
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits

@@ -6,14 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.probes import (
-    UPSTREAM,
-    Seen,
-    degraded,
-    not_alive,
-    not_ready,
-    without_redis,
-)
+from rlproxy.admin.probes import UPSTREAM, Seen, degraded, not_alive, not_ready, without_redis
 from rlproxy.observability.published import SILENT_S, Facts, UpstreamFacts
 
 UP = UpstreamFacts("redis:6379")

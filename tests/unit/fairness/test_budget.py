@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    LEAST_HITS,
-    MAX_CLIENT_HITS,
-    TICK_WORK,
-    Budget,
-)
+from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS, TICK_WORK, Budget
 
 
 @pytest.mark.parametrize("others", [0, 1, 7, 1000])

@@ -152,6 +152,14 @@ async def test_too_few_files(
     assert bool(caplog.messages) == warns
 
 
+@pytest.mark.parametrize(("denial_cache", "share"), [(0, False), (5, True)])
+async def test_parts_that_an_option_turns_off(denial_cache: int, share: bool) -> None:
+    wiring = wired(denial_cache=denial_cache, share=share)
+    assert (wiring.upstream.denial_cache is not None) == bool(denial_cache)
+    assert (wiring.context.stats.harvest is not None) == bool(denial_cache)
+    assert (wiring.context.share_of is not None) == share
+
+
 @pytest.mark.parametrize("prefixes", [0, 3])
 async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     wiring = wired(metrics_prefixes=prefixes)

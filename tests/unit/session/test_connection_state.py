@@ -148,32 +148,6 @@ def test_the_read_mode_is_no_state_where_clients_see_one_node(line: str) -> None
     assert wire.state.level == COUNTED
 
 
-# request -> level behind it, if it was COUNTED before
-LOWER = [
-    ("GET", COUNTED),
-    ("EXEC", COUNTED),
-    ("AUTH pw", COUNTED),
-    ("SELECT 1", COUNTED),
-    ("FOO", COUNTED),
-    ("QUIT", COUNTED),
-    ("SUBSCRIBE", RAW),
-    ("MULTI", RAW),
-    ("CLIENT ID", RAW),
-    ("SCRIPT LOAD x", RAW),
-    ("MONITOR", RAW),
-]
-
-
-@pytest.mark.parametrize(("line", "counted"), LOWER)
-def test_levels_only_fall(line: str, counted: int) -> None:
-    for first, level in (("FOO", counted), ("MONITOR", RAW)):
-        wire = probed()
-        wire.send(first)
-        wire.send(line)
-        assert wire.state.level == level
-        assert not wire.state.plain()
-
-
 # request -> kind of its slot if the level was COUNTED before; at RAW there is none
 LOWER_SLOTS = [
     *[(line, None) for line in ("GET", "FOO", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SELECT 1")],
@@ -296,13 +270,6 @@ def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
 
 
-@pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b", "CLIENT TRACKING ON"])
-def test_what_was_too_long_to_be_read(line: str) -> None:
-    wire = probed()
-    wire.send(line, complete=False)
-    assert wire.state.level == COUNTED
-
-
 # -- plain -----------------------------------------------------------------------------------------
 
 # steps, one after the other; whether a hit may then travel elsewhere
@@ -389,33 +356,3 @@ PIPELINES: list[tuple[list[tuple[str, bytes]], bool]] = [
 @pytest.mark.parametrize(("steps", "plain"), PIPELINES)
 def test_pipelined(steps: list[tuple[str, bytes]], plain: bool) -> None:
     assert probed().pipeline(*steps).state.plain() == plain
-
-
-# -- identity --------------------------------------------------------------------------------------
-
-IDENTITIES: list[tuple[list[tuple[str, bytes]], tuple[bytes | None, bytes | None, int]]] = [
-    ([], (None, None, 0)),
-    ([("AUTH pw", OK)], (b"default", b"pw", 0)),
-    ([("AUTH bob pw", OK)], (b"bob", b"pw", 0)),
-    ([("AUTH bob pw", ERR)], (None, None, 0)),
-    ([("AUTH bob pw", OK), ("AUTH eve x", ERR)], (b"bob", b"pw", 0)),
-    ([("SELECT 3", OK), ("AUTH bob pw", OK)], (b"bob", b"pw", 3)),
-    ([("AUTH bob pw", OK), ("SELECT 3", OK)], (b"bob", b"pw", 3)),
-    ([("SELECT 3", OK), ("SELECT 4", ERR)], (None, None, 3)),
-    ([("SELECT 3", OK), ("SELECT 0", OK)], (None, None, 0)),
-    ([("HELLO 3 AUTH bob pw", b"%1\r\n")], (b"bob", b"pw", 0)),
-    ([("HELLO 3 auth bob pw SETNAME x", b"%1\r\n")], (b"bob", b"pw", 0)),
-    ([("HELLO 2 SETNAME AUTH AUTH bob pw", b"*1\r\n")], (b"bob", b"pw", 0)),
-    ([("HELLO 3 AUTH a b AUTH bob pw", b"%1\r\n")], (b"bob", b"pw", 0)),
-    ([("HELLO 3", b"%1\r\n")], (None, None, 0)),
-    ([("AUTH bob pw", OK), ("SELECT 3", OK), ("RESET", b"+RESET\r\n")], (None, None, 0)),
-]
-
-
-@pytest.mark.parametrize(("steps", "key"), IDENTITIES)
-def test_identity(
-    steps: list[tuple[str, bytes]], key: tuple[bytes | None, bytes | None, int]
-) -> None:
-    assert probed().run(*steps).state.identity.key() == key
-    assert probed().pipeline(*steps).state.identity.key() == key
-    assert probed().run(*steps).state.known

@@ -19,7 +19,6 @@ from tests.unit.session.bench import (
     Bench,
     FakeLane,
     in_place,
-    numbered,
     probed,
 )
 
@@ -83,15 +82,6 @@ def test_replies_behind_a_missing_hit_come_although_redis_has_closed(bench: Benc
     assert not bench.session.closed
     assert bench.settle() == FIVE + PONG + refused
     assert bench.session.closed
-
-
-def test_missing_hits_are_sent_again_one_after_the_other(bench: Bench) -> None:
-    bench.send(PING + numbered(b"a") + PING + numbered(b"b"))
-    assert bench.answer(PONG + NOSCRIPT + PONG + NOSCRIPT) == PONG
-    assert [call.key for call in bench.lane.calls] == [b"$1\r\na\r\n"]
-    assert bench.settle() == FIVE + PONG
-    assert [call.key for call in bench.lane.calls] == [b"$1\r\nb\r\n"]
-    assert bench.settle() == FIVE
 
 
 @pytest.mark.parametrize(
@@ -173,14 +163,6 @@ def test_hits_go_as_eval_where_a_lane_could_not_send_them_again(bench: Bench) ->
     assert bench.send(PING + HIT) == PING + in_place()
 
 
-def test_a_hit_as_eval_does_not_overtake_one_by_sha(bench: Bench) -> None:
-    assert bench.send(PING + HIT) == PING + by_sha()
-    bench.lane.ready = False
-    assert bench.send(HIT) == b""
-    assert bench.answer(PONG + FIVE) == PONG + FIVE
-    assert bench.up() == in_place()
-
-
 @pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO", "HELLO AUTH", "RESET"])
 def test_a_hit_goes_as_eval_where_its_lane_is_open(bench: Bench, name: str) -> None:
     data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))
@@ -230,17 +212,6 @@ def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
     assert call.caller.fenced  # the client may have written the key
     bench.settle()
     assert bench.session.fenced
-
-
-def test_a_late_hit_is_not_sent_again(bench: Bench) -> None:
-    context = bench.session.context
-    context.timeouts.timeout_s = 1.0
-    bench.send(PING + HIT)
-    bench.answer(PONG)
-    bench.session.overdue(1.5)
-    assert bench.down().startswith(b"-UPSTREAMDOWN ")
-    assert bench.answer(NOSCRIPT) == b""
-    assert not bench.lane.calls
 
 
 def late(bench: Bench, hits: int) -> None:

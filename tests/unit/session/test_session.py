@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    MAX_CLIENT_HITS,
-    WORK_OF_STATUS,
-)
+from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS, WORK_OF_STATUS
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import reply_slots
-from rlproxy.session.waits import (
-    WAIT_TICK,
-)
+from rlproxy.session.waits import WAIT_TICK
 
 from tests.unit.session.bench import (
-    ARITY,
     FIVE,
     HIT,
     PING,
@@ -29,17 +22,6 @@ from tests.unit.session.bench import (
     opened,
     probed,
 )
-
-# -- opening ---------------------------------------------------------------------------------------
-
-
-def test_what_comes_while_it_opens_waits_and_goes_in_one_write() -> None:
-    bench = Bench()
-    assert bench.send(PING, HIT, PING) == b""
-    bench.session.upstream_opened()
-    assert bench.up() == PING + in_place() + PING
-    assert bench.answer(PONG + FIVE + PONG) == PONG + FIVE + PONG
-
 
 # -- routing ---------------------------------------------------------------------------------------
 
@@ -57,12 +39,6 @@ def test_select_is_another_identity() -> None:
 # -- errors on the private connection --------------------------------------------------------------
 
 
-def test_redis_own_refusal_of_a_wrong_hit_stands() -> None:
-    bench = opened()
-    bench.send(bulks(b"MULTI") + WRONG_HIT)
-    assert bench.answer(b"+OK\r\n-LOADING x\r\n") == b"+OK\r\n-LOADING x\r\n"
-
-
 def test_errors_of_our_scripts_are_cleaned() -> None:
     sha = b"0" * 40
     bench = opened()
@@ -70,13 +46,6 @@ def test_errors_of_our_scripts_are_cleaned() -> None:
     dirty = b"-OOM no script: " + sha + b", on @user_script:1.\r\n"
     whole = dirty + FIVE
     assert bench.answer(*[whole[at : at + 1] for at in range(len(whole))]) == b"-OOM no\r\n" + FIVE
-
-
-def test_a_clients_own_script_errors_are_not() -> None:
-    bench = opened()
-    dirty = b"-ERR x script: " + b"0" * 40 + b", on @user_script:1.\r\n"
-    bench.send(bulks(b"EVAL", b"x", b"0"))
-    assert bench.answer(dirty) == dirty
 
 
 HUGE_HIT = bulks(b"RL.HIT", b"k" * 70000, b"10", b"60")
@@ -122,30 +91,10 @@ def test_a_reply_of_the_lane_never_cuts_a_push(cut: int) -> None:
     assert not bench.session.outstanding()
 
 
-@pytest.mark.parametrize("cut", range(1, len(PUSH)))
-def test_a_local_error_never_cuts_a_push(cut: int) -> None:
-    bench = probed()
-    out = bench.answer(PUSH[:cut])
-    bench.send(WRONG_HIT)
-    out += bench.down()
-    out += bench.answer(PUSH[cut:])
-    assert out in (PUSH + ARITY, ARITY + PUSH)
-
-
 def test_half_a_push_keeps_hits_off_the_lane() -> None:
     bench = probed()
     bench.answer(PUSH[:-3])
     assert bench.send(HIT) == in_place()
-
-
-@pytest.mark.parametrize("behind", [PUSH, PUSH[:5], PUSH[:-3]])
-def test_a_push_behind_a_replaced_reply_is_kept(behind: bytes) -> None:
-    bench = opened()
-    bench.send(bulks(b"CLIENT", b"TRACKING", b"ON"))
-    bench.answer(b"+OK\r\n")
-    assert bench.send(WRONG_HIT) == WRONG_HIT
-    out = bench.answer(UNKNOWN + behind) + bench.answer(PUSH[len(behind) :])
-    assert out == ARITY + PUSH
 
 
 def test_an_unrequested_reply_is_passed_on_and_ends_the_use_of_lanes() -> None:
@@ -265,15 +214,6 @@ def test_no_local_error_is_lost_among_too_many() -> None:
     out = bench.answer(replies)
     assert out.count(b"-ERR") == many
     assert out.count(PONG) == many
-
-
-def test_a_line_without_an_end_is_judged_by_its_length() -> None:
-    bench = opened()
-    assert bench.send(PING + b"a" * 65_536) == PING
-    assert bench.send(b"a" * 10) == b"a" * 65_546
-    bench = opened()
-    assert bench.send(b"*1\r\n$x" + b"a" * 60_000) == b""
-    assert bench.send(b"a" * 60_000) == b"*1\r\n$x" + b"a" * 120_000
 
 
 # -- names the tests above rely on -----------------------------------------------------------------

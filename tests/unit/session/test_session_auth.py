@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
+from rlproxy.session.connection_state import COUNTED, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
 
-from tests.unit.session.bench import (
-    FIVE,
-    HIT,
-    NOAUTH,
-    PING,
-    PONG,
-    in_place,
-    opened,
-)
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
 OK = b"+OK\r\n"
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
@@ -59,14 +51,6 @@ def test_in_multi_replies_are_not_counted_from_there_on() -> None:
     assert bench.answer(queued + short) == queued + short
     assert bench.send(HIT) == in_place()
     assert bench.answer(FIVE) == FIVE
-
-
-def test_behind_a_multi_that_was_refused_they_are() -> None:
-    bench = opened()
-    assert bench.send(MULTI + AUTH + PING) == MULTI
-    assert bench.answer(NOAUTH) == NOAUTH
-    assert bench.up() == AUTH + PING
-    assert bench.session.private.state.level == PLAIN
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

@@ -16,19 +16,12 @@ from rlproxy.fairness.budget import (
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import (
-    WAIT_HELD,
-    WAIT_IN_PLACE,
-    WAIT_NOTHING,
-    WAIT_READ,
-    WAIT_TICK,
-)
+from rlproxy.session.waits import WAIT_HELD, WAIT_IN_PLACE, WAIT_NOTHING, WAIT_READ, WAIT_TICK
 
 from tests.unit.session.bench import (
     ARITY,
     FIVE,
     HIT,
-    NOAUTH,
     PING,
     PONG,
     WRONG_HIT,
@@ -40,7 +33,6 @@ from tests.unit.session.bench import (
     numbered,
     opened,
     probed,
-    replied,
 )
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
@@ -84,35 +76,6 @@ def test_a_transaction_is_not_cut() -> None:
     bench = opened()
     sent = bench.send(bulks(b"MULTI") + HIT * 200)
     assert sent == bulks(b"MULTI") + in_place() * 200
-
-
-def test_clients_become_backlogged_and_stop_being_so() -> None:
-    lane = FakeLane()
-    shared = context_of(lane)
-    benches = [probed(context=shared) for _ in range(3)]
-    first, second, third = benches
-    first.send(HIT * 200)
-    second.send(HIT * 200)
-    assert shared.budget.backlogged == 2
-    assert len(lane.calls) == 2 * MAX_CLIENT_HITS
-    third.send(HIT)  # a client with fewer hits is not affected
-    assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
-    calls, lane.calls = lane.calls, []
-    for call in calls:
-        call.caller.lane_answered(call, FIVE)
-    for bench in benches:
-        bench.session.resume()
-    assert len(lane.calls) == MAX_CLIENT_HITS
-    first.session.abandon()
-    assert shared.budget.backlogged == 1
-    while lane.calls:
-        calls, lane.calls = lane.calls, []
-        for call in calls:
-            call.caller.lane_answered(call, FIVE)
-        shared.budget.work = 0
-        second.session.resume()
-    assert second.down() == FIVE * 200
-    assert shared.budget.backlogged == 0
 
 
 class Crowded:
@@ -289,14 +252,6 @@ def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
     assert bench.down().count(b"-") == wrong
 
 
-def test_a_command_that_is_not_whole_is_read_on() -> None:
-    """However little may wait of a client: what would make it a command is to come."""
-    for replies in ([], [NOAUTH], [PONG]):
-        bench = replied(*replies)
-        bench.send(b"echo " + b"a" * 60_000)
-        assert not bench.session.full()
-
-
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     """Else its owner would give it turns that it does not take."""
@@ -309,17 +264,3 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
     bench.session.abandon()
     assert bench.session.wait == WAIT_NOTHING
-
-
-def test_what_waits_for_a_connection_that_fails_is_answered_in_turns() -> None:
-    bench = Bench()
-    bench.send(PING * 300)
-    bench.session.upstream_failed("refused")
-    first = len(bench.session.to_client)
-    assert first < 150
-    bench.session.receive(PING)
-    assert len(bench.session.to_client) == first
-    bench.session.go_on()
-    bench.session.go_on()
-    assert bench.down().count(b"-UPSTREAMDOWN") >= 300
-    bench.session.go_on()

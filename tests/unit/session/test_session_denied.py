@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp.commands import COMMANDS, Command
+from rlproxy.resp.commands import Command
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 
-from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.session.bench import HIT, PING, PONG, Bench, opened, probed
 from tests.unit.session.test_session_faults import Faulty, each_mode
 
 TABLE = command_policy.table(("keys", "config|set", "rl.hit", "set", "ft.x", "exec"), False)
@@ -42,21 +42,6 @@ def test_in_multi_redis_rejects_what_it_does_not_know(bench: Bench) -> None:
     assert bench.answer(b"+OK\r\n" + UNKNOWN) == b"+OK\r\n" + NO_KEYS
 
 
-def test_a_denied_exec_leaves_multi_open(bench: Bench) -> None:
-    bench.send(MULTI)
-    bench.answer(b"+OK\r\n")
-    assert bench.send(bulks(b"EXEC")) == bulks(b"RL.DENIED", b"EXEC")
-    bench.answer(UNKNOWN)
-    assert bench.session.private.state.multi
-
-
-def test_behind_asking_too_redis_sees_a_command(bench: Bench) -> None:
-    """It forgets ASKING with it."""
-    asking = bulks(b"ASKING")
-    assert bench.send(asking + KEYS + PING) == asking + INSTEAD + PING
-    assert bench.answer(b"+OK\r\n" + UNKNOWN + PONG) == b"+OK\r\n" + NO_KEYS + PONG
-
-
 def test_a_hit() -> None:
     bench = denying(probed())
     assert bench.send(HIT) == b""
@@ -64,14 +49,6 @@ def test_a_hit() -> None:
     assert bench.down() == NO_HIT
     assert bench.send(PING + HIT) == PING
     assert bench.answer(PONG) == PONG + NO_HIT
-
-
-def test_a_hit_that_redis_has_not_denied_runs_where_eval_is() -> None:
-    bench = denying(opened(), command_policy.table(("eval", "evalsha"), False))
-    assert bench.send(HIT) == in_place()
-    assert bench.answer(FIVE) == FIVE
-    bench.send(HIT)
-    assert bench.settle() == FIVE
 
 
 @each_mode
@@ -99,26 +76,6 @@ def test_a_large_one_is_neither_sent_nor_held(bench: Bench) -> None:
         assert bench.send(b"x" * 100_000) == b""
         assert bench.session.requests.unread() == 0
     assert bench.send(b"\r\n" + PING) == PING
-
-
-def test_the_rest_of_config_waits_for_what_decides(bench: Bench) -> None:
-    get = bulks(b"CONFIG", b"GET", b"dir")
-    assert bench.send(get[:-3]) == b""
-    assert bench.send(get[-3:]) == get
-    long = bulks(b"CONFIG", b"SET", b"dir", b"x" * 100_000)
-    assert bench.send(long) == b""
-
-
-def test_the_table_may_change_between_commands(bench: Bench) -> None:
-    bench.session.requests.use(COMMANDS)
-    assert bench.send(KEYS) == KEYS
-    bench.session.requests.use(TABLE)
-    bench.answer(b"*0\r\n")
-    assert bench.send(KEYS) == b""
-    half = bulks(b"GET", b"x" * 100)[:-10]
-    assert bench.send(half) == half
-    bench.session.requests.use(command_policy.table(("get",), False))
-    assert bench.send(b"x" * 8 + b"\r\n" + bulks(b"GET", b"k")) == b"x" * 8 + b"\r\n"
 
 
 BROKEN_ONES = [
@@ -171,11 +128,3 @@ def test_names_that_redis_may_take_for_a_denied_one(name: bytes) -> None:
 def test_other_names_pass(bench: Bench, name: bytes) -> None:
     data = bulks(name, b"SET", b"a", b"1")
     assert bench.send(data + PING) == data + PING
-
-
-def test_more_arguments_than_are_looked_at_as_a_rule(bench: Bench) -> None:
-    assert bench.send(b"*1048577\r\n$4\r\nKEYS\r\n$1\r\nx") == b""
-    assert bench.down() == NO_KEYS
-    other = denying(opened())
-    data = b"*1048577\r\n$4\r\nMGET\r\n$1\r\nx"
-    assert other.send(data) == data

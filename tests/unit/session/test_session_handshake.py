@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import command_policy, private_stream
+from rlproxy.session import private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER, NOTHING
 
 from tests.unit.session.bench import FIVE, HIT, in_place
-from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
+from tests.unit.session.test_session_faults import LATE, REFUSED, Faulty
 
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
@@ -63,14 +63,6 @@ def test_the_handshake_gets_an_error_where_hits_do() -> None:
     bench = Faulty("error")
     assert failed(bench, HELLO + INFO + HIT) == REFUSED * 3
     assert asking(bench) == GET
-
-
-def test_the_circuit_is_open() -> None:
-    bench = Faulty("allow")
-    bench.circuit.connect_failed(0.0, "connection refused")
-    assert bench.send(SELECT + HIT + INFO) == b""
-    assert bench.down() == OK + bench.without(b"") + OK
-    assert bench.session.private.status == private_stream.PRIVATE_NONE
 
 
 def test_a_connection_that_does_not_open() -> None:
@@ -190,17 +182,6 @@ def test_a_deferred_auth_and_the_clients_end_of_file() -> None:
     assert bench.session.wants_eof
 
 
-def test_redis_hangs_while_an_auth_waits() -> None:
-    bench = silent("allow", INFO + AUTH + HIT)
-    assert bench.up() == INFO
-    assert bench.session.overdue(11.0) == NOTHING
-    assert (bench.up(), bench.down()) == (b"", b"")
-    assert bench.circuit.open
-    assert bench.answer_at(13.0, OK) == OK
-    assert bench.up() == AUTH + in_place()
-    assert bench.answer(OK + FIVE) == OK + FIVE
-
-
 def silent(mode: str, written: bytes) -> Faulty:
     """Redis accepts a connection and `sent` at 10.0, and sends no reply."""
     bench = Faulty(mode)
@@ -272,40 +253,6 @@ def test_commands_that_redis_may_have_run_wait_for_it(mode: str, written: bytes)
     assert bench.up() == b""
 
 
-def test_a_client_that_redis_has_answered_waits_for_it() -> None:
-    bench = silent("allow", SELECT + INFO)
-    bench.up()
-    assert bench.answer_at(10.0, OK[:1]) == b""
-    assert bench.session.overdue(12.0) == NOTHING
-    assert bench.answer(OK[1:] + OK) == OK + OK
-    assert bench.send_at(20.0, SELECT) == SELECT
-    bench.session.overdue(22.0)
-    assert bench.down() == b""
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("written", [SELECT + HIT + INFO, HIT, GET])
-def test_the_servers_client_limit_closes_the_client(mode: str, written: bytes) -> None:
-    bench = silent(mode, written)
-    bench.up()
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert not bench.session.closed
-    bench.session.upstream_lost()
-    assert bench.session.closed
-    assert bench.down() == b""
-    assert not bench.circuit.open  # Redis replied
-
-
-def test_a_connection_that_opens_is_not_dropped() -> None:
-    bench = deferred()
-    bench.send_at(20.0, HIT)
-    left: list[int] = []
-    bench.session.flush = lambda: left.append(bench.session.private.status)
-    bench.session.overdue(21.0)
-    assert bench.down() == bench.without(LATE)
-    assert private_stream.PRIVATE_NONE not in left
-
-
 def test_a_longer_outage_adds_to_the_handshake() -> None:
     bench = deferred(written=HELLO)
     assert failed(bench, GET) == REFUSED
@@ -318,31 +265,3 @@ def test_no_handshake_of_an_authenticated_client_is_answered() -> None:
     bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
     assert bench.send_at(2.0, SELECT) == SELECT
     assert bench.down() == b""
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("later", [False, True])
-def test_denied_commands_stay_denied(later: bool, known: bool) -> None:
-    table = command_policy.table(("select",), False)
-    denied = b"-NOPERM command 'select' is denied by rlproxy (--deny-command)\r\n"
-    if later:  # it has its reply already
-        bench = deferred()
-        bench.session.requests.use(table)
-        assert asking(bench) == HELLO + INFO + SELECT
-        assert bench.answer(MAP + OK + OK) == b""
-        assert bench.up() == GET
-        assert bench.send(SELECT) == b""
-        assert bench.answer(b"$-1\r\n") == b"$-1\r\n" + denied
-    else:
-        bench = Faulty("allow")
-        bench.session.requests.use(table)
-        if known:
-            bench.circuit.connect_failed(0.0, "connection refused")
-        assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
-
-
-def test_the_handshake_ends_with_its_client() -> None:
-    bench = deferred()
-    bench.session.abandon()
-    bench.session.let_go()
-    assert bench.session.private.handshake is None

@@ -8,7 +8,7 @@ import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
+from rlproxy.session.command_replies import UNKNOWN
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
@@ -101,15 +101,6 @@ def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
     assert bench.answer(queued + b":240\r\n") == queued + b":240\r\n"  # sent before EXEC's reply
     bench.send(COUNT)
     assert bench.answer(b":240\r\n") == b":%d\r\n" % (240 + OURS)
-
-
-@pytest.mark.parametrize("words", [[b"INFO"], [b"GETKEYS", b"RL.RESET"]])
-def test_what_would_have_to_be_remembered_at_length_passes_untouched(words: list[bytes]) -> None:
-    bench = opened()
-    request = bulks(b"COMMAND", *words, *[b"rl.hit"] * (MAX_EDITED // 12))
-    assert len(request) > MAX_EDITED
-    assert bench.send(request + PING) == request + PING
-    assert bench.answer(b"-ERR theirs\r\n" + PONG) == b"-ERR theirs\r\n" + PONG
 
 
 def test_an_edited_reply_leaves_once_it_is_whole() -> None:

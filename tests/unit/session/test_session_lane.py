@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    MAX_CLIENT_HITS,
-)
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.private_stream import REFRESH_S
-from rlproxy.session.waits import (
-    WAIT_LANE,
-)
+from rlproxy.session.waits import WAIT_LANE
 
 from tests.unit.session.bench import (
     DENIED,
@@ -83,35 +79,11 @@ def test_what_may_write_sets_the_fence(sent: bytes) -> None:
     assert bench.session.fenced
 
 
-def test_a_hit_in_place_sets_the_fence() -> None:
-    bench = unfenced()
-    assert bench.send(bulks(b"GET", b"k") + HIT) == bulks(b"GET", b"k") + in_place()
-    assert bench.session.fenced
-
-
 def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
     bench = unfenced()
     bench.send(HIT)
     bench.session.lane_returned(bench.lane.calls.pop())
     assert bench.up() == in_place()
-    assert bench.session.fenced
-
-
-def test_hits_by_lane_leave_the_fence_alone() -> None:
-    bench = unfenced()
-    for fenced in (False, True):
-        bench.session.fenced = fenced
-        bench.send(HIT, bulks(b"RL.PEEK", b"k", b"10", b"60"))
-        assert bench.settle() == FIVE * 2
-        assert bench.session.fenced == fenced  # it is the lane that lifts it
-
-
-def test_what_waits_for_the_lane_has_not_written_yet() -> None:
-    bench = unfenced()
-    bench.send(HIT, bulks(b"DEL", b"k"))
-    assert not bench.session.fenced
-    bench.settle()
-    assert bench.up() == bulks(b"DEL", b"k")
     assert bench.session.fenced
 
 
@@ -147,19 +119,6 @@ def test_known_replies_behind_unknown_ones_take_room() -> None:
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()
-
-
-def test_a_client_that_ends_with_known_replies() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"full"))
-    bench.session.receive_eof()
-    assert bench.session.wants_eof
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1"), numbered(b"full"))
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert bench.settle() == FIVE + DENIED
-    assert bench.session.wants_eof
 
 
 @pytest.mark.parametrize("ignores_empty", [True, False])

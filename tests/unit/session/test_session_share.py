@@ -30,7 +30,6 @@ GET = bulks(b"GET", b"k")
 SET = bulks(b"SET", b"k", b"v")
 HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
 FIVE = five(0, 10, 9, -1, 60)
-NOAUTH = b"-NOAUTH Authentication required.\r\n"
 WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 
 
@@ -221,38 +220,6 @@ def test_the_protocol_is_that_of_the_last_hello() -> None:
     assert bench.where() == ((None, None, 0), 2)
 
 
-def test_an_error_of_hello_with_auth_leaves_protocol_and_identity_unknown() -> None:
-    bench = opened()
-    hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"a b")
-    assert not bench.shares(hello, b"-ERR Client names cannot contain spaces\r\n")
-    for _ in range(3):
-        assert not bench.shares(GET)
-    assert not bench.shares(bulks(b"AUTH", b"bob", b"pw"), OK)
-    for _ in range(3):
-        assert not bench.shares(GET)  # whose protocol is not known still
-    assert not bench.shares(bulks(b"HELLO", b"3"), WELCOME)
-    assert bench.send(GET) == b""
-    assert bench.where() == ((b"bob", b"pw", 0), 3)
-
-
-def test_a_new_identity_is_judged_anew() -> None:
-    bench = opened()
-    assert bench.shares(GET)
-    assert not bench.shares(bulks(b"AUTH", b"bob", b"pw"), OK)
-    assert not bench.shares(GET, b"-NOPERM no\r\n")
-    assert not bench.shares(GET)
-    assert bench.send(GET) == b""
-    assert bench.where() == ((b"bob", b"pw", 0), 2)
-    bench.settle(NIL)
-    assert not bench.shares(bulks(b"SELECT", b"3"), OK)
-    assert bench.send(GET) == b""
-    assert bench.where() == ((b"bob", b"pw", 3), 2)
-    bench.settle(NIL)
-    assert not bench.shares(bulks(b"RESET"), b"+RESET\r\n")
-    assert not bench.shares(GET, NOAUTH)
-    assert not bench.shares(GET, NOAUTH)
-
-
 # -- states ----------------------------------------------------------------------------------------
 
 STATES = {
@@ -302,16 +269,6 @@ def test_what_follows_waits(behind: bytes, hits: bool) -> None:
     assert bench.up() + b"".join(call.key for lane in bench.lanes for call in lane.unsent) != b""
 
 
-def test_the_end_of_a_client_waits_for_its_reply() -> None:
-    bench = opened()
-    bench.send(GET)
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert not bench.session.closed
-    assert bench.settle(NIL) == NIL
-    assert bench.session.wants_eof
-
-
 WAIT = bulks(b"WAIT", b"1", b"100")
 
 
@@ -340,18 +297,6 @@ def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() 
 
 
 # -- what is lost ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("written", [GET, SET])
-def test_what_was_never_sent_goes_its_own_way(written: bytes) -> None:
-    bench = opened()
-    bench.send(written)
-    bench.session.receive(PING)
-    bench.session.lane_returned(bench.take())
-    bench.session.resume()
-    assert bench.up() == written + PING
-    assert bench.answer(OK + PONG) == OK + PONG
-    assert not bench.session.closed
 
 
 def test_a_read_on_a_lost_lane_is_sent_again() -> None:
@@ -391,12 +336,3 @@ def test_where_the_private_connection_is_lost_too_the_client_is_closed(how: str)
     assert bench.session.closed
     assert bench.up() == b""
     assert bench.down() == b""  # as if the command had been on its private connection
-
-
-def test_a_reply_that_is_under_way_when_the_private_connection_is_lost_still_comes() -> None:
-    bench = opened()
-    bench.send(SET)
-    bench.session.upstream_lost()
-    assert not bench.session.closed
-    assert bench.settle(OK) == OK
-    assert bench.session.closed

@@ -125,12 +125,6 @@ def test_other_pipelines_stay_private(sent: bytes) -> None:
     assert bench.taken() == []
 
 
-def test_in_front_of_one_server_pipelines_stay_private() -> None:
-    bench = Bench(cluster=False)
-    assert bench.send(GETS) == GETS
-    assert bench.send(SETS) == SETS
-
-
 def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):
@@ -187,14 +181,3 @@ def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None
     bench.session.resume()
     assert bench.up() == put(A) + put(B)
     assert bench.answer(b"+1\r\n+3\r\n") == b"+1\r\n+2\r\n+3\r\n"
-
-
-def test_without_a_private_connection_the_client_is_closed() -> None:
-    bench = Bench()
-    bench.send(SETS)
-    bench.session.upstream_lost()
-    for key in (A, B):
-        for call in bench.lane(commands.SHARED_WRITE, key).unsent:
-            bench.session.lane_returned(call)
-    bench.session.resume()
-    assert bench.session.closed

@@ -27,7 +27,6 @@ from tests.unit.session.waiting import (
     OK,
     PEEKED,
     QUEUED,
-    QUIT,
     REFUSED_REPLY,
     RULE,
     SHAPED,
@@ -70,15 +69,6 @@ def test_as_the_first_command_of_all() -> None:
     client.session.flush()
     assert client.up() == attempt()
     assert client.answer(ADMITTED) == ADMITTED_REPLY
-
-
-def test_it_takes_the_private_connection_where_the_lane_has_no_room() -> None:
-    world = World()
-    client = world.probed()
-    client.send(HIT)
-    world.lane_answers(FIVE)
-    world.lane.room = 0
-    assert client.send(WAITING) == attempt()
 
 
 # -- LEAKY -----------------------------------------------------------------------------------------
@@ -135,17 +125,6 @@ def test_behind_hits_on_the_lane() -> None:
     assert client.idle()
 
 
-def test_malformed_bytes_behind_it_wait() -> None:
-    world = World()
-    client = world.client()
-    client.send(WAITING + b"*x\r\n", b"more")
-    assert client.answer(LATER) == b""
-    world.clock.advance(2)
-    world.lane_answers(ADMITTED)
-    assert client.down() == ADMITTED_REPLY
-    assert client.up() == b"*x\r\nmore"
-
-
 def test_a_reply_that_makes_the_rest_uncountable_before_it() -> None:
     world = World()
     client = world.client()
@@ -153,19 +132,6 @@ def test_a_reply_that_makes_the_rest_uncountable_before_it() -> None:
     assert client.answer(b"HTTP/1.1 400 no\r\n") == b"HTTP/1.1 400 no\r\n"
     assert client.up() == absent() + PING
     assert client.answer(b"x") == b"x"
-
-
-def test_no_call_is_sent_behind_quit() -> None:
-    world = World()
-    client = world.client()
-    sent = client.send(QUIT + WAITING)
-    out = client.answer(OK)
-    sent += client.up()
-    client.loses_upstream()
-    assert out + client.down() == OK
-    assert sent.startswith(QUIT)
-    assert client.session.closed
-    assert world.waiting.count == 0
 
 
 # -- where nothing can be held: as if its WAIT were absent -----------------------------------------
@@ -242,23 +208,6 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
     waits.vanishes()
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_behind_asking_it_acts_as_if_absent(answered: bool) -> None:
-    """It is for the next command only: a question that is sent later would be without it."""
-    world = World()
-    client = world.probed()
-    asking = bulks(b"ASKING")
-    if answered:
-        assert client.send(asking) == asking
-        assert client.answer(OK) == OK
-        assert client.send(WAITING) == absent()
-    else:
-        assert client.send(asking + WAITING) == asking + absent()
-        assert client.answer(OK) == OK
-    assert client.answer(REFUSED_REPLY) == REFUSED_REPLY
-    assert (client.up(), world.on_lanes()) == (b"", [])
-
-
 def test_too_many_wait_already() -> None:
     world = World()
     client = world.client()
@@ -322,32 +271,6 @@ def test_a_client_that_half_closes_before_its_first_call_gets_one_reply() -> Non
     assert client.answer(NIL) == NIL
     assert client.answer(REFUSED_REPLY) == REFUSED_REPLY
     assert world.waiting.count == 0
-
-
-def test_a_held_client_that_half_closes_leaves_and_keeps_its_slot() -> None:
-    world = World()
-    client = world.client()
-    client.send(SHAPED)
-    client.answer(script_reply(0, 10, 5, -1, 100_000, 3_000_000))
-    client.ends()
-    assert client.session.closed
-    assert world.waiting.count == 0
-    assert world.clock.live() == []
-
-
-def test_a_client_that_is_gone_while_its_question_is_on_its_connection() -> None:
-    world = World()
-    one = world.client()
-    one.send(WAITING)
-    one.up()
-    two = world.waits()
-    one.vanishes()
-    assert world.callers() == [two.session]
-    assert one.answer(ADMITTED) == b""
-    world.lane_answers(ADMITTED)
-    assert two.down() == ADMITTED_REPLY
-    assert world.waiting.count == 0
-    assert world.clock.live() == []
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
@@ -430,35 +353,12 @@ def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
     assert client.idle()
 
 
-def test_a_hit_that_was_peeked_at_while_its_lane_was_lost() -> None:
-    world = World()
-    world.waits()
-    client = world.probed()
-    client.send(HIT * 2)
-    world.lane_lost(sent=1)
-    assert client.down() == encoding.LOST
-    assert client.up() == peek(HIT_RULE)
-    assert client.answer(PEEKED) == BEHIND
-    assert client.idle()
-
-
 def test_in_a_transaction_it_can_overtake() -> None:
     """The reply is inside EXEC's, which is passed on as it came."""
     world = World()
     world.waits()
     client = world.client()
     assert client.send(MULTI + HIT + EXEC) == MULTI + absent(HIT_RULE) + EXEC
-
-
-@pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
-def test_behind_a_transaction_in_one_write_it_does_not(end: bytes, reply: bytes) -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    sent = client.send(MULTI + PING + end + HIT)
-    client.answer(OK + QUEUED + reply)
-    assert sent + client.up() == MULTI + PING + end + peek(HIT_RULE)
-    assert client.answer(PEEKED) == BEHIND
 
 
 def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
@@ -514,15 +414,6 @@ def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) 
         assert sent
         assert client.answer(FIVE) == FIVE
     assert world.waiting.count == 1
-
-
-@pytest.mark.parametrize("name", [b"CL.THROTTLE", b"RL.THROTTLE"])
-def test_throttles_don_t_overtake(name: bytes) -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    client.send(bulks(name, b"k", b"9", b"10", b"60"))
-    assert client.answer(PEEKED) == BEHIND
 
 
 # -- what is given back ----------------------------------------------------------------------------

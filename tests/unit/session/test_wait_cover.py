@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp.requests import COMMAND, RequestFramer
 from rlproxy.session.call import Caller
 from rlproxy.session.wait_cover import WaitCover, not_covered
 
@@ -18,16 +17,6 @@ def written() -> WaitCover:
     return cover
 
 
-def test_the_key_of_the_latest_hit_is_rewritten_by_one_request() -> None:
-    request = b"".join(written().rewrite())
-    framer = RequestFramer()
-    framer.feed(request)
-    assert framer.next() == COMMAND
-    assert framer.unread() == 0
-    name, _, *arguments = request.split(b"\r\n")[2::2]
-    assert (name, arguments) == (b"EVAL", [b"1", b"k"])
-
-
 @pytest.mark.parametrize(
     "reply", [b":0\r\n", b"-NOPERM no\r\n", b"$1\r\n1\r\n", b":10\r\n", b"_\r\n"]
 )
@@ -38,14 +27,6 @@ def test_without_a_rewrite_the_number_is_replaced_by_an_error(reply: bytes) -> N
     assert cover.lane_wrote
     assert judged(b":2\r\n") == not_covered(b"WAIT")
     assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAIT")
-
-
-def test_a_hit_by_lane_between_the_rewrite_and_the_reply_is_not_covered() -> None:
-    cover = written()
-    judged = cover.judge(b"WAITAOF")
-    cover.rewritten(b":1\r\n")
-    cover.lane_wrote = True
-    assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAITAOF")
 
 
 @pytest.mark.parametrize(
@@ -90,18 +71,6 @@ def test_in_a_cluster_hits_of_one_slot_can_be_covered(
         cover.answered(call, FIVE)
     assert cover.lane_wrote == bool(hits)
     assert cover.can_rewrite() == covers
-
-
-def test_after_a_rewrite_another_slot_can_be_covered() -> None:
-    cover = WaitCover(True)
-    for key in (b"k", FAR):
-        call = call_of(Caller(), key)
-        cover.sent(call)
-        assert not cover.can_rewrite()  # Redis has not accepted it
-        cover.answered(call, FIVE)
-        assert cover.can_rewrite()
-        cover.rewritten(b":1\r\n")
-        assert not cover.lane_wrote
 
 
 @pytest.mark.parametrize("in_cluster", [False, True])

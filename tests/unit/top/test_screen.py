@@ -140,6 +140,12 @@ def test_the_frame_that_the_page_shows() -> None:
     assert f"```text\n{shown}\n```\n" in page
 
 
+def test_many_policies_are_requested_less_often() -> None:
+    assert seen(sample(100.0)).pause_s(1.0) == 1.0
+    policies: Policies = {f"p{number}": ("enforced", 0.0, 0.0) for number in range(10_000)}
+    assert seen(sample(100.0, policies=policies)).pause_s(1.0) == 5.0
+
+
 def test_what_refused_a_key_is_shown_beside_it() -> None:
     refused: Rows = {"user:1": (50, 0, "5 60 PENALTY 300 AND 20 3600")}
     view = seen(sample(100.0), sample(102.0, 10, refused=refused))
@@ -176,6 +182,12 @@ def test_rates_begin_again_after_a_restart() -> None:
     add(view, sample(105.0, 15, uptime_in_seconds=2))
     assert view.rates["hits"] == 10
     assert list(view.bars) == [1000, 0, 10]
+
+
+def test_rates_that_may_be_wrong_are_marked() -> None:
+    rows: Rows = {"sure": (1000, 100, ""), "unsure": (1000, 101, ""), '""': (25, 0, "")}
+    made = [line.split() for line in frame(two(10, rows, {"unsure": (500, 0, "")}))[-3:]]
+    assert made == [["sure", "20"], ["unsure", "~20", "10"], ['""', "0.5"]]
 
 
 def test_bars_show_the_latest_that_have_room() -> None:

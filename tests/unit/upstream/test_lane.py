@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rlproxy.config.urls import Address
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
@@ -298,6 +299,23 @@ def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> N
     assert bench.pool.lanes() == [bench.lane]
 
 
+def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
+    bench = Bench(loop)
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    assert other is not None
+    loop.reachable = False
+    other.wake()
+    loop.turns()
+    loop.reachable = True
+    other.wake()  # too soon
+    loop.turns()
+    assert len(loop.wires) == 1
+    loop.now += 0.05
+    other.wake()
+    loop.turns()
+    assert len(loop.wires) == 2
+
+
 # -- calls -----------------------------------------------------------------------------------------
 
 
@@ -310,6 +328,20 @@ def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     assert bench.sent() == b"".join(by_sha(HIT, key) for key in keys[2 * MAX_UNSENT :])
     bench.answer(ADMITTED * len(keys))
     assert [call.reply for call in calls] == [ADMITTED] * len(keys)
+
+
+def test_a_session_goes_on_once_its_calls_are_answered(bench: Bench) -> None:
+    session = Session(
+        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of)
+    )
+    hit = bulks(b"RL.HIT", b"k", b"1", b"60")
+    session.receive(hit)
+    session.upstream_opened()
+    session.upstream_received(ADMITTED)
+    session.receive(hit * (MAX_CLIENT_HITS + 2))
+    assert bench.sent() == by_sha(HIT) * MAX_CLIENT_HITS
+    bench.answer(ADMITTED * MAX_CLIENT_HITS)
+    assert bench.sent() == by_sha(HIT) * 2
 
 
 def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
