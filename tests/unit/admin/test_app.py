@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
 from rlproxy.admin.app import PAGE, Guard, application
 from rlproxy.admin.reader import Reader
@@ -68,22 +66,6 @@ def proxy() -> Proxy:
     return made
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
-async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
-    found = await proxy.ask(path)
-    why = f"There is no such page; there are {', '.join(PATHS)}\n"
-    assert (found.status_code, found.text) == (404, why)
-    assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-async def test_methods_that_write_are_not_allowed(proxy: Proxy, path: str, method: str) -> None:
-    found = await proxy.ask(path, method)
-    assert found.status_code == 405
-    assert set(found.headers["allow"].split(", ")) == {"GET", "HEAD"}
-
-
 # -- access ----------------------------------------------------------------------------------------
 
 
@@ -112,16 +94,6 @@ async def test_loopback_requests_require_a_known_host_name(
 
 
 # -- metrics ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/openmetrics-text", "x"])
-async def test_metrics_are_prometheus_text_for_every_accept_header(
-    proxy: Proxy, accept: str
-) -> None:
-    found = await proxy.ask("/metrics", accept=accept)
-    assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    families = {each.name: each for each in text_string_to_metric_families(found.text)}
-    assert families["rlproxy_clients"].samples[0].value == 3.0
 
 
 async def test_shared_memory_is_read_at_most_ten_times_a_second(proxy: Proxy) -> None:
@@ -172,12 +144,6 @@ async def test_readiness_follows_the_snapshots(proxy: Proxy) -> None:
     assert (await proxy.ask("/readyz?exclude=upstream")).status_code == 200
 
 
-@pytest.mark.parametrize("query", ["exclude=", "exclude=draining", "verbose", "exclude=upstream&x"])
-async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: str) -> None:
-    found = await proxy.ask(f"/readyz?{query}")
-    assert (found.status_code, found.text) == (400, "The parameters here are exclude=upstream.\n")
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 
@@ -194,20 +160,6 @@ async def test_content_security_policy_names_style_and_script(proxy: Proxy) -> N
     policy = (await proxy.ask("/")).headers["content-security-policy"]
     assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
     assert "unsafe" not in policy
-
-
-async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
-    """Counters of a restarted process have grown for days."""
-    proxy = Proxy()
-    proxy.watch.look()
-    proxy.now += 1
-    proxy.publish(hits=1_000_000)
-    proxy.watch.look()
-    proxy.now += 1
-    proxy.publish(hits=1_000_001)
-    proxy.watch.look()
-    found = json.loads((await proxy.ask("/live.json")).text)
-    assert [row[1] for row in found["history"]] == [1.0]
 
 
 # -- internal errors -------------------------------------------------------------------------------

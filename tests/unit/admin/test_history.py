@@ -38,13 +38,6 @@ def test_rates_sum_all_algorithms_over_the_interval() -> None:
     assert recent.now() == (10.0, 2.0, *NONE, 4.0)
 
 
-def test_current_rate_covers_two_seconds() -> None:
-    recent = Recent()
-    for second, admitted in enumerate([0, 1000, 1010, 1030]):
-        recent.add(moment(float(second), samples(admitted)), {})
-    assert recent.now()[0] == 15.0
-
-
 def test_two_minutes_are_kept() -> None:
     recent = Recent()
     for second in range(1000):
@@ -126,14 +119,6 @@ def test_refusals_and_those_in_shadow_are_apart() -> None:
     assert rates.busiest(1) == [login]
 
 
-def test_policies_without_hits_now_follow_by_their_sums() -> None:
-    rates = Recent()
-    old = {"few": {"admitted": 1}, "many": {"admitted": 9}, "also": {"admitted": 1}}
-    rates.add(moment(100.0, {}), policies(**old))
-    rates.add(moment(102.0, {}), policies(**old, now={"admitted": 1}))
-    assert [rate.name for rate in rates.busiest(9)] == ["now", "many", "also", "few"]
-
-
 def test_rates_cover_some_seconds() -> None:
     rates = Recent()
     for second in range(200):
@@ -142,14 +127,3 @@ def test_rates_cover_some_seconds() -> None:
             assert rates.busiest(1)[0].hits == 1.0
     rates.add(moment(200.0, {}), policies(login={"admitted": 99}))
     assert 0 < 1 - rates.busiest(1)[0].hits < 0.2
-
-
-def test_rates_begin_again_when_a_clock_was_set_or_a_counter_fell() -> None:
-    rates = Recent()
-    rates.add(moment(100.0, {}), policies(login={"admitted": 50}))
-    rates.add(moment(102.0, {}), policies(login={"admitted": 10}))
-    assert rates.busiest(1)[0].hits == 0.0
-    rates.add(moment(50.0, {}), policies(login={"admitted": 60}))
-    assert rates.busiest(1)[0].hits == 0.0
-    rates.add(moment(52.0, {}), policies(login={"admitted": 62}))
-    assert rates.busiest(1)[0].hits == 1.0

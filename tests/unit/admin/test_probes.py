@@ -29,11 +29,6 @@ def test_silent_worker_is_named() -> None:
     ]
 
 
-def test_clock_set_back_slightly_changes_nothing() -> None:
-    assert not_alive([seen(0, -1.0)]) == []
-    assert not_alive([seen(0, -60.0)]) != []  # until its next snapshot, a tenth of a second later
-
-
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
@@ -53,17 +48,6 @@ def test_all_reasons_are_reported() -> None:
         "Redis at redis:6379 does not answer (connection refused)",
         "worker 2 has not reported yet",
     ]
-
-
-@pytest.mark.parametrize("failure", ["allow", "deny"])
-def test_proxy_that_answers_without_redis_is_ready(failure: str) -> None:
-    facts: dict[str, Any] = {"upstream": AWAY, "on_upstream_failure": failure}
-    assert not_ready([seen(0, **facts)]) == []
-
-
-def test_server_that_refuses_the_proxys_scripts_is_still_ready() -> None:
-    refused = replace(UP, problem="needs a password")
-    assert not_ready([seen(0, upstream=refused)]) == []
 
 
 @pytest.mark.parametrize("kind", ["login", "scripts"])
@@ -88,12 +72,6 @@ def test_server_at_its_client_limit_counts_as_unreachable(failure: str) -> None:
     why = "Redis at redis:6379: max number of clients reached"
     assert not_ready([seen(0, **facts)]) == ([why] if failure == "error" else [])
     assert degraded([seen(0, **facts)]) == why
-
-
-def test_only_redis_may_be_excluded() -> None:
-    assert not_ready([seen(0, upstream=AWAY)], [UPSTREAM]) == []
-    assert not_ready([seen(0, draining=True, upstream=AWAY)], [UPSTREAM]) != []
-    assert not_ready([Seen(0)], [UPSTREAM]) != []
 
 
 def test_reply_to_hits_without_redis_is_reported() -> None:

@@ -50,11 +50,6 @@ def test_settings_that_contradict(argv: list[str], why: str) -> None:
     assert mistakes(*argv)[0].startswith(why)
 
 
-def test_free_ports_and_both_families_are_several_addresses() -> None:
-    for listen in (["127.0.0.1:0", "127.0.0.1:0"], ["0.0.0.0:7000", "[::]:7000"]):
-        load(*(word for each in listen for word in ("--listen", each)))
-
-
 @pytest.mark.parametrize(
     ("listen", "upstream"),
     [

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from pathlib import Path
 
 import pytest
 from rlproxy.config import loader
 from rlproxy.config.config import OPTIONS, Config, ConfigError, reloaded
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability.shared_memory import HALF
-from rlproxy.ratelimit import policies
 
 from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
@@ -181,10 +178,6 @@ def test_a_syntax_error_is_the_only_mistake_of_a_file(
     assert [line.partition(":")[0] for line in both] == [f"--config {file}", "--workers 0"]
 
 
-def test_a_missing_file() -> None:
-    assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
-
-
 def test_known_variables_are_no_mistake() -> None:
     known = {option.variable: "" for option in OPTIONS}
     others = {"HOME": "", "RLPROXY_CONFIG": "", "RLPROXY_COMPILE": "0", "RLPROXY_INTERPRETED": "1"}
@@ -250,13 +243,6 @@ def test_which_flag_was_meant(argv: list[str], told: str) -> None:
     assert mistakes(*argv) == (f"unrecognized arguments: {told}",)
 
 
-def test_several_listeners() -> None:
-    both = (Address("127.0.0.1", 1), Address(path="/s"))
-    assert load("--listen", ":1", "--listen", "unix:/s").listen == both
-    assert load(RLPROXY_LISTEN=" :1  unix:/s ").listen == both
-    assert load("--listen", ":2", RLPROXY_LISTEN=":1").listen == (Address("127.0.0.1", 2),)
-
-
 def away_from_a_terminal(*argv: str, **environ: str) -> Config:
     return loader.load(loader.parser().parse_args(list(argv)), environ, terminal=False)
 
@@ -274,11 +260,6 @@ def test_no_upstream_is_a_mistake_away_from_a_terminal(tmp_path: Path) -> None:
         away_from_a_terminal("--config", str(file), RLPROXY_UPSTREAM=""),
     ):
         assert made.upstream.embedded
-
-
-def test_a_blank_upstream_is_a_mistake_at_a_terminal_too() -> None:
-    assert mistakes(RLPROXY_UPSTREAM="") == (loader.NO_UPSTREAM,)
-    assert load("--upstream", "embedded:", RLPROXY_UPSTREAM="").upstream.embedded
 
 
 def test_all_mistakes_at_once() -> None:
@@ -327,24 +308,6 @@ def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
         ("c:d", "2 2", False),
     )
     assert load().policies == ()
-
-
-def test_the_blanks_of_a_rule_are_reduced(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
-    file.write_text(f"[policies]\na = '5{' ' * 100_000}60'\nb = '''\n  5 60\tMS\n'''\n")
-    assert load("--config", str(file)).policies == (("a", "5 60", False), ("b", "5 60 MS", False))
-    file.write_text("[policies]\na = '5\u00a060'\n")  # no blank of a command
-    assert load("--config", str(file)).policies == (("a", "5\u00a060", False),)
-
-
-def test_the_longest_policies_fit_into_the_memory_for_workers() -> None:
-    longest = "0" * 17 + "9.999999"
-    rule = f"10000 {longest} COST 10000 STRICT GAP {longest} PENALTY {longest} WAIT {longest}"
-    rule += f" AND 10000 {longest}" * 8 + " ALGO ZLOG"
-    texts = [(f"{number:064}", rule, True) for number in range(policies.MAX_POLICIES)]
-    assert policies.mistakes(texts[:1]) == []
-    config = dataclasses.replace(load(), policies=tuple(texts))
-    assert len(pickle.dumps(config)) + len(texts) * len(rule) < HALF  # as if no two were equal
 
 
 def test_wrong_rules_are_among_all_mistakes(tmp_path: Path) -> None:

@@ -75,22 +75,6 @@ def test_cluster(url: str, upstream: Upstream) -> None:
     assert upstream.address is None
 
 
-def test_embedded_cluster() -> None:
-    made = urls.parse_upstream("Embedded:Cluster")
-    assert made == Upstream(None, masters=3)
-    assert made.embedded
-    assert made.clustered
-    assert str(made) == "embedded:cluster"
-
-
-@pytest.mark.parametrize(
-    ("url", "clustered"),
-    [("redis+cluster://h", True), ("redis://h?standalone=yes", False), ("embedded:", False)],
-)
-def test_clustered(url: str, clustered: bool) -> None:
-    assert urls.parse_upstream(url).clustered == clustered
-
-
 @pytest.mark.parametrize("url", ["redis://h/1", "redis+sentinel://h/m/1", "redis+cluster://h/15"])
 def test_clients_select_their_database(url: str) -> None:
     (line,) = mistakes("--upstream", url)
@@ -366,7 +350,3 @@ def test_announce(text: str, address: Address) -> None:
 def test_wrong_announce(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|port|brackets"):
         urls.parse_announce(text)
-
-
-def test_no_announce() -> None:
-    assert urls.parse_announce("") is None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
-from rlproxy.downstream import lingering_close
 from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
-from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
+from rlproxy.fairness.budget import CLIENT_WORK, LARGE, TICK_WORK, WORK_OF_OURS
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.waits import WAIT_HELD
 
@@ -160,22 +158,6 @@ def test_a_closing_connection_discards_so_much() -> None:
     assert not closing.bench.clients.clients
 
 
-def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None:
-    bench = Bench(idle_timeout_s=10.0)
-    silent, ended = bench.client(), bench.client()
-    ended.protocol.eof_received()
-    assert ended.transport.closed
-    bench.after(10)
-    assert silent.transport.closed
-    assert not silent.transport.ended
-
-
-def test_the_bound_of_unread_replies(pair: tuple[socket.socket, socket.socket]) -> None:
-    assert Bench(max_unread=12345).client().transport.high == 12345
-    client = Bench().client(pair[0])  # a unix socket
-    assert lingering_close.unacknowledged(cast("asyncio.Transport", client.transport)) == 0
-
-
 def test_a_full_read_is_a_turn() -> None:
     """uvloop would read the same client 32 times in a row before anybody else."""
     bench = Bench()
@@ -265,14 +247,29 @@ def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> No
             assert client.protocol.session.requests.eof
 
 
-def test_a_client_with_large_replies_is_no_fan_out_reader() -> None:
+def test_redis_is_read_while_the_client_takes_the_replies() -> None:
     bench = Bench()
-    for _ in range(8):
-        client = bench.client()
-        writes_to(client, [])
-        client.protocol.data_received(bulks(b"GET", b"large"))
-        private_of(client).data_received(b"$32000\r\n" + b"x" * 16000)
-        assert redis_of(client).reading
+    client = bench.client()
+    writes_to(client, [])
+    client.protocol.data_received(PING)
+    private_of(client).data_received(b"+PONG\r\n")
+    assert client.transport.written == b"+PONG\r\n"
+    client.protocol.pause_writing()
+    assert not redis_of(client).reading
+    client.protocol.resume_writing()
+    assert redis_of(client).reading
+
+
+def test_a_large_reply_waits_for_its_turn_once_the_work_is_spent() -> None:
+    bench = Bench()
+    client = bench.client()
+    writes_to(client, [])
+    client.protocol.data_received(bulks(b"GET", b"large"))
+    client.protocol.session.context.budget.work = TICK_WORK
+    private_of(client).data_received(b"$90000\r\n" + b"x" * LARGE)
+    assert not redis_of(client).reading
+    bench.turn()
+    assert redis_of(client).reading
 
 
 def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:

@@ -24,11 +24,6 @@ def outcomes(stats: Counters, row: int) -> dict[str, int]:
     return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
 
 
-def test_rows_do_not_overlap() -> None:
-    rows = sorted(oc.row_of(name) for name in ALGORITHMS)
-    assert rows == list(range(0, len(Counters().hits), oc.PAIR))
-
-
 REPLIES = [
     (five(0, 10, 5, -1, 60), "admitted"),
     (five(1, 10, 0, 60, 60), "refused"),
@@ -90,28 +85,12 @@ def test_rows_tell_whether_hits_are_in_shadow() -> None:
     assert min(rows) > oc.SHADOW_PEEK
 
 
-def test_errors_of_hits_by_kind() -> None:
-    stats = Counters()
-    stats.answered(LOG, b"-OOM x\r\n", KEY)
-    stats.answered(LOG, r.LOST, KEY)
-    stats.answered(LOG, r.LOST, KEY)
-    assert stats.errors == {"redis": 1, "lost": 2}
-
-
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))
 def test_other_calls_are_counted(call: int) -> None:
     stats = Counters()
     stats.answered(oc.other(call), five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
-
-
-def test_reply_without_a_row_is_not_counted() -> None:
-    stats = Counters()
-    stats.answered(oc.NO_ROW, five(0, 1, 0, -1, 60), KEY)
-    stats.unanswered(oc.NO_ROW, oc.FAILED)
-    stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
-    assert not any(stats.hits) and not any(stats.calls)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +112,6 @@ def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) 
     stats.answered(GCRA, five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // oc.WIDTH] == near
-
-
-def test_refused_hit_is_not_near_the_limit() -> None:
-    stats = Counters()
-    stats.answered(LOG, five(1, 10, 0, 1, 1), KEY)
-    assert not any(stats.near)
 
 
 def test_keys_are_delivered_in_batches() -> None:
@@ -208,14 +181,6 @@ def test_keys_of_many_hits_are_sampled() -> None:
     stats.key(b"b", True)
     stats.flush_keys()
     assert batches == [(1, [b"a", b"b"], [b"b"])]
-
-
-def test_hits_decided_by_redis_are_counted() -> None:
-    stats = Counters()
-    for row in (LOG, GCRA):
-        for reply in (five(0, 5, 4, -1, 1), five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
-            stats.answered(row, reply, KEY)
-    assert stats.decided() == 4
 
 
 def test_local_refusals_are_gathered() -> None:

@@ -62,15 +62,6 @@ class Bench:
         return Counter(key for at, key in kept if at >= self.now - seconds)
 
 
-def test_few_keys_are_counted_exactly() -> None:
-    bench = Bench(SIZES)
-    bench.add([b"a", b"b", b"a", b"c", b"a", b"b"], [b"b"])
-    assert merge([bench.top.state()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
-    assert merge([bench.top.state()], 1000, False)[2:] == [(b"c", 1, 0, b"")]
-    assert merge([bench.top.state()], 10, True) == [(b"b", 1, 0, b"")]
-    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
-
-
 def test_empty_summary_reports_no_key() -> None:
     bench = Bench()
     bench.top.add([], [])
@@ -91,21 +82,6 @@ def test_counts_expire_after_a_minute() -> None:
     assert merge([bench.top.state()], 9, True) == []
     bench.now += 10_000
     assert merge([bench.top.state()], 9, False) == []
-
-
-def test_age_of_the_counts_is_reported() -> None:
-    bench = Bench()
-    assert bench.top.state().seconds == 0
-    bench.now += 25
-    assert bench.top.state().seconds == 25
-    bench.now += 26
-    assert bench.top.state().seconds == 51
-    bench.now += 8.5
-    assert bench.top.state().seconds == 59.5
-    bench.now += 0.5
-    assert bench.top.state().seconds == 50
-    other = Bench()
-    assert covered([bench.top.published(), other.top.published(), NO_TOP]) == 50
 
 
 def test_long_keys_are_reported_by_prefix_and_hash() -> None:
@@ -134,13 +110,6 @@ def test_published_counts_are_at_most_a_second_old() -> None:
     assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0, b"")]
 
 
-def test_published_keys_fit_the_shared_memory() -> None:
-    top = HotKeys(lambda: 0.0)
-    keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
-    top.add(keys, keys)
-    assert len(pickle.dumps(top.published())) < 1 << 19
-
-
 # -- the rules of refusals -------------------------------------------------------------------------
 
 
@@ -165,15 +134,6 @@ def test_a_refused_key_is_reported_with_its_latest_rule() -> None:
     reported = [(b"b", b""), (b"a", b"10 60 ALGO TOKEN"), (brief_name(long), b"5 60")]
     for found in merge([bench.top.state()], 9, True), merge([bench.top.state()], 9, True):
         assert [(key, rule) for key, _, _, rule in found] == reported
-
-
-def test_a_rule_of_any_worker_is_reported() -> None:
-    benches = [Bench(SIZES), Bench(SIZES)]
-    refuse(benches[0], {b"a": b"login"})
-    benches[1].add([b"a"], [b"a"])
-    tops = [bench.top.state() for bench in benches]
-    for several in (tops, tops[::-1]):
-        assert merge(several, 9, True) == [(b"a", 2, 0, b"login")]
 
 
 def test_rules_are_kept_for_keys_that_can_be_reported() -> None:
@@ -225,16 +185,6 @@ def test_error_bounds_hold_for_several_workers(
         check_bounds(
             merge(texts, number, kind), true, true.total() / (SMALL.kept + 1) + cut, number
         )
-
-
-def test_a_key_that_one_worker_leaves_out_has_an_error() -> None:
-    benches = [Bench(), Bench()]
-    for bench in benches:
-        bench.now += 1
-    benches[0].add([b"1", b"2", b"3", b"4", b"5"] * 2 + [b"x"], [])
-    benches[1].add([b"x"] * 3, [])
-    rows = merge([bench.top.published() for bench in benches], 1, False)
-    assert rows == [(b"x", 3, 2, b"")]  # of 4 hits
 
 
 # -- samples ---------------------------------------------------------------------------------------

@@ -11,12 +11,10 @@ import pytest
 from rlproxy.process.intake import (
     AWAY,
     FULL_S,
-    GONE_PER_TURN,
     SHORTEST_S,
     STUCK_S,
     ClientCounts,
     Intake,
-    is_gone,
 )
 
 
@@ -138,33 +136,6 @@ def test_while_others_are_served_so_many_are_taken_in_a_second(bench: Bench, rat
     while bench.waiting:
         bench.readable()
         assert bench.loop.watched
-
-
-def test_who_has_gone_makes_nobody_wait(bench: Bench) -> None:
-    bench.busy, bench.waiting, bench.gone = True, 1, 10
-    bench.readable()
-    assert bench.gone == 10 - GONE_PER_TURN
-    assert bench.loop.watched
-    bench.readable()
-    assert (bench.gone, bench.waiting) == (0, 0)
-    assert not bench.loop.watched
-
-
-def test_who_has_said_nothing_and_gone() -> None:
-    for said, shut, gone in (
-        (b"", False, False),
-        (b"", True, True),
-        (b"x", False, False),
-        (b"x", True, False),
-    ):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.send(said)
-            if shut:
-                theirs.shutdown(socket.SHUT_WR)
-            assert is_gone(ours) == gone
-            if said:
-                assert ours.recv(2) == said
 
 
 def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:

@@ -61,11 +61,6 @@ def test_table_equals_the_contract() -> None:
         assert (b"STRICT" in row.options) == (name in (*LOGS, b"FIXED"))
 
 
-def test_every_script_but_that_of_blocks_is_a_row() -> None:
-    names = [row.script for row in ALGORITHMS.values()]
-    assert sorted([scripts.BLOCK, *names, *map(scripts.blocking, names)]) == sorted(SCRIPTS)
-
-
 @pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
 def test_row_fits_its_script(row: Algorithm) -> None:
     header = SCRIPTS[row.script].header

@@ -45,14 +45,6 @@ def numbers(reply: bytes) -> list[int]:
 # -- the answers of an entry -----------------------------------------------------------------------
 
 
-def test_times_age_and_are_rounded_up() -> None:
-    denial = opened([1, 5, 0, 2_500_000, 60_000_000], 100.0, 100.25)
-    assert numbers(denial.answer(100.25)) == [1, 5, 0, 3, 60]
-    assert numbers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
-    assert numbers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
-    assert numbers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
-
-
 def test_a_shadow_hit_is_answered_as_admitted() -> None:
     denial = opened([1, 10, 3, 5 * SECOND, 60 * SECOND], 0.0, 0.0)
     denial.rule.row = row_of(b"LOG") + WIDTH
@@ -83,10 +75,6 @@ def test_lifetime_is_at_most_a_second_from_the_sending() -> None:
     assert numbers(denial.answer(11.0 - TICK)) == [1, 5, 0, 600, 600]
     assert denial.answer(11.0) == b""
     assert denial.state == d.MARKED
-
-
-def test_a_refusal_without_retry_after_answers_nothing() -> None:
-    assert opened([1, 5, 0, -1, 9], 1.0, 1.0).answer(1.0) == b""
 
 
 @pytest.mark.parametrize("state", [d.MARKED, d.OPEN, d.DROPPED])
@@ -197,11 +185,3 @@ def test_dropped_entry_stays_dropped() -> None:
     assert old.state == d.DROPPED
     assert denial_cache.find(b"a") is new
     assert len(denial_cache) == 1
-
-
-def test_scopes_are_distinct() -> None:
-    denial_cache = DenialCache(3, lambda: 0.0)
-    scopes = [denial_cache.scope() for _ in range(200)]
-    assert len(set(scopes)) == 200
-    # A key cannot make two scopes look alike.
-    assert not any(a != b and a.startswith(b) for a in scopes for b in scopes)

@@ -153,13 +153,11 @@ RIGHT = [
     ("10 1.05", "10|1050000"),
     ("10 0.001001", "10|1001"),
     ("10 315360000.000000", "10|315360000000000"),
-    ("10 007", "10|7000000"),
     # MS, at any place.
     ("10 60000 MS", "10|60000000|1000"),
     ("10 5 ms COST 2", "10|5000|1000|2"),
     ("10 5 ALGO LOG MS COST 2", "10|5000|1000|2"),
     # COST
-    ("10 60 COST 1", "10|60000000"),
     ("10 60 COST 0", "10|60000000|1000000|0"),
     ("10 60 COST 100000", "10|60000000|1000000|100000"),
     # Case and order.
@@ -167,36 +165,28 @@ RIGHT = [
     # GAP, AND: one word for all.
     ("10 60 GAP 0.000001", "10|60000000|1000000|1|hit|1 0"),
     ("10 60000 GAP 250 MS", "10|60000000|1000|1|hit|250000 0"),
-    ("10 60 AND 100 3600", "10|60000000|1000000|1|hit|0 0 100 3600000000"),
     ("10 60 AND 9 5 AND 8 4.5", "10|60000000|1000000|1|hit|0 0 9 5000000 8 4500000"),
-    ("10 60000 AND 9 5 and 8 4 MS", "10|60000000|1000|1|hit|0 0 9 5000 8 4000"),
+    ("10 60" + " AND 5 5" * 8, "10|60000000|1000000|1|hit|0 0" + " 5 5000000" * 8),
     ("10 60 GAP 2 AND 9 5 COST 3", "10|60000000|1000000|3|hit|2000000 0 9 5000000"),
 ]
 # ... and options that only RL.HIT has.
 HITS = [
     ("10 60 STRICT", "10|60000000|1000000|1|hit|0 1"),
-    ("10 60 strict GAP 2", "10|60000000|1000000|1|hit|2000000 1"),
     ("10 60 PENALTY 600", "10|60000000|1000000|1|600000000"),
     ("10 60 PENALTY 0.0015", "10|60000000|1000000|1|1500"),
-    ("10 60 MS PENALTY 600", "10|60000|1000|1|600000"),
     ("10 60 COST 0 PENALTY 600", "10|60000000|1000000|0|600000000"),
-    ("10 60 WAIT 5", "10|60000000"),
     ("10 60 PENALTY 1 STRICT AND 9 5 GAP 3 WAIT 4 COST 2 ALGO LOG",
      "10|60000000|1000000|2|1000000|3000000 1 9 5000000"),
     # STRICT of FIXED has its own word.
-    ("10 60 ALGO FIXED", "10|60000000"),
     ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|1"),
     ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|1"),
     ("1000000000 60 ALGO fixed COST 1000000000", "1000000000|60000000|1000000|1000000000"),
-    ("10 60 ALGO COUNTER", "10|60000000"),
     ("10 60 ALGO COUNTER PENALTY 1 COST 3", "10|60000000|1000000|3|1000000"),
     # Buckets: limit, and the emission interval in two words.
     ("10 60 ALGO TOKEN", "10|6000000"),
     ("3 1 ALGO TOKEN", "3|333333|1000000|333"),
     ("3 1 ALGO GCRA BURST 7 COST 2", "7|333333|1000000|333|2"),
-    ("10 60 ALGO GCRA COST 0", "10|6000000|1000000|0|0"),
     ("10 60 ALGO GCRA PENALTY 600", "10|6000000|1000000|0|1|600000000"),
-    ("10 6000 MS ALGO LEAKY", "10|600000|1000"),
     ("10 60 ALGO LEAKY WAIT 5", "10|6000000"),  # in MULTI: as without WAIT
     ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000|1000000|0|1|1000000"),
     ("1000000000 0.001 ALGO TOKEN", "1000000000|0|1000000|1"),  # never less than 1 ns
@@ -214,13 +204,6 @@ def test_valid_hits(text: str, words: str) -> None:
     named = re.search(r"(?i)ALGO (\w+)", text)
     assert limiter.algorithm.name == (named[1].upper() if named else "LOG").encode()
     assert rule.script is SCRIPTS[limiter.algorithm.script]
-
-
-@pytest.mark.parametrize(("text", "words"), RIGHT)
-def test_peek_parses_the_same_arguments(text: str, words: str) -> None:
-    given = words.split("|")
-    four, more = (given + ["1000000", "1"][len(given) - 2 :])[:4], given[5:]
-    assert joined_argv(parse(text, "RL.PEEK")) == "|".join([*four, "peek", *more])
 
 
 REFUNDS = [
@@ -283,12 +266,9 @@ BOUNDS = [
     ],
     # GAP
     ("10 60 GAP {}", "0", "60", "-1", "60.000001", GAP),
-    ("10 60 GAP {} ALGO ZLOG", "0.000001", "60.000000", "0.0000001", "60.000001", GAP),
-    ("10 60 GAP {} AND 5 3600", "0", "3600", "-1", "3600.000001", GAP),
     ("10 60 AND 5 3600 GAP {} AND 6 3601", "0", "3601", ".1", "3601.000001", GAP),
     (f"10 {YEARS} GAP {{}}", "0", f"{YEARS}", "", f"{YEARS}.000001", GAP),
     ("10 60 GAP {} MS", "0", "60", "-1", "61", GAP_MS),
-    ("10 60 MS GAP {} AND 1 70", "0", "70", "0.5", "71", GAP_MS),
     # PENALTY
     ("10 60 PENALTY {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", PENALTY),
     ("10 60 PENALTY {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", PENALTY_MS),
@@ -297,9 +277,7 @@ BOUNDS = [
     ("10 60 WAIT {} MS", "1", "3600000", "0", "3600001", WAIT_MS),
     # AND
     ("10 60 AND {} 5", "1", "1000000", "0", "1000001", MAX),
-    ("10 60 AND {} 5 ALGO ZLOG", "1", "100000", "0", "100001", MAX_ZLOG),
     ("10 60 AND 5 {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", WINDOW),
-    ("10 60 AND 3 5 AND 5 {}", "0.001", f"{YEARS}", "0", f"{YEARS + 1}", WINDOW),
     ("10 60 AND 5 {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", WINDOW_MS),
     # Rates: BURST x emission and COST x emission at most ten years.
     *[
@@ -316,7 +294,6 @@ BOUNDS = [
     # Less than 1 ns counts as 1 ns.
     ("1000000000 0.001 BURST {} ALGO TOKEN", "1", str(BILLION), "0", "x", BURST),
     # COUNTER: max x window in microseconds below 2^53
-    ("8388608 {} ALGO COUNTER", "1", "1073.741823", "0", "1073.741824", (WINDOW, RANGE)),
     ("1000000000 {} ALGO COUNTER", "1", "9.007199", "0", "9.007200", (WINDOW, RANGE)),
     (f"{{}} {YEARS} ALGO COUNTER", "1", "28", "0", "29", (MAX_ANY, RANGE)),
     ("8388608 {} ALGO COUNTER MS", "1", "1073741", "0", "1073742", (WINDOW_MS, RANGE)),
@@ -385,39 +362,6 @@ def test_table_of_words_equals_the_contract() -> None:
             assert len(values) == {b"MS": 0, b"STRICT": 0, b"AND": 2}.get(word, 1)
 
 
-@pytest.mark.parametrize("count", range(1, 10))
-def test_and_is_allowed_up_to_eight_times(count: int) -> None:
-    for algo in ("LOG", "ZLOG"):
-        text = "10 60" + " AND 5 5" * count + f" ALGO {algo}"
-        assert error(text) == ("" if count <= 8 else near("AND"))
-        assert error(text.replace("60", "60 1", 1), "RL.REFUND") == (
-            "" if count <= 8 else near("AND")
-        )
-    text = "10 60" + " AND 5 5" * count + " ALGO TOKEN"
-    assert error(text) == ("AND is not supported by ALGO TOKEN" if count <= 8 else near("AND"))
-
-
-def test_ms_is_allowed_at_any_place() -> None:
-    groups = [" COST 2", " AND 9 5", " GAP 7", " ALGO ZLOG", " STRICT", " PENALTY 8", " WAIT 9"]
-    expected = "10|60000|1000|2|8000|7000 1 9 5000"
-    for index in range(len(groups) + 1):
-        mixed = "".join([*groups[:index], " ms", *groups[index:]])
-        assert joined_argv(parse("10 60" + mixed)) == expected
-        assert error("10 0.5" + mixed) == WINDOW_MS
-    # A value is not a word.
-    assert error("10 0.5 ALGO ms") == "unknown ALGO 'ms'"
-    assert error("10 0.5 COST MS") == COST
-    assert error("10 .5 COST MS") == WINDOW
-    assert error("10 0.5 AND 5 MS") == WINDOW
-    assert error("10 0.5 AND MS MS") == MAX
-    assert error("10 0.5 AND 5 MS MS") == WINDOW_MS
-    assert error("10 0.5 FOO MS") == WINDOW_MS  # behind an unknown word it is not at its place
-    assert error("10 60 FOO MS") == near("FOO")
-    assert error("10 60 5 AND 5 MS", "RL.REFUND") == WINDOW
-    assert error("10 0.5 MS", "RL.REFUND") == GIVEN_BACK  # there it stands for n
-    assert error("10 0.5 MS COST 1", "RL.REFUND") == GIVEN_BACK
-
-
 # -- invalid commands ------------------------------------------------------------------------------
 
 WRONG = [
@@ -425,20 +369,13 @@ WRONG = [
     ("", ARITY),
     # max
     ("-1 60", MAX),
-    ("01 60", MAX),
     ("ten 60", MAX),
     ("9223372036854775807 60", MAX),
-    ("99999999999999999999999 60", MAX),
     ("\u0661 60", MAX),
-    (" 60", MAX),
     # window, seconds
     ("10 0", WINDOW),
     ("10 .5", WINDOW),
-    ("10 1.", WINDOW),
-    ("10 .", WINDOW),
-    ("10 -5", WINDOW),
     ("10 1.0000001", WINDOW),
-    ("10 1.2.3", WINDOW),
     ("10 \u0661", WINDOW),
     ("10  60", WINDOW),  # an empty word
     # Window, milliseconds.
@@ -447,12 +384,9 @@ WRONG = [
     ("10 x COST 2 ms", WINDOW_MS),
     # Other times.
     ("10 60 GAP x", GAP),
-    ("10 60 gap .5 ms", GAP_MS),
     ("10 60 AND 5 x", WINDOW),
-    ("10 60 AND x 5", MAX),
     # COST, BURST
     ("10 60 COST x", COST),
-    ("10 60 COST 1.5", COST),
     ("10 60 BURST x ALGO GCRA", BURST),
     # words
     ("10 60 FOO", near("FOO")),
@@ -460,24 +394,17 @@ WRONG = [
     ("10 60 ALGO", near("ALGO")),
     ("10 60 AND", near("AND")),
     ("10 60 AND 5", near("AND")),
-    ("10 60 AND 5 5 AND 5", near("AND")),
     ("10 60 MS MS", near("MS")),
     ("10 60 COST 1 cost 2", near("cost")),
-    ("10 60 ALGO LOG algo ZLOG", near("algo")),
     ("10 60 GAP 1 gAp 1", near("gAp")),
     ("10 60 ALGO NOPE", "unknown ALGO 'NOPE'"),
-    ("10 60 ALGO sliding_window_log", "unknown ALGO 'sliding_window_log'"),
-    ("10 60 AND 5 5 5", near("5")),
-    ("10 60 ", near("")),
     # Order of checks: the number of arguments, then left to right.
     ("0 .5", MAX),
     ("10 .5 FOO", WINDOW),
     ("10 60 FOO COST x", near("FOO")),
-    ("10 60 COST x FOO", COST),
     ("10 60 COST 1 COST x", near("COST")),
     ("10 60 ALGO NOPE COST x", "unknown ALGO 'NOPE'"),
     ("10 60 COST x ALGO NOPE", COST_ANY),
-    ("10 60 AND 5 .5 COST x", WINDOW),
     ("10 60 GAP COST 1", GAP),  # COST is the value of GAP
     ("10 60" + " AND 5 5" * 8 + " AND x x", near("AND")),
     # ... then the algorithm's bounds, then options it lacks, then GAP and the rates.
@@ -485,12 +412,8 @@ WRONG = [
     ("1000001 .5", WINDOW),
     ("1000001 60 BURST 1", MAX),
     ("10 60 COST 100001 BURST 1", COST),
-    ("10 60 AND 1000001 5 BURST 1", MAX),
-    ("100001 60 AND 5 5 BURST 1 ALGO ZLOG", MAX_ZLOG),
     ("10 60 GAP 61 BURST 1", "BURST is not supported by ALGO LOG"),
-    ("10 60 GAP 315360001 ALGO GCRA", GAP),
     ("10 60 GAP 61 ALGO FIXED", "GAP is not supported by ALGO FIXED"),
-    ("1 315360000 BURST 2 GAP 1 ALGO TOKEN", "GAP is not supported by ALGO TOKEN"),
     ("29 315360000 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
 ]  # fmt: skip
 # ... and those of the options that only RL.HIT has.
@@ -498,14 +421,9 @@ WRONG_HITS = [
     ("10 60 PENALTY", near("PENALTY")),
     ("10 60 WAIT", near("WAIT")),
     ("10 60 STRICT strict", near("strict")),
-    ("10 60 STRICT 1", near("1")),
-    ("10 60 PENALTY 1 PENALTY 1", near("PENALTY")),
     ("10 60 PENALTY x", PENALTY),
-    ("10 60 PENALTY 1.5 MS", PENALTY_MS),
     ("10 60 WAIT x", WAIT),
     ("10 60 WAIT 0.5 MS", WAIT_MS),
-    ("10 0.5 PENALTY MS", PENALTY),
-    ("10 60 WAIT STRICT", WAIT),
     ("10 60 GAP 61 PENALTY x", PENALTY),
     ("1000001 60 STRICT ALGO LOG", MAX),
     ("10 60 STRICT GAP 61", GAP),
@@ -532,7 +450,7 @@ def test_invalid_refunds() -> None:
         for text, expected in WRONG
         if expected != ARITY and not re.search(r"(?i)COST|GAP", text)
     ]
-    assert len(refunds) > 30
+    assert len(refunds) > 20
     for text, expected in refunds:
         assert error(text, "RL.REFUND") == expected, text
     # Left to right.
@@ -664,7 +582,6 @@ THROTTLES = [
     ("2 2 315360000", RANGE),
     ("0 1 315360000 2", RANGE),
     ("0 1 1 315360000", "1|1000000|1000000|0|315360000"),
-    ("0 1 1 315360001", RANGE),
     (f"0 {LARGEST} 1 315360000000000000", "1|0|1000000|1|315360000000000000"),
     (f"0 {LARGEST} 1 315360000000000001", RANGE),
     ("1000000000 1 1", MAX_BURST),
@@ -673,14 +590,12 @@ THROTTLES = [
     (f"0 {LARGEST + 1} 1", COUNT),
     ("0 1 0", PERIOD),
     ("0 1 1.5", PERIOD),
-    (f"0 1 {LARGEST + 1}", PERIOD),
     ("0 1 1 -1", QUANTITY),
     (f"0 1 1 {LARGEST + 1}", QUANTITY),
     # Not such a number.
     ("x 1 1", MAX_BURST),
     ("0 01 1", COUNT),
     ("0 1 1e3", PERIOD),
-    ("0 1 1 MS", QUANTITY),
     # The number of arguments is checked first.
     ("", "wrong number of arguments for '{}' command"),
     ("15 30 60 1 MS", "wrong number of arguments for '{}' command"),
@@ -772,14 +687,11 @@ FLAGS = [
     # Reads, takes, waits, shapes.
     ("RL.HIT", "10 60", (False, True, False, False)),
     ("RL.HIT", "10 60 COST 0", (False, False, False, False)),
-    ("RL.HIT", "10 60 PENALTY 5 STRICT", (False, True, False, False)),
     ("RL.HIT", "10 60 WAIT 5", (False, True, True, False)),
     ("RL.HIT", "10 60 WAIT 5 COST 0", (False, False, False, False)),
     ("RL.HIT", "10 60 ALGO LEAKY", (False, True, False, False)),
     ("RL.HIT", "10 60 WAIT 5 ALGO LEAKY", (False, True, True, True)),
-    ("RL.HIT", "10 60 WAIT 5 COST 0 ALGO LEAKY", (False, False, False, False)),
     ("RL.PEEK", "10 60", (True, False, False, False)),
-    ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (True, False, False, False)),
     ("RL.REFUND", "10 60 1", (False, False, False, False)),
     ("RL.BLOCK", "60 ALGO LEAKY", (False, False, False, False)),
     ("CL.THROTTLE", "15 30 60", (False, True, False, False)),
@@ -855,9 +767,7 @@ def parsed(grammar: Grammar, text: str) -> Rule:
 WRITTEN_OUT = [
     ("RL.HIT k POLICY login", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600"),
     ("RL.HIT k policy login cost 2", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 2"),
-    ("RL.HIT k POLICY login COST 0", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 0"),
     ("RL.PEEK k POLICY login", "RL.PEEK k 5 60 GAP 2 AND 20 3600"),
-    ("RL.PEEK k POLICY login COST 9", "RL.PEEK k 5 60 GAP 2 AND 20 3600 COST 9"),
     ("RL.REFUND k POLICY login 7", "RL.REFUND k 5 60 7 AND 20 3600"),
     ("RL.HIT k POLICY quick", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 50"),
     ("RL.HIT k POLICY quick WAIT 7", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 7"),
@@ -865,12 +775,9 @@ WRITTEN_OUT = [
         "RL.HIT k POLICY quick WAIT 7 COST 1",
         "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 1 WAIT 7",
     ),
-    ("RL.PEEK k POLICY quick", "RL.PEEK k 5 1000 MS ALGO GCRA BURST 9 COST 3"),
     ("RL.REFUND k POLICY quick 1", "RL.REFUND k 5 1000 1 MS ALGO GCRA BURST 9"),
     ("RL.HIT k POLICY even", "RL.HIT k 9 60 ALGO LEAKY WAIT 5"),
-    ("RL.HIT k POLICY even WAIT 0.5", "RL.HIT k 9 60 ALGO LEAKY WAIT 0.5"),
     ("RL.HIT k POLICY trial WAIT 9", "RL.HIT k 5 60 ALGO COUNTER"),  # it never waits
-    ("RL.PEEK k POLICY trial", "RL.PEEK k 5 60 ALGO COUNTER"),
 ]
 
 
@@ -915,16 +822,12 @@ WRONG_POLICY = [
     ("RL.HIT k POLICY nope", "no such policy 'nope'"),
     ("RL.HIT k POLICY LOGIN", "no such policy 'LOGIN'"),
     ("RL.HIT k POLICY login GAP 5", "POLICY can't be combined with GAP"),
-    ("RL.HIT k POLICY login COST 2 ms", "POLICY can't be combined with MS"),
     ("RL.HIT k POLICY login AND POLICY quick", "POLICY can't be combined with AND"),
     ("RL.HIT k POLICY login POLICY quick", near("POLICY")),
     ("RL.HIT k POLICY login COST 1 COST 2", near("COST")),
-    ("RL.HIT k POLICY login COST 100001", COST),
     ("RL.HIT k POLICY quick WAIT 0.5", WAIT_MS),
-    ("RL.HIT k POLICY login WAIT 3601", WAIT),
     ("RL.HIT k 5 60 POLICY login", "POLICY can't be combined with max"),
     ("RL.HIT k 5 60 AND POLICY login", MAX),
-    ("RL.HIT k COST 2 POLICY login", MAX),
     ("RL.PEEK k POLICY login WAIT 5", near("WAIT")),
     ("RL.PEEK k POLICY login GAP 5", "POLICY can't be combined with GAP"),
     ("RL.REFUND k POLICY login 1 PENALTY 5", "POLICY can't be combined with PENALTY"),

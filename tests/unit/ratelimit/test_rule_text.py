@@ -38,18 +38,8 @@ def test_text_of_a_hit(given: str, shown: str | None) -> None:
         assert parsed(given.encode()).label() == shown.encode()
 
 
-def test_throttle_is_shown_as_gcra() -> None:
-    assert parsed(b"15 30 60", b"CL.THROTTLE").label() == b"30 60 ALGO GCRA BURST 16"
-    assert parsed(b"15 30 60 4", b"RL.THROTTLE").label() == b"30 60 ALGO GCRA COST 4 BURST 16"
-
-
 def test_a_policy_is_shown_by_its_name() -> None:
     GRAMMAR.use({b"login": Policy(b"login", b"5 60", False)})
     rule = parsed(b"POLICY login COST 2")
     for each in (rule, rule.peek(), rule.attempt(), rule.in_microseconds()):
         assert each.label() == b"login"
-
-
-def test_the_calls_of_a_waiting_hit_have_its_text() -> None:
-    rule = parsed(b"5 60 STRICT WAIT 2")
-    assert rule.peek().label() == rule.attempt().label() == rule.label() == b"5 60 STRICT WAIT 2"

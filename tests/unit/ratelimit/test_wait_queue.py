@@ -14,7 +14,6 @@ from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import (
     KEEP_S,
-    LONGEST_PAUSE_S,
     MAX_WAITING,
     WAKE_S,
     Waiter,
@@ -224,18 +223,6 @@ def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
     assert bench.assert_empty()
 
 
-def test_hit_waits_if_retry_after_equals_its_wait() -> None:
-    bench = Bench()
-    one = bench.wait("10 9 WAIT 5")
-    one.answer(refused(5_000_000))
-    assert one.replies == []
-    bench.clock.advance(5)
-    assert one.call == "final"  # due and over in the same instant
-    one.answer(ADMITTED)
-    assert reply(one)[0] == 0
-    assert bench.assert_empty()
-
-
 def test_hit_is_refused_when_its_time_is_over() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
@@ -369,79 +356,6 @@ def test_only_the_final_refusal_is_recorded(mark: str) -> None:
     assert bench.assert_empty()
 
 
-@pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
-def test_immediate_refusal_is_recorded(mark: str) -> None:
-    bench = Bench()
-    one = bench.wait(f"10 1 WAIT 5 {mark}")
-    two = bench.wait(f"10 1 WAIT 5 {mark}")
-    for client, first in ((one, "attempt"), (two, "peek")):
-        client.answer(refused(6_000_000))
-        assert client.calls == [first, "final"]
-        client.answer(refused(7_500_000))
-        assert reply(client) == [1, 10, 0, 8, 9]
-    assert bench.assert_empty()
-
-
-def test_hit_that_would_only_overtake_is_not_recorded() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
-    one.answer(refused(8_000_000))
-    two.answer(script_reply(0, 10, 3, -1, 4_000_000))  # it would be admitted as the first
-    assert two.replies == []
-    bench.clock.advance(2)
-    two.answer(script_reply(0, 10, 4, -1, 3_000_000))
-    assert two.calls == ["peek", "peek"]
-    assert reply(two) == [1, 10, 0, 6, 3]  # the time that the first one still needs
-    assert one.replies == []
-
-
-# -- the queue -------------------------------------------------------------------------------------
-
-
-def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
-    one.answer(refused(9_500_000))
-    two.answer(refused(1_000_000))
-    bench.clock.advance(1.5)
-    assert two.call == "peek"
-    two.answer(refused(500_000, 7_000_001))
-    assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, this one 0.5
-    assert bench.waiting.count == 1
-
-
-def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
-    one.answer(refused(8_000_000))
-    two.answer(refused(1_000_000))
-    bench.clock.advance(2)
-    assert two.call == "peek"
-    one.waiter.cancel()
-    two.answer(refused(1_000_000))
-    assert reply(two) == [1, 10, 0, 1, 9]
-    assert bench.assert_empty()
-
-
-def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
-    bench = Bench()
-    one = bench.wait("10 1 WAIT 2")
-    one.answer(refused(1_850_000))
-    bench.clock.advance(1.85)
-    never = script_reply(1, 10, 0, -1, 1_000_000)
-    one.answer(never)
-    bench.clock.advance(0.99 * WAKE_S)
-    assert one.call == ""
-    bench.clock.advance(0.02 * WAKE_S)
-    assert one.call == "attempt"
-    one.answer(never)
-    bench.clock.advance(0.05)
-    assert one.call == "final"
-    one.answer(never)
-    assert reply(one)[:4] == [1, 10, 0, -1]
-    assert bench.assert_empty()
-
-
 # -- clients that leave ----------------------------------------------------------------------------
 
 
@@ -488,17 +402,6 @@ def test_overtaking_hit_is_refused(text: str, peeked: list[int], expected: list[
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(2_500_000))
     assert integers(bench.waiting.overtaking(KEY, rule(text), peeked)) == expected
-
-
-def test_heads_remaining_time_is_never_reported_as_zero() -> None:
-    bench = Bench()
-    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
-    assert bench.waiting.needs_us(KEY) == 1
-    two.answer(refused(1_000_000))
-    assert bench.waiting.blocks(KEY)  # one waits for the time reported to the first
-    one.answer(ADMITTED)
-    assert bench.waiting.needs_us(KEY) == 1
-    assert bench.waiting.blocks(KEY)
 
 
 def test_client_without_rights_blocks_no_other() -> None:
@@ -616,64 +519,9 @@ def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
     assert len(bench.clock.live()) == 2
 
 
-def test_head_calls_again_at_intervals() -> None:
-    """Another proxy may have refunded hits."""
-    bench = Bench()
-    head, other = bench.wait("10 1 WAIT 100"), bench.wait("10 1 WAIT 100")
-    head.answer(refused(95_000_000))
-    other.answer(refused(95_000_000))
-    for _ in range(3):
-        bench.clock.advance(LONGEST_PAUSE_S - 0.01)
-        assert bench.calling() == []
-        bench.clock.advance(0.01)
-        assert bench.calling() == [head]
-        assert head.flush_all()
-        head.answer(refused(round((1095 - bench.clock.now) * 1e6)))
-    bench.clock.advance(5)
-    assert bench.calling() == [head]
-    head.answer(ADMITTED)
-    other.answer(refused(1_000_000))
-    bench.clock.advance(1)
-    other.answer(ADMITTED)
-    assert head.calls == ["attempt"] * 5
-    assert other.calls == ["peek"] + ["attempt"] * 2
-    assert bench.assert_empty()
-
-
 # -- LEAKY: the script returns the time to hold ----------------------------------------------------
 
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
-
-
-def test_departed_client_keeps_its_slot() -> None:
-    bench = Bench()
-    clients = [bench.wait(SHAPED) for _ in range(3)]
-    for number, client in enumerate(clients, 1):
-        client.answer(script_reply(0, 10, 5, -1, 100_000, number * 100_000))
-    clients[0].waiter.cancel()
-    assert bench.calling() == []
-    bench.clock.advance(0.1)
-    assert clients[1].replies == []
-    clients[1].waiter.cancel()
-    bench.clock.advance(0.1)
-    assert clients[2].replies == []
-    bench.clock.advance(0.1)
-    assert reply(clients[2])[0] == 0
-    assert bench.assert_empty()
-    assert clients[0].replies == clients[1].replies == []
-
-
-def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
-    bench = Bench()
-    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
-    one.answer(script_reply(0, 10, 0, -1, 100_000, 5_000_000))
-    two.answer(script_reply(1, 10, 0, 100_000, 5_100_000, 0))
-    assert reply(two) == [1, 10, 0, 1, 6]
-    assert two.calls == ["attempt"]
-    assert one.replies == []
-    bench.clock.advance(5)
-    assert reply(one) == [0, 10, 0, -1, 1]
-    assert bench.assert_empty()
 
 
 @pytest.mark.parametrize(
@@ -734,21 +582,6 @@ def test_shaped_hit_waits_for_the_end_of_a_penalty() -> None:
     assert one.replies == []
     bench.clock.advance(0.001)
     assert reply(one)[0] == 0
-    assert bench.assert_empty()
-
-
-def test_shaped_hit_is_refused_once_it_can_not_be_admitted_in_time() -> None:
-    bench = Bench()
-    one, two, three = (bench.wait(SHAPED) for _ in range(3))
-    one.answer(penalised(5_000_001))
-    assert reply(one) == [1, 10, 0, 6, 6]
-    two.answer(penalised(4_000_000))
-    three.answer(script_reply(1, 10, 0, 4_000_000, 9_000_000, 0))  # its slot would be too late, too
-    assert reply(three)[3] == 4
-    bench.clock.advance(4)
-    assert (two.call, two.left_us) == ("attempt", 1_000_000)
-    two.answer(penalised(1_500_000))  # another penalty
-    assert reply(two) == [1, 10, 0, 2, 2]
     assert bench.assert_empty()
 
 

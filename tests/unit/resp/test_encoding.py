@@ -29,23 +29,11 @@ def test_only_an_error_is_cleaned() -> None:
     assert encoding.clean_error(text) == text
 
 
-def test_bulks() -> None:
-    assert encoding.bulks() == b"*0\r\n"
-    assert encoding.bulks(b"", b"a\r\n") == b"*2\r\n$0\r\n\r\n$3\r\na\r\n\r\n"
-    assert encoding.bulk(b"xy") == b"$2\r\nxy\r\n"
-
-
 @pytest.mark.parametrize("word", [b"", b"k", b"a\r\nb", b"x" * 1000])
 def test_content_of_a_bulk(word: bytes) -> None:
     data = b"$1\r\na\r\n" + encoding.bulk(word) + b"$"
     start, end = encoding.content(data, 7)
     assert (data[start:end], end) == (word, len(data) - 3)
-
-
-def test_texts_of_the_contract() -> None:
-    assert encoding.LOST.startswith(b"-UPSTREAMDOWN ")
-    assert encoding.unreachable("h:1", "refused").startswith(b"-UPSTREAMDOWN ")
-    assert b"h:1" in encoding.unreachable("h:1", "refused")
 
 
 CLEANED = [
@@ -89,14 +77,6 @@ CLEANED = [
 @pytest.mark.parametrize(("line", "clean"), CLEANED)
 def test_clean_error(line: bytes, clean: bytes | None) -> None:
     assert encoding.clean_error(line) == (line if clean is None else clean)
-
-
-def test_clean_error_keeps_one_line() -> None:
-    for line, _ in CLEANED:
-        cleaned = encoding.clean_error(line)
-        assert cleaned.startswith(b"-")
-        assert cleaned.endswith(b"\r\n")
-        assert SHA not in cleaned
 
 
 NO_RIGHT = b"-NOPERM User bob has no permissions to run the '%s' command\r\n"

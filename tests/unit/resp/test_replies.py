@@ -88,17 +88,6 @@ def test_an_unfinished_frame_is_reported(frame: bytes) -> None:
         assert not framer.mid
 
 
-def test_skip_stops_at_its_limit() -> None:
-    framer = ReplyFramer()
-    framer.feed(b"+1\r\n" + PUSH + b"+2\r\n+3\r\n")
-    assert framer.skip(0) == 0
-    assert framer.pos == 0
-    assert framer.skip(1) == 1
-    assert framer.skip(1) == 1
-    assert framer.buf[framer.pos :] == b"+3\r\n"
-    assert framer.skip(7) == 1
-
-
 def test_line_and_frame() -> None:
     framer = ReplyFramer()
     framer.feed(b"*2\r\n+a\r\n$2\r\nb")
@@ -149,24 +138,6 @@ def test_a_push_that_is_not_all_here_stays(push: bytes) -> None:
         framer.feed(push[cut:] + b"+2\r\n")
         assert framer.push() == push
         assert framer.frame() == b"+2\r\n"
-
-
-def test_push_where_there_is_none_takes_nothing() -> None:
-    framer = ReplyFramer()
-    assert not framer.at_push()
-    assert framer.push() == b""
-    framer.feed(b"+1\r\n" + PUSH)
-    assert not framer.at_push()
-    assert framer.push() == b""
-    assert framer.frame() == b"+1\r\n"
-
-
-@pytest.mark.parametrize("push", [b">x\r\n", b">-2\r\n", b">1\r\n@\r\n", b">" + b"1" * 40])
-def test_a_malformed_push_is_reported(push: bytes) -> None:
-    framer = ReplyFramer()
-    framer.feed(push)
-    assert framer.push() == b""
-    assert framer.broken
 
 
 BROKEN = [

@@ -199,14 +199,6 @@ def test_lenient_forms_are_reported(data: bytes) -> None:
     assert not framer.lenient
 
 
-def test_first_argument_is_where_its_header_begins() -> None:
-    framer = RequestFramer()
-    framer.feed(bulks(b"RL.HIT", b"key", b"10", b"60"))
-    assert framer.next() == f.COMMAND
-    assert framer.buf[framer.first :].startswith(b"$3\r\nkey\r\n")
-    assert framer.arguments() == [b"key", b"10", b"60"]
-
-
 def test_command_row_by_name() -> None:
     for name, kind in (
         (b"GeT", commands.PASS),
@@ -287,15 +279,6 @@ def test_malformed(data: bytes) -> None:
         assert found.out + found.left() == b"".join(way)
 
 
-def test_malformed_after_whole_commands_begins_at_start() -> None:
-    framer = RequestFramer()
-    framer.feed(TRAILING * 3 + b"*x\r\nmore")
-    assert [framer.next() for _ in range(4)] == [f.COMMAND] * 3 + [f.MALFORMED]
-    framer.feed(b" and more")
-    assert framer.rest() == b"*x\r\nmore and more"
-    assert framer.unread() == 0
-
-
 # -- requests: commands that are not whole ---------------------------------------------------------
 
 
@@ -339,16 +322,6 @@ def test_open_command_keeps_back_a_header_it_cannot_read() -> None:
     assert framer.next() == f.COMMAND
 
 
-def test_open_command_with_a_broken_header_later() -> None:
-    framer = RequestFramer()
-    framer.feed(b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$6\r\nabc")
-    assert framer.next() == f.OPEN
-    framer.release()
-    framer.feed(b"def\r\nX1\r\n")
-    assert framer.next() == f.MALFORMED
-    assert framer.rest() == b"def\r\nX1\r\n"
-
-
 def test_more_arguments_than_any_table_needs() -> None:
     framer = RequestFramer()
     framer.feed(b"*1048577\r\n$6\r\nRL.HIT\r\n$1\r\na\r\n")
@@ -379,14 +352,6 @@ def test_longest_rl_command() -> None:
         found = walk(pieces)
         assert [each.oversize for each in found.commands] == [False]
         assert found.codes == ["COMMAND"]
-
-
-def test_one_byte_longer_than_the_longest_rl_command() -> None:
-    data = rl_of(f.MAX_RL_BYTES + 1)
-    for pieces in ([data], [data[:100], data[100:]], [data[:-1], data[-1:]]):
-        found = walk([*pieces, TRAILING])
-        assert [each.oversize for each in found.commands] == [True, False]
-        assert found.out == data + TRAILING
 
 
 OVERSIZE = [
@@ -422,11 +387,6 @@ def test_oversize_command_is_never_held_whole() -> None:
         assert framer.unread() == 0
 
 
-def test_oversize_keeps_the_arguments_before_the_long_one() -> None:
-    found = walk([bulks(b"CLIENT", b"REPLY", b"x" * 20000)])
-    assert found.commands[0].args == (b"REPLY",)
-
-
 # -- requests: rewind() ---------------------------------------------------------
 
 
@@ -443,17 +403,6 @@ def test_rewind_gives_out_again() -> None:
         framer.next()
         names.append(framer.command.name)
     assert names == [b"ECHO", b"PING"] * 3
-
-
-def test_rewind_leaves_an_open_command() -> None:
-    framer = RequestFramer()
-    framer.feed(b"*2\r\n$4\r\nECHO\r\n$100\r\nabc")
-    assert framer.next() == f.OPEN
-    framer.rewind(framer.start)
-    assert not framer.in_command()
-    framer.feed(b"def")
-    assert framer.next() == f.OPEN
-    assert framer.buf[framer.start : framer.end].endswith(b"abcdef")
 
 
 # -- bounds ----------------------------------------------------------------------------------------

@@ -47,17 +47,6 @@ def test_wrong_usage(args: list[str], wrong: str, capsys: pytest.CaptureFixture[
     assert line.count("\n") == 1 and "secret" not in line
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["top", "--help"])
-    assert ended.value.code == 0
-    out, _ = capsys.readouterr()
-    assert "REDISCLI_AUTH" in out and "--once" in out and "q quits" in out
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    assert "rlproxy top --help" in capsys.readouterr()[0]
-
-
 def test_without_the_extra() -> None:
     code = (
         "import sys; sys.modules['rich'] = None; from rlproxy.cli import main; "

@@ -168,13 +168,6 @@ def test_trouble_is_shown_and_the_last_values_stay() -> None:
     assert "no news" not in "\n".join(frame(view))
 
 
-def test_redis_that_does_not_answer() -> None:
-    assert frame(two(10, upstream_up=0))[1].endswith("does not answer: gone")
-    shown = frame(two(10, upstream_up=0, failed_open=5), colours=True)
-    assert "\x1b[31mdoes not answer" in shown[1]
-    assert any(line.startswith("\x1b[31mfailed") for line in shown)
-
-
 def test_rates_begin_again_after_a_restart() -> None:
     view = two(2000)
     add(view, sample(104.0, 5, uptime_in_seconds=1))
@@ -188,26 +181,6 @@ def test_rates_that_may_be_wrong_are_marked() -> None:
     rows: Rows = {"sure": (1000, 100, ""), "unsure": (1000, 101, ""), '""': (25, 0, "")}
     made = [line.split() for line in frame(two(10, rows, {"unsure": (500, 0, "")}))[-3:]]
     assert made == [["sure", "20"], ["unsure", "~20", "10"], ['""', "0.5"]]
-
-
-def test_bars_show_the_latest_that_have_room() -> None:
-    view, hits = seen(sample(100.0)), 0
-    for at in range(1, 200):
-        hits += 10 * min(at, 100)
-        add(view, sample(100.0 + at, hits))
-    (line,) = (line for line in frame(view) if line.startswith("hits/s"))
-    assert line.startswith("hits/s         1,000  ██") and line.endswith("██  at most 1,000")
-    assert 70 < len(line) <= 80
-    assert re.search("▁▁+▂▂+▃▃+▄▄+▅▅+▆▆+▇▇+███+", "\n".join(frame(view, 260)))
-
-
-def test_lines_are_wrapped_in_a_narrow_terminal() -> None:
-    key = "login:" + "x" * 30
-    view = two(10, {key: (50, 0, "")}, {key: (50, 0, "5 60 PENALTY 300")})
-    made = frame(view, 40)
-    assert "".join(keys_of(view, 40)) == key
-    text = " ".join(" ".join(made).split())
-    assert "private connections 0 lanes 0 waiting 0" in text and "bytes out 0/s" in text
 
 
 def test_sorting() -> None:

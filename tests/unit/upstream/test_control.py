@@ -152,27 +152,6 @@ async def test_a_refused_load_is_tried_again_with_the_other_steps(
 NODE = b"%1\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
 
 
-@pytest.mark.parametrize(
-    ("url", "to_write"),
-    [
-        ("redis://h", "redis+cluster://h:6379"),
-        ("rediss://bob:pw@[::1]:7000", "rediss+cluster://USER:PASSWORD@[::1]:7000"),
-        ("unix:///s", "redis+cluster://HOST:PORT"),
-        ("redis+sentinel://h/m", "redis+cluster://HOST:PORT"),
-        ("redis://h?standalone=yes", ""),
-        ("redis+cluster://h", ""),
-    ],
-)
-async def test_a_node_of_a_cluster(url: str, to_write: str) -> None:
-    world = World(url)
-    world.target.replies = {b"HELLO": NODE}
-    await world.control.settled.wait()
-    assert world.control.kind == ("cluster" if to_write else "")
-    assert (f"write --upstream {to_write}; " in world.control.problem) == bool(to_write)
-    assert world.control.loaded
-    world.task.cancel()
-
-
 class Silent(Answering):
     """A connection to a server that does not answer, or closes instead."""
 

@@ -26,7 +26,6 @@ from rlproxy.session.session import Session
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import MAX_UNSENT, LaneContext
-from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -396,14 +395,6 @@ def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> N
     assert bench.hit(of).reply == expected
 
 
-@pytest.mark.parametrize("of", [HIT, IN_MS])
-def test_an_opener_that_is_admitted_is_too(bench: Bench, of: Rule) -> None:
-    found = b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:59000001\r\n"
-    assert bench.open(of, found=found) == five(0, 1, 0, -1, 60 if of is HIT else 59_001)
-    assert bench.open(of)  # as if the key had never been marked
-    assert bench.known(of)
-
-
 NEVER = [
     rule(b"1", b"60", b"COST", b"2"),
     rule(b"5", b"60", b"COST", b"0"),
@@ -421,16 +412,6 @@ def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
     for _ in range(3):
         bench.ask(REFUSED, of)
     assert len(bench.denial_cache or ()) == 0
-
-
-def test_no_refusal_is_remembered_of_a_long_key(bench: Bench) -> None:
-    key = b"k" * MAX_KEPT_KEY
-    while len(r.bulk(key)) > MAX_KEPT_KEY:
-        key = key[1:]
-    bench.open(key=key)
-    assert bench.known(key=key)
-    for _ in range(3):
-        assert bench.ask(REFUSED, key=key + b"k") == REFUSED
 
 
 # -- what drops an entry ---------------------------------------------------------------------------
@@ -473,24 +454,6 @@ def test_a_push_for_all(bench: Bench, push: bytes) -> None:
         assert bench.ask(REFUSED, key=key) == REFUSED
 
 
-@pytest.mark.parametrize(
-    "push",
-    [
-        b">3\r\n$7\r\nmessage\r\n$10\r\ninvalidate\r\n$1\r\nk\r\n",
-        b">1\r\n$22\r\ntracking-redir-broken\r\n"[:-3] + b"n\r\n",
-        b">0\r\n",
-        b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
-    ],
-)
-def test_any_other_push_is_nothing(bench: Bench, push: bytes) -> None:
-    bench.open()
-    bench.answer(push)
-    assert bench.hit().reply
-    assert bench.lane.ready
-    bench.answer(touched(b"unknown"))
-    assert bench.hit().reply
-
-
 @pytest.mark.parametrize("of", [OTHER, IN_MS, REFUND, HIT.attempt()])
 def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     bench.open()
@@ -502,28 +465,6 @@ def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     assert bench.hit().reply == b""
     assert bench.sent() == by_sha(HIT)
     assert bench.hit(key=b"kk").reply
-
-
-def test_a_look_leaves_it(bench: Bench) -> None:
-    bench.open()
-    for of in (PEEK, HIT.peek()):
-        for reply in (REFUSED, ADMITTED):
-            assert bench.ask(reply, of) == reply
-    assert bench.hit().reply
-
-
-@pytest.mark.parametrize("reply", [ADMITTED, b"-OOM no\r\n", b"-OOM 1\r\n", b"*-1\r\n"])
-def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) -> None:
-    """One that was on its way beside the opener."""
-    bench.ask(REFUSED)
-    bench.hit()
-    beside = bench.hit()
-    assert bench.sent() == opener(HIT) + by_sha(HIT)
-    bench.answer(OK + STAYS)
-    assert bench.hit().reply
-    bench.answer(reply)
-    assert beside.reply == reply
-    assert bench.ask(REFUSED) == REFUSED
 
 
 @pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
@@ -615,33 +556,6 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
     assert [call.reply for call in calls] == [ADMITTED, *replies]
 
 
-def test_no_script_is_loaded_before_all_lanes_are_answered(bench: Bench) -> None:
-    """Or it would appear between two calls of a client of another lane."""
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
-    assert other is not None
-    first = bench.wire
-    other.wake()
-    bench.sent()
-    bench.answer(WELCOME + OK)
-    context = [Call(client(), HIT, r.bulk(b"%d" % at)) for at in range(3)]
-    for call in context[:2]:
-        assert other.submit(call) == b""
-    bench.sent()
-    bench.hit()
-    bench.loop.turns()
-    first.writes.clear()
-    first.protocol.data_received(NOSCRIPT)
-    assert first.writes == [by_source(HIT)]
-    other.submit(context[2])
-    assert bench.sent() == b""
-    bench.answer(ADMITTED)
-    assert bench.sent() == b""
-    assert not bench.loading.drained()
-    bench.answer(NOSCRIPT)
-    assert bench.loading.drained()
-    assert bench.sent() == by_source(HIT, b"1") + by_source(HIT, b"2")
-
-
 @pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
 def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
     caller = Returned()
@@ -673,36 +587,6 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     assert bench.known()
 
 
-def test_no_refusal_is_answered_here_before_what_was_not_run(bench: Bench) -> None:
-    """The client's own call before it may free the key."""
-    bench.open(key=b"open")
-    bench.hit(REFUND, b"other")
-    bench.hit(key=b"more")
-    bench.sent()
-    bench.answer(NOSCRIPT)
-    call = bench.hit(key=b"open")
-    assert call.reply == b""
-    bench.answer(ADMITTED)
-    assert bench.sent() == by_source(REFUND, b"other") + by_source(HIT, b"open")
-
-
-@pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
-def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> None:
-    """What it does to the key will be done after the opener has looked at it."""
-    bench.hit()
-    late = bench.hit(of)
-    bench.sent()
-    bench.answer(REFUSED)
-    bench.hit()
-    assert bench.sent() == opener(HIT)
-    bench.answer(NOSCRIPT)
-    bench.answer(OK + STAYS)
-    assert bench.sent() == by_source(of)
-    assert bool(bench.hit().reply) == (of is PEEK)
-    bench.answer(ADMITTED)
-    assert late.reply == ADMITTED
-
-
 UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"
 UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `k`, \r\n"
 
@@ -728,17 +612,6 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     assert bench.sent() == by_source(PEEK)
     assert bench.counters.noscript == 0
     assert bench.loading.loaded
-
-
-def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(bench: Bench) -> None:
-    for user in (b"this user", b"User run the 'evalsha' command"):
-        call = bench.hit()
-        bench.sent()
-        bench.answer(NO_EVALSHA.replace(b"this user", user))
-        assert bench.sent() == by_source(HIT)
-        denied = b"-NOPERM " + user + b" has no permissions to run the 'eval' command\r\n"
-        bench.answer(denied)
-        assert call.reply == denied
 
 
 # -- any traffic -----------------------------------------------------------------------------------

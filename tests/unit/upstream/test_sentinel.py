@@ -18,7 +18,6 @@ from rlproxy.upstream.sentinel import (
     answer,
     choose,
     role,
-    unanswered,
 )
 
 OLD = Address("10.0.0.1", 7001)
@@ -42,11 +41,6 @@ def _key(name: str) -> bytes:
 def test_an_answer() -> None:
     told = answer("m", [b"10.0.0.1", b"7001"], facts(name="m", flags="master", config_epoch=4))
     assert told == Answer(OLD, 4)
-
-
-def test_an_ipv6_address_and_a_name() -> None:
-    assert str(answer("m", [b"::1", b"1"], []).address) == "[::1]:1"
-    assert str(answer("m", [b"redis-0.example", b"1"], []).address) == "redis-0.example:1"
 
 
 @pytest.mark.parametrize(
@@ -158,13 +152,6 @@ def test_later(told: list[Answer | None], claim: Claim | None) -> None:
 )
 def test_accepts(if_gone: bool, itself: str, former: str, taken: bool) -> None:
     assert accepts(Claim(NEW, 5, if_gone), itself, former) is taken
-
-
-def test_unanswered() -> None:
-    here, there = Address("s", 1), Address("s", 2)
-    assert unanswered([(here, Answer(OLD, 1)), (there, Answer(OLD, 1))]) == ""
-    told = [(here, DOWN), (there, Answer(why="has no master named m"))]
-    assert unanswered(told) == "s:1 connection refused, s:2 has no master named m"
 
 
 # -- when -----------------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Caller, Lane, shared
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
-from rlproxy.upstream.cluster.slot_map import Shard, slot_map
-from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import IDLE_S
 
 from tests.unit.upstream.cluster.test_lanes import (
     ASK,
@@ -143,23 +142,6 @@ def test_the_lane_of_a_slot(bench: Bench) -> None:
     assert bench.node_of(NO_SLOT) is None
 
 
-def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
-    assert bench.node_of() is bench.a
-    assert bench.share().chosen(key_slot(FAR)) is None  # it begins to connect
-    assert bench.node_of() is bench.a
-    (lane,) = bench.a.pool.lanes()
-    lane.room = 0
-    assert bench.share().chosen(SLOT) is None
-    assert bench.node_of(key_slot(FAR)) is bench.b
-
-
-def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
-    lanes = [
-        bench.lanes.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
-    ]
-    assert sum(lane is not None for lane in lanes) == MAX_LANES_PER_USER
-
-
 @pytest.mark.parametrize(
     ("error", "refreshes", "owner"),
     [
@@ -197,21 +179,3 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     assert bench.a.pool.lanes() == [] and before.retired
     assert bench.share() is not before
     assert bench.node_of() is bench.a
-
-
-@pytest.mark.parametrize(
-    ("is_master", "silent_s", "cut"),
-    [(False, GONE_S, True), (False, GONE_S - 0.1, False), (True, GONE_S, False)],
-)
-def test_a_silent_node_that_was_replaced_is_left(
-    bench: Bench, is_master: bool, silent_s: float, cut: bool
-) -> None:
-    call = bench.submit()
-    bench.a.circuit.replied(bench.loop.now)
-    if not is_master:
-        bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
-    bench.loop.now += silent_s
-    bench.sweep()
-    bench.loop.turns()
-    assert bench.client.lost == ([call] if cut else [])
-    assert (bench.a.pool.lanes() == []) == cut

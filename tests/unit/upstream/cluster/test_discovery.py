@@ -46,11 +46,6 @@ def test_slots_of_one_master_are_joined() -> None:
     assert found.shards[0].replicas == (Address("10.0.0.9", 7009),)
 
 
-def test_no_slots() -> None:
-    assert discovery.read_slots([], "asked").shards == ()
-    assert discovery.read_slots(None, "asked").owned() == 0
-
-
 async def _best(
     views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = (), slots: int = 0
 ) -> View:
@@ -64,21 +59,10 @@ async def _best(
     return found
 
 
-def test_the_first_good_view_is_taken() -> None:
-    good = View(MAP, True, 5)
-    assert asyncio.run(_best({A: good, B: View(MAP, True, 6)}, 5)) is good
-
-
 def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
     old, good = View(MAP, True, 4), View(MAP, True, 6)
     assert asyncio.run(_best({A: old, B: good}, 5)) is good
     assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
-
-
-def test_a_view_of_another_cluster_is_taken_only_if_there_is_no_other() -> None:
-    foreign, down = View(MAP, True, 9, foreign=True), View(MAP, False, 4)
-    assert asyncio.run(_best({A: foreign, B: down}, 5)) is down
-    assert asyncio.run(_best({A: foreign, B: View(problem="no answer")}, 5)) is foreign
 
 
 def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it() -> None:

@@ -82,18 +82,6 @@ class Client:
         return out
 
 
-async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
-    client = Client()
-    client.send(0, 1)
-    value = bulk(b"x" * 3 * MAX_HELD)
-    assert client.nodes[0].reply(value[:-2]) == 0
-    assert client.got() == value[:-2]
-    assert client.nodes[1].reply(b"+OK\r\n") == 0
-    assert client.got() == b""
-    assert client.nodes[0].reply(value[-2:]) == 0
-    assert client.got() == value[-2:] + b"+OK\r\n"
-
-
 async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> None:
     client = Client()
     client.send(0, 1, 2)
@@ -160,19 +148,3 @@ async def test_replies_that_wait_are_freed_with_the_client() -> None:
         client.exchange.close()
         assert replies_kept() == before
         assert not any(node.link.owed for node in client.nodes)
-
-
-async def test_messages_behind_a_reply_in_part_are_read_up_to_the_bound() -> None:
-    client = Client()
-    client.send(0)
-    value = bulk(b"x" * 2 * LARGE)
-    client.nodes[0].reply(value[:-2])
-    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n" + bulk(b"m" * 1000)
-    messages = 4 * MAX_HELD // len(message) * message
-    left = client.nodes[1].reply(messages)
-    assert len(messages) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
-    assert client.nodes[0].reads
-    client.nodes[0].reply(value[-2:])
-    client.nodes[1].reply(b"")
-    assert client.got() == value + messages
-    assert client.exchange._held == 0

@@ -105,11 +105,6 @@ def test_hello(node: RedisServer, protocol: int) -> None:
     assert edited == theirs.replace(before, b"$4\r\nmode\r\n$10\r\nstandalone\r\n")
 
 
-@pytest.mark.parametrize("frame", [b"-NOPROTO x\r\n", b"-WRONGPASS x\r\n", b"*0\r\n", b"+OK\r\n"])
-def test_other_replies_to_hello_are_not_edited(frame: bytes) -> None:
-    assert ALONE.hello_reply(frame) == frame
-
-
 def test_info_text_edits_whole_lines() -> None:
     text = b"executable:/x/redis_mode:cluster\r\nredis_mode:cluster\r\ncluster_enabled:1\r\n"
     expected = b"executable:/x/redis_mode:cluster\r\nredis_mode:standalone\r\ncluster_enabled:0\r\n"

@@ -198,29 +198,6 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
     assert bench.b.sent() == by_sha(HIT)
 
 
-@pytest.mark.parametrize("end", ["late", "lost"])
-def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
-    bench.hit()
-    assert bench.a.sent()
-    bench.cluster.moved(SLOT, B)
-    call = bench.hit()
-    if end == "lost":
-        assert bench.a.wire is not None
-        bench.a.wire.abort()
-        bench.wait(0.01)
-    else:
-        bench.wait(0.9 * LIMIT_S)
-        assert bench.b.sent() == b""
-        call = bench.hit()
-        bench.b.circuit.replied(bench.loop.now)
-        bench.wait(0.2 * LIMIT_S)
-    assert bench.replies()[0] == end.encode()
-    sent = bench.b.sent()
-    assert sent.endswith(by_sha(HIT))
-    bench.b.answer(ADMITTED * sent.count(by_sha(HIT)))
-    assert call.reply == ADMITTED
-
-
 def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> None:
     lost = bench.hit()
     assert bench.a.sent()
@@ -262,24 +239,6 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     assert refreshed(bench.cluster)
     bench.a.answer(ADMITTED, ADMITTED)
     assert bench.replies() == [ADMITTED, ADMITTED]
-
-
-def test_a_cluster_that_stays_down(bench: Bench) -> None:
-    call = bench.hit()
-    while not call.reply:
-        if bench.a.sent():
-            bench.a.answer(DOWN)
-        bench.wait(RETRY_S)
-        assert bench.loop.now < 3 * LIMIT_S
-    assert bench.loop.now >= LIMIT_S
-    assert call.reply.startswith(b"-UPSTREAMDOWN") and b"CLUSTERDOWN" in call.reply
-    # Once it has been down for that long, one try is enough.
-    bench.cluster.down_since = 0.01
-    call = bench.hit()
-    assert bench.a.sent()
-    bench.a.answer(DOWN)
-    bench.loop.turns()
-    assert b"CLUSTERDOWN" in call.reply
 
 
 def test_what_a_lost_lane_has_not_written_goes_again(bench: Bench) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import hiredis
 import pytest
-from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
@@ -167,21 +166,6 @@ def test_a_missing_later_key_leaves_the_first(served: Routes) -> None:
     assert found(served, "MSET a 1 b")[1] == []
 
 
-# Of these commands only the first key decides.
-FIRST_ONLY = """
-GEORADIUS k 1 1 1 km STORE d
-GEORADIUSBYMEMBER k m 1 km STOREDIST d
-SORT k BY w_* STORE d
-""".strip().splitlines()
-
-
-@pytest.mark.parametrize("line", FIRST_ONLY)
-def test_a_store_key_is_left_to_the_node(served: Routes, line: str) -> None:
-    route, keys = found(served, line)
-    assert keys == [b"k"]
-    assert route.only == 0
-
-
 def leaves(rows: list[object]) -> Iterator[str]:
     """The names of all commands, `NAME` or `NAME|SUBCOMMAND`."""
     for row in rows:
@@ -208,22 +192,6 @@ def test_every_command_without_keys_is_in_the_tables(
         if not leaf.startswith("CLUSTER|"):
             assert route.name.replace(b" ", b"|") == leaf.encode()
             assert route.specs or leaf in reviewed()
-
-
-def test_the_keys_of_shared_commands(commands: list[object], served: Routes) -> None:
-    known = {leaf.encode().partition(b"|")[0] for leaf in leaves(commands)}
-    for name, row in c.COMMANDS.items():
-        if row.shared != c.PRIVATE and name in known:
-            args = [b"x"] * 6
-            last = row.last_key if row.last_key >= 0 else len(args)
-            assert list(range(0, last, row.key_step)) == served.of(name, args).keys(args), name
-
-
-def test_no_row_is_in_two_routes() -> None:
-    for table in (r.TABLE, r.POSITIONS):
-        names = [name for _, words in table for name in words.split()]
-        assert sorted(names) == sorted(set(names))
-        assert all(name == name.upper() for name in names)
 
 
 @pytest.mark.parametrize(
