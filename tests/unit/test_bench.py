@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +19,7 @@ from bench import (
     page,
     redis_benchmark,
     rows,
-    script_cost,
     tasks,
-    values,
 )
 from bench.__main__ import main
 from bench.errors import BenchError
@@ -136,68 +132,6 @@ def test_parent_and_ticks_are_read_from_proc() -> None:
     for wrong in ("", "7 (a) S 3", "7 (a) S x 7 7 0 -1 4194304 100 0 0 0 250 50 9"):
         with pytest.raises(ValueError, match=r"stat|literal"):
             cpu.parse(wrong)
-
-
-def test_cpu_time_of_a_process_includes_its_descendants(tmp_path: Path) -> None:
-    for pid, parent in ((3, 1), (7, 3), (8, 7), (9, 1)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
-    (tmp_path / "5").mkdir()  # just ended
-    tick = os.sysconf("SC_CLK_TCK")
-    assert cpu.times(3, tmp_path) == (750 / tick, 150 / tick)
-    assert cpu.times(8, tmp_path) == (250 / tick, 50 / tick)
-    assert cpu.times(5, tmp_path) is None
-    assert cpu.times(3, tmp_path / "no") is None
-
-
-def test_meter_returns_seconds_per_million() -> None:
-    meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
-    redis = iter([cpu.Times(1.0, 0.0), cpu.Times(2.0, 1.0)])
-    party = iter([cpu.Times(0.5, 0.5), cpu.Times(0.5, 1.0)])
-    clocks: dict[str, cpu.Clock] = {
-        "redis": lambda: next(redis),
-        "party": lambda: next(party),
-        "driver": lambda: None,
-    }
-    assert meter.run("proxy", 500_000, clocks, lambda: "done") == "done"
-    assert {made.name: made.samples for made in meter.figures()} == {
-        "hit-1 redis": {"proxy": [4.0]},
-        "hit-1 party": {"proxy": [1.0]},
-        "hit-1 party system": {"proxy": [1.0]},
-        "hit-1 servers": {"proxy": [5.0]},
-    }
-    assert {made.kind for made in meter.figures()} == {rows.CPU}
-
-
-def test_large_value_is_read_to_its_end() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        reader = values.Reader(ours, 1)
-        reader.ask()
-        assert theirs.recv(100) == b"*2\r\n$3\r\nGET\r\n$7\r\nvalue:1\r\n"
-        buffer = bytearray(values.READ_BYTES)
-        theirs.sendall(values.HEAD[:3])
-        assert not reader.read(buffer)
-        whole = values.HEAD[3:] + bytes(values.VALUE_BYTES) + b"\r\n"
-        for begin in range(0, len(whole), 50_000):
-            part = whole[begin : begin + 50_000]
-            theirs.sendall(part)
-            assert reader.read(buffer) == (begin + len(part) == len(whole))
-        reader.ask()
-        theirs.sendall(b"-ERR no\r\n")
-        with pytest.raises(BenchError, match="-ERR no"):
-            reader.read(buffer)
-
-
-def test_time_of_a_call_is_read_from_commandstats() -> None:
-    info = (
-        "# Commandstats\r\ncmdstat_eval:calls=4,usec=10,usec_per_call=2.50,rejected_calls=0\r\n"
-        "cmdstat_evalsha:calls=2,usec=9,usec_per_call=4.50,rejected_calls=0\r\n"
-    )
-    assert script_cost.microseconds(info, "eval") == 2.5
-    assert script_cost.microseconds(info, "evalsha") == 4.5
-    with pytest.raises(BenchError):
-        script_cost.microseconds(info, "get")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import statistics
 from collections.abc import Iterator
@@ -11,9 +10,7 @@ import pytest
 
 from bench import latency, openloop
 from bench.errors import BenchError
-from bench.figures import Figure, interleave_all
-from bench.openloop import NS, Timing, percentile
-from bench.progress import Progress
+from bench.openloop import NS, Timing
 from tests import harness
 from tests.harness import RedisServer, command
 
@@ -53,14 +50,6 @@ def test_schedule_is_a_poisson_process() -> None:
 
 
 # -- reports ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("share", "value"),
-    [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.999, 100), (1, 100)],
-)
-def test_percentile_is_one_of_the_values(share: float, value: int) -> None:
-    assert percentile(range(1, 101), share) == value
 
 
 def test_report_of_a_run() -> None:
@@ -120,24 +109,3 @@ def test_failed_run_reports_the_reason(
 ) -> None:
     with pytest.raises(BenchError, match=named):
         run(server, prepared, 100, limit_s)
-
-
-# -- several figures of one run --------------------------------------------------------------------
-
-
-def test_one_run_fills_several_figures() -> None:
-    turns: list[tuple[str, int]] = []
-
-    def once(column: str, turn: int) -> dict[str, float]:
-        turns.append((column, turn))
-        return {"a": 1.0 * turn, **({"b": 5.0} if column == "proxy" else {})}
-
-    stream = io.StringIO()
-    made = {what: Figure(f"x {what}", "any", "µs", "any") for what in ("a", "b", "c")}
-    found = interleave_all(made, "a", ("direct", "proxy"), once, 2, Progress(1, stream))
-    assert turns == [("direct", 1), ("proxy", 1), ("direct", 2), ("proxy", 2)]
-    assert [figure.samples for figure in found] == [
-        {"direct": [1.0, 2.0], "proxy": [1.0, 2.0]},
-        {"proxy": [5.0, 5.0]},
-    ]
-    assert stream.getvalue().endswith("x a (µs): direct 1.50, proxy 1.50\n")

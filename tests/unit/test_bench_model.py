@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.charts import SCALE, Image
-from bench.errors import BenchError, UsageError
+from bench.errors import BenchError
 from bench.model import cli, fit, forecast, laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
@@ -188,19 +188,6 @@ def test_pictures_are_legible_and_accessible() -> None:
 
 
 # -- a real run ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["--output", "/nowhere/x.json"], "there is no directory"),
-        (["--repeats", "0"], "whole number"),
-        (["--such"], "unrecognized"),
-    ],
-)
-def test_wrong_usage(argv: list[str], named: str) -> None:
-    with pytest.raises(UsageError, match=named):
-        cli.parse(argv)
 
 
 # One cluster: the laws need several, and are tested above.

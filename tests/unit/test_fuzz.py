@@ -121,18 +121,6 @@ def test_session_target_detects_swapped_lane_replies(monkeypatch: pytest.MonkeyP
     assert fails(TARGETS["session"], mutate.corpus("session"))
 
 
-# -- components ------------------------------------------------------------------------------------
-
-
-def test_model_answers_like_redis() -> None:
-    made = Model(True, False, False)
-    made.feed(b"MULTI\nRL.HIT a 10 60\nEXEC\nRL.HIT a\nQUIT\nECHO x\n")
-    assert made.out.startswith(b"+OK\r\n+QUEUED\r\n*1\r\n*5\r\n")
-    assert made.out.endswith(b"-ERR wrong number of arguments for 'rl.hit' command\r\n+OK\r\n")
-    assert made.closed
-    assert made.log == [("hit", b"a", b"10", (None, None, 0))]
-
-
 # -- the command -----------------------------------------------------------------------------------
 
 
@@ -153,10 +141,3 @@ def test_failing_input_is_minimised_saved_and_reported(
     assert command.main(["replay", "inline", str(saved[0])]) == 1
     monkeypatch.undo()
     assert command.main(["replay", "inline", str(saved[0])]) == 0
-
-
-def test_summary_lists_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--target", "inline", "--inputs", "300", "--seed", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "in all 300 inputs, 0 crashes" in out
-    assert "seed 1" in out

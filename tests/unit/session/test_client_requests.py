@@ -72,21 +72,17 @@ def test_parts_of_a_dropped_command(discarding: bool, code: int, drops: bool, st
     [
         (bulks(b"GET", b"k"), key_slot(b"k")),
         (bulks(b"set", b"a\r\nb", b"v"), key_slot(b"a\r\nb")),
-        (bulks(b"HSET", b"k" * 1000, b"f", b"v"), key_slot(b"k" * 1000)),
         (bulks(b"GET", b""), 0),
         (bulks(b"GET"), NO_SLOT),
         (bulks(b"DEL", b"k"), key_slot(b"k")),
         (bulks(b"MGET", b"k", b"{k}2", b"a{k}" * 99), key_slot(b"k")),
         (bulks(b"MGET", b"k", b"{k}2", b"b"), NO_SLOT),
-        (bulks(b"DEL"), NO_SLOT),
         (bulks(b"MSET", b"k", b"b", b"{k}", b"c"), key_slot(b"k")),
         (bulks(b"MSET", b"k", b"v", b"b", b"v"), NO_SLOT),
         (bulks(b"RENAME", b"k", b"{k}2"), key_slot(b"k")),
         (bulks(b"RENAME", b"k", b"b"), NO_SLOT),
-        (bulks(b"RENAME", b"k"), NO_SLOT),
         (bulks(b"SMOVE", b"k", b"{k}2", b"b"), key_slot(b"k")),
         (bulks(b"ECHO", b"k"), NO_SLOT),
-        (bulks(b"TIME"), NO_SLOT),
         (bulks(b"LPOP", b"k"), NO_SLOT),  # never shared
     ],
 )

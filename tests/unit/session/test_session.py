@@ -59,22 +59,6 @@ def test_a_huge_hit_behind_the_lane_keeps_its_place() -> None:
     assert bench.settle().startswith(FIVE + TOO_LONG)
 
 
-def test_big_values_stream() -> None:
-    bench = opened()
-    value = bulks(b"SET", b"k", b"v" * 500000)
-    sent = b""
-    for at in range(0, len(value), 60000):
-        sent += bench.send(value[at : at + 60000])
-        assert bench.session.requests.unread() == 0
-    assert sent == value
-    reply = b"$500000\r\n" + b"v" * 500000 + b"\r\n"
-    assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
-    bench.send(bulks(b"GET", b"k"))
-    for at in range(0, len(reply), 60000):
-        assert bench.answer(reply[at : at + 60000]) == reply[at : at + 60000]
-    assert bench.send(HIT) == in_place()
-
-
 # -- pushes ----------------------------------------------------------------------------------------
 
 
@@ -145,15 +129,6 @@ def test_end_of_file_while_it_opens() -> None:
     assert not bench.session.closed
     bench.session.upstream_opened()
     assert bench.up() == PING
-    assert bench.session.wants_eof
-
-
-def test_end_of_file_waits_for_the_lane() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert bench.settle() == FIVE
     assert bench.session.wants_eof
 
 

@@ -9,8 +9,6 @@ from rlproxy.fairness.budget import (
     CLIENT_WORK,
     LEAST_HITS,
     MAX_CLIENT_HITS,
-    SMALL,
-    TICK_WORK,
     WORK_OF_OURS,
 )
 from rlproxy.ratelimit.hit_replies import five
@@ -27,10 +25,8 @@ from tests.unit.session.bench import (
     WRONG_HIT,
     Bench,
     FakeLane,
-    KnowingLane,
     context_of,
     in_place,
-    numbered,
     opened,
     probed,
 )
@@ -161,22 +157,6 @@ def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
     assert sum(crowded.answer()) == MAX_CLIENT_HITS
 
 
-def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
-    """An endless pipeline of them does not delay other clients."""
-    crowded = Crowded(2)
-    crowded.lane = KnowingLane(known=REFUSED)
-    bench = crowded.benches[0]
-    bench.session.fenced = False
-    bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
-    crowded.other.send(HIT)
-    for _ in range(6):
-        crowded.answer()
-        assert bench.session.wait == WAIT_TICK
-    while bench.session.outstanding():
-        crowded.turns()
-    assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
-
-
 def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
     bench.session.stops_reading()
@@ -194,38 +174,6 @@ def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None
     bench.send(bulks(b"MULTI"))
     bench.session.stops_reading()
     assert bench.send(HIT + PING) == in_place() + PING
-
-
-def test_large_input_waits_for_the_next_tick_once_the_work_is_spent() -> None:
-    bench = opened()
-    shared = bench.session.context
-    shared.budget.work = TICK_WORK
-    much = PING * (SMALL // len(PING) + 1)
-    assert bench.send(PING) == PING
-    bench.session.receive(much)
-    assert bench.session.wait == WAIT_TICK
-    assert not bench.session.private.to_redis
-    shared.budget.work = 0
-    bench.session.receive(PING)  # behind what waits
-    bench.session.go_on()
-    assert bench.up() == much + PING
-    shared.budget.work = 0
-    bench.session.receive(much)
-    assert bench.up() == much
-    assert shared.budget.work > SMALL // len(PING)
-    for opens in (True, False):  # also when many get at once what they waited for
-        bench = Bench()
-        bench.session.receive(much)
-        bench.session.context.budget.work = TICK_WORK
-        if opens:
-            bench.session.upstream_opened()
-        else:
-            bench.session.upstream_failed("refused")
-        assert bench.session.wait == WAIT_TICK
-        assert not bench.session.private.to_redis
-        assert not bench.session.to_client
-        assert bench.up() == (much if opens else b"")
-        assert opens == (not bench.down())
 
 
 def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:

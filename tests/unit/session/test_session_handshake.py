@@ -7,7 +7,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
-from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.timeouts import NEVER
 
 from tests.unit.session.bench import FIVE, HIT, in_place
 from tests.unit.session.test_session_faults import LATE, REFUSED, Faulty
@@ -15,7 +15,6 @@ from tests.unit.session.test_session_faults import LATE, REFUSED, Faulty
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
 AUTH = bulks(b"AUTH", b"bob", b"pw")
-MULTI = bulks(b"MULTI")
 INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
 MAINTENANCE = bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")
 SELECT = bulks(b"SELECT", b"3")
@@ -121,14 +120,6 @@ def test_a_client_that_redis_refuses_gets_the_error_and_runs_nothing(
     assert bench.up() == b""
 
 
-def test_a_name_that_redis_does_not_take_changes_nothing() -> None:
-    bench = deferred(written=INFO)
-    assert asking(bench) == INFO
-    assert bench.answer(b"-ERR unknown subcommand\r\n") == b""
-    assert bench.up() == GET
-    assert not bench.session.closed
-
-
 def test_lost_before_its_last_reply() -> None:
     bench = deferred()
     asking(bench, GET + HIT)
@@ -168,20 +159,6 @@ def test_a_deferred_auth_is_sent_when_nothing_is_owed() -> None:
     assert bench.session.closed
 
 
-def test_a_deferred_auth_and_the_clients_end_of_file() -> None:
-    bench = deferred("allow", written=SELECT + AUTH)
-    bench.send(GET)
-    bench.session.receive_eof()
-    bench.session.upstream_opened()
-    assert bench.up() == SELECT
-    assert bench.answer(OK) == b""
-    assert bench.up() == AUTH
-    assert not bench.session.wants_eof
-    assert bench.answer(OK) == b""
-    assert bench.up() == GET
-    assert bench.session.wants_eof
-
-
 def silent(mode: str, written: bytes) -> Faulty:
     """Redis accepts a connection and `sent` at 10.0, and sends no reply."""
     bench = Faulty(mode)
@@ -213,16 +190,6 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     assert down.startswith(b"%7\r\n")
     assert down.endswith(later.without(b""))
     assert later.session.private.status == private_stream.PRIVATE_NONE
-
-
-@pytest.mark.parametrize("written", [SELECT, GET, MULTI, bulks(b"BLPOP", b"q", b"0"), HELLO])
-def test_a_private_connection_is_not_silent_where_redis_answers_others(written: bytes) -> None:
-    """A client may block with its first command, or ask for what takes long."""
-    bench = silent("allow", written)
-    assert bench.session.overdue(10.6) == 10.0
-    bench.circuit.replied(10.6)  # as the control connection has queried Redis
-    assert bench.session.overdue(11.0) == NOTHING  # reported once, not at every check
-    assert not bench.circuit.open
 
 
 @pytest.mark.parametrize(

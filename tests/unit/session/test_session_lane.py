@@ -14,7 +14,6 @@ from tests.unit.session.bench import (
     DENIED,
     FIVE,
     HIT,
-    PING,
     KnowingLane,
     in_place,
     numbered,
@@ -100,16 +99,6 @@ def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
     bench.session.lane_answered(first, five(0, 10, 1, -1, 60))
     assert bench.down() == five(0, 10, 1, -1, 60) + DENIED + FIVE + DENIED
     assert not bench.session.outstanding()
-
-
-def test_any_number_of_known_replies_goes_at_once() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    many = 3 * MAX_CLIENT_HITS + 1
-    bench.send(numbered(b"full") * many)
-    assert bench.down() == DENIED * many
-    assert not bench.session.outstanding()
-    assert bench.session.requests.unread() == 0
-    assert bench.send(PING) == PING
 
 
 def test_known_replies_behind_unknown_ones_take_room() -> None:

@@ -150,11 +150,8 @@ def test_the_first_command_is_redis_to_judge() -> None:
         b"*2\r\n$3\rXGET\r\n$1\r\nk\r\n",
         b"*2\rX$3\r\nGET\r\n$1\r\nk\r\n",
         b"*2\r\n$3\r\nGETXX$1\r\nk\r\n",
-        b"*2\r\n$3\r\nGET\r\n$1\r\nkXX",
         b"*2\r\n$3\r\nGET\r\n$1\r\nk\rX",
-        b"*2\r\n$3\r\nGET\r\n$1\r\nkX\n",
         b"*3\r\n$3\r\nSET\r\n$1\r\nk--$1\r\nv\r\n",
-        b"*3\r\n$3\r\nSET\r\n$12\r\nkkkkkkkkkkkk--$1\r\nv\r\n",
         b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n" + b"v" * 100 + b"--",
         b"\r\n" + GET,
         GET + GET,
@@ -162,20 +159,14 @@ def test_the_first_command_is_redis_to_judge() -> None:
         GET + b"\r\n",
         bulks(b"SET", b"k", b"x" * MAX_SHARED),
         bulks(b"SET", b"k", b"v", b"GET"),
-        bulks(b"set", b"k", b"v", b"nx", b"get"),
         bulks(b"set", b"k", b"v", b"gEt", b"xx"),
         bulks(b"GETDEL", b"k"),
-        bulks(b"GETEX", b"k"),
-        bulks(b"GETSET", b"k", b"v"),
         bulks(b"BLPOP", b"k", b"0"),
         bulks(b"XREAD", b"BLOCK", b"0", b"STREAMS", b"s", b"0"),
         bulks(b"LPOP", b"k"),
-        bulks(b"SPOP", b"k"),
         bulks(b"EVAL", b"return 1", b"0"),
         bulks(b"OBJECT", b"FREQ", b"k"),
-        bulks(b"DEBUG", b"SLEEP", b"0"),
         bulks(b"WAIT", b"0", b"0"),
-        bulks(b"CLIENT", b"ID"),
         bulks(b"NEW.COMMAND", b"k"),
     ],
 )
@@ -318,21 +309,3 @@ def test_a_write_that_was_sent_closes_its_client() -> None:
     assert bench.session.closed
     assert bench.up() == b""
     assert bench.down() == b""
-
-
-@pytest.mark.parametrize("how", ["returned", "lost", "declined"])
-def test_where_the_private_connection_is_lost_too_the_client_is_closed(how: str) -> None:
-    bench = opened()
-    bench.send(GET)
-    call = bench.take()
-    bench.session.upstream_lost()
-    if how == "returned":
-        bench.session.lane_returned(call)
-    elif how == "lost":
-        bench.session.lane_lost(call)
-    else:
-        bench.session.lane_declined(call)
-    bench.session.resume()
-    assert bench.session.closed
-    assert bench.up() == b""
-    assert bench.down() == b""  # as if the command had been on its private connection

@@ -11,7 +11,7 @@ from rlproxy.session import private_stream
 from rlproxy.session.waits import WAIT_HELD, WAIT_QUIESCENT
 
 from tests.unit.ratelimit.test_wait_queue import rule, script_reply
-from tests.unit.session.bench import ARITY, FIVE, NOAUTH, PING, PONG, PUSH, WRONG_HIT
+from tests.unit.session.bench import FIVE, NOAUTH, PING, PONG, PUSH
 from tests.unit.session.waiting import (
     ADMITTED,
     ADMITTED_REPLY,
@@ -106,34 +106,6 @@ def test_between_other_commands() -> None:
     assert client.idle()
 
 
-def test_behind_hits_on_the_lane() -> None:
-    world = World()
-    client = world.probed()
-    assert client.send(HIT + WRONG_HIT + HIT + WAITING + HIT) == b""
-    assert len(world.calls()) == 2
-    world.lane_answers(FIVE)
-    assert client.down() == FIVE + ARITY
-    assert len(world.calls()) == 1
-    world.lane_answers(FIVE)
-    assert client.down() == FIVE
-    assert world.on_lanes() == [attempt()]
-    world.lane_answers(ADMITTED)
-    assert client.down() == ADMITTED_REPLY
-    assert world.on_lanes() == [absent(HIT_RULE)]
-    world.lane_answers(FIVE)
-    assert client.down() == FIVE
-    assert client.idle()
-
-
-def test_a_reply_that_makes_the_rest_uncountable_before_it() -> None:
-    world = World()
-    client = world.client()
-    client.send(PING + WAITING + PING)
-    assert client.answer(b"HTTP/1.1 400 no\r\n") == b"HTTP/1.1 400 no\r\n"
-    assert client.up() == absent() + PING
-    assert client.answer(b"x") == b"x"
-
-
 # -- where nothing can be held: as if its WAIT were absent -----------------------------------------
 
 
@@ -167,16 +139,6 @@ def test_behind_a_transaction_in_one_write_it_waits(end: bytes, reply: bytes) ->
     world.lane_answers(ADMITTED)
     assert client.down() == ADMITTED_REPLY
     assert client.up() == PING
-
-
-def test_behind_a_reset_in_one_write_it_waits() -> None:
-    world = World()
-    client = world.client()
-    reset = bulks(b"RESET")
-    assert client.send(bulks(b"FOO") + reset + WAITING) == bulks(b"FOO") + reset
-    assert client.answer(b"-ERR unknown\r\n+RESET\r\n") == b"-ERR unknown\r\n+RESET\r\n"
-    assert client.up() == attempt()
-    assert world.waiting.count == 1
 
 
 UNCOUNTABLE = [
@@ -258,19 +220,6 @@ def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
         assert out == reply
         assert client.session.wants_eof
         assert world.waiting.count == 0
-
-
-def test_a_client_that_half_closes_before_its_first_call_gets_one_reply() -> None:
-    """printf 'GET x\\r\\nRL.HIT k 10 1 WAIT 5\\r\\n' | nc: it gets its answer, and at once."""
-    world = World()
-    client = world.client()
-    assert client.send(GET + WAITING) == GET
-    client.ends()  # which has to reach Redis: GET might be a BLPOP
-    assert client.up().startswith(b"*6\r\n$4\r\nEVAL\r\n")
-    assert client.session.wants_eof
-    assert client.answer(NIL) == NIL
-    assert client.answer(REFUSED_REPLY) == REFUSED_REPLY
-    assert world.waiting.count == 0
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
@@ -447,28 +396,6 @@ def test_returned_quota_wakes_waiting_hits(
         world.lane_answers(ADMITTED)
         assert head.down() == ADMITTED_REPLY
         assert world.callers() == [other.session]
-
-
-def test_a_refund_by_lane_wakes_waiting_hits() -> None:
-    world = World()
-    head = world.waits()
-    client = world.probed()
-    assert client.send(GIVES[3][0]) == b""
-    world.lane_answers(FIVE)
-    assert client.down() == FIVE
-    assert world.callers() == [head.session]
-    world.lane_answers(ADMITTED)
-    assert head.down() == ADMITTED_REPLY
-
-
-def test_returned_quota_in_a_transaction_wakes_no_hit() -> None:
-    world = World()
-    world.waits()
-    client = world.client()
-    client.send(MULTI + GIVES[0][0] + EXEC)
-    replies = OK + QUEUED + b"*1\r\n:1\r\n"
-    assert client.answer(replies) == replies
-    assert world.calls() == []
 
 
 # -- pushes ----------------------------------------------------------------------------------------

@@ -75,13 +75,6 @@ def test_silence_begins_at_half_the_timeout_without_a_reply() -> None:
     assert time.silences == []
 
 
-def test_what_never_is_late_makes_no_silence() -> None:
-    time = Time(1.0)
-    time.timeouts.watch(lambda _: NEVER)
-    time.run(110.0)
-    assert time.silences == []
-
-
 def test_after_a_stall_replies_are_read_first() -> None:
     time = Time(1.0)
     looks: list[float] = []
