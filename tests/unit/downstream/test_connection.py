@@ -158,6 +158,16 @@ def test_a_closing_connection_discards_so_much() -> None:
     assert not closing.bench.clients.clients
 
 
+def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None:
+    bench = Bench(idle_timeout_s=10.0)
+    silent, ended = bench.client(), bench.client()
+    ended.protocol.eof_received()
+    assert ended.transport.closed
+    bench.after(10)
+    assert silent.transport.closed
+    assert not silent.transport.ended
+
+
 def test_a_full_read_is_a_turn() -> None:
     """uvloop would read the same client 32 times in a row before anybody else."""
     bench = Bench()

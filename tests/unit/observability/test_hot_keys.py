@@ -197,6 +197,15 @@ def test_high_rates_are_sampled(hits_a_second: float, every: int) -> None:
     assert stride(hits_a_second) == every
 
 
+@pytest.mark.parametrize("every", [1, 2, 8])
+def test_only_a_sampled_count_has_an_error(every: int) -> None:
+    bench = Bench()
+    bench.top.add(bulks(b"key"), [], every)
+    ((_, count, error, _),) = merge([bench.top.state()], 9, False)
+    assert count <= every <= count + error
+    assert (error > 0) == (every > 1)
+
+
 @pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100)])
 def test_error_bounds_of_a_sample_hold(sizes: Sizes) -> None:
     """Over a minute with calm and busy times, for two workers; hits by Zipf's law."""

@@ -585,6 +585,21 @@ def test_shaped_hit_waits_for_the_end_of_a_penalty() -> None:
     assert bench.assert_empty()
 
 
+def test_shaped_hit_is_refused_once_it_can_not_be_admitted_in_time() -> None:
+    bench = Bench()
+    one, two, three = (bench.wait(SHAPED) for _ in range(3))
+    one.answer(penalised(5_000_001))
+    assert reply(one) == [1, 10, 0, 6, 6]
+    two.answer(penalised(4_000_000))
+    three.answer(script_reply(1, 10, 0, 4_000_000, 9_000_000, 0))  # its slot would be too late, too
+    assert reply(three)[3] == 4
+    bench.clock.advance(4)
+    assert (two.call, two.left_us) == ("attempt", 1_000_000)
+    two.answer(penalised(1_500_000))  # another penalty
+    assert reply(two) == [1, 10, 0, 2, 2]
+    assert bench.assert_empty()
+
+
 def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
     bench = Bench()
     clients = [bench.wait(SHAPED) for _ in range(2)]

@@ -467,6 +467,20 @@ def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     assert bench.hit(key=b"kk").reply
 
 
+@pytest.mark.parametrize("reply", [ADMITTED, b"-OOM no\r\n", b"-OOM 1\r\n", b"*-1\r\n"])
+def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) -> None:
+    """One that was on its way beside the opener."""
+    bench.ask(REFUSED)
+    bench.hit()
+    beside = bench.hit()
+    assert bench.sent() == opener(HIT) + by_sha(HIT)
+    bench.answer(OK + STAYS)
+    assert bench.hit().reply
+    bench.answer(reply)
+    assert beside.reply == reply
+    assert bench.ask(REFUSED) == REFUSED
+
+
 @pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
 def test_caching_refused(bench: Bench, refusal: bytes) -> None:
     """Rights were taken: nothing is remembered on this lane any more; the hit is answered."""
@@ -585,6 +599,23 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     assert bench.sent() == opener(HIT)
     bench.answer(OK + STAYS)
     assert bench.known()
+
+
+@pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
+def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> None:
+    """What it does to the key will be done after the opener has looked at it."""
+    bench.hit()
+    late = bench.hit(of)
+    bench.sent()
+    bench.answer(REFUSED)
+    bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(NOSCRIPT)
+    bench.answer(OK + STAYS)
+    assert bench.sent() == by_source(of)
+    assert bool(bench.hit().reply) == (of is PEEK)
+    bench.answer(ADMITTED)
+    assert late.reply == ADMITTED
 
 
 UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"

@@ -105,6 +105,21 @@ def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
     assert first.got == second.got == []
 
 
+def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
+    caller = Late()
+    calls = [bench.sent_call(caller) for _ in range(5)]
+    bench.look(100.2)
+    bench.answer(ADMITTED * 3)
+    bench.circuit.replied(100.21)  # on another connection, after these were written
+    bench.look(101.2)
+    assert not bench.circuit.open
+    assert caller.got == calls[:3]
+    assert caller.late == calls[3:]
+    new = bench.sent_call(caller)
+    bench.answer(ADMITTED * 3)
+    assert caller.got == [*calls[:3], new]
+
+
 def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Faulty) -> None:
     caller = Late()
     bench.sent_call(caller)
@@ -176,3 +191,14 @@ def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty
     assert not bench.wire.aborted
     bench.look(101.2 + max(DEAF_S, 1.0))
     assert bench.wire.aborted
+
+
+def test_room(bench: Faulty) -> None:
+    bench.pool.context.max_lane_hits = 5
+    bench.ask(ADMITTED, key=b"x")
+    assert bench.shared.room == 5
+    calls = [bench.sent_call() for _ in range(3)]
+    assert bench.shared.room == 2
+    bench.answer(ADMITTED * 2)
+    assert bench.shared.room == 4
+    assert len(calls) == 3

@@ -227,6 +227,23 @@ def test_ask_goes_with_asking_and_moves_no_slot(bench: Bench) -> None:
     assert bench.replies() == [ADMITTED, ADMITTED]
 
 
+def test_calls_with_ask_keep_their_order_while_the_lane_of_that_node_opens(bench: Bench) -> None:
+    for key in (b"k", NEAR):
+        bench.hit(key)
+    assert bench.a.sent()
+    lane = bench.b.pool.lane_of(bench.lane.identity)
+    assert lane is not None
+    lane.ready = False
+    bench.a.answer(ASK)
+    bench.wait(0.01)
+    assert bench.a.sent() == bench.b.sent() == b""
+    lane.ready = True
+    bench.wait(0.01)
+    bench.a.answer(ASK)  # the second call was under way all the time
+    assert bench.a.sent() == b""
+    assert bench.b.sent() == ASKING + by_sha(HIT) + ASKING + by_sha(HIT, NEAR)
+
+
 def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     bench.hit()
     assert bench.a.sent()
@@ -239,6 +256,24 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     assert refreshed(bench.cluster)
     bench.a.answer(ADMITTED, ADMITTED)
     assert bench.replies() == [ADMITTED, ADMITTED]
+
+
+def test_a_cluster_that_stays_down(bench: Bench) -> None:
+    call = bench.hit()
+    while not call.reply:
+        if bench.a.sent():
+            bench.a.answer(DOWN)
+        bench.wait(RETRY_S)
+        assert bench.loop.now < 3 * LIMIT_S
+    assert bench.loop.now >= LIMIT_S
+    assert call.reply.startswith(b"-UPSTREAMDOWN") and b"CLUSTERDOWN" in call.reply
+    # Once it has been down for that long, one try is enough.
+    bench.cluster.down_since = 0.01
+    call = bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(DOWN)
+    bench.loop.turns()
+    assert b"CLUSTERDOWN" in call.reply
 
 
 def test_what_a_lost_lane_has_not_written_goes_again(bench: Bench) -> None:
