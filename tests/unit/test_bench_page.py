@@ -102,15 +102,6 @@ def test_page_follows_the_rules_of_pages() -> None:
     pages.check_page(rendered(), "Benchmarks", images(), PREFIX)
 
 
-def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / f"{PREFIX}old.svg").touch()
-    (tmp_path / "images" / "log.svg").touch()
-    page.write(*page.page(result()), PREFIX, tmp_path / "page.md")
-    assert {path.name for path in (tmp_path / "images").iterdir()} == {*images(), "log.svg"}
-    assert (tmp_path / "page.md").read_text() == rendered()
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [

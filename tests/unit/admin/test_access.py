@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from rlproxy.admin.access import MAX_TOKEN, Access, access_of, read_token
+from rlproxy.admin.access import Access, access_of, read_token
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.config.urls import Address, Upstream
 
@@ -34,8 +34,6 @@ def test_token_is_the_first_line(tmp_path: Path, data: str) -> None:
         (b"\n0123456789abcdef\n", 0o600, "its first line is no token"),
         (b"SECRET-56789abc\n", 0o600, "its first line is no token"),
         (b"SECRET 7890abcdef", 0o600, "its first line is no token"),
-        ("SECRET-90abcdefé".encode(), 0o600, "its first line is no token"),
-        (b"S" * (MAX_TOKEN + 1), 0o600, "its first line is no token"),
         (TOKEN.encode(), 0o644, "other users can read or change it; "),
         (TOKEN.encode(), 0o602, "other users can read or change it; "),
     ],

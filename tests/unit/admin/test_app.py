@@ -12,13 +12,10 @@ import pytest
 from rlproxy.admin import app
 from rlproxy.admin.app import PAGE, Guard, application
 from rlproxy.admin.reader import Reader
-from rlproxy.config.config import Config
-from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Published, UpstreamFacts
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.admin_process import warnings
 
 from tests.unit.admin.test_page_data import FACTS
 
@@ -80,7 +77,6 @@ def proxy() -> Proxy:
         ("localhost.evil.example:9121", 421),
         ("127.0.0.1.evil.example", 421),
         ("[::1", 421),
-        ("localhost:9121:1", 421),
     ],
 )
 async def test_loopback_requests_require_a_known_host_name(
@@ -181,25 +177,3 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
     assert re.fullmatch(
         r"requests to the admin address failed: 1; TypeError \(encoder\.py:\d+\)", line
     )
-
-
-# -- warnings --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "warned"),
-    [
-        (None, False),
-        (Address("127.0.0.1", 9121), False),
-        (Address("localhost", 9121), False),
-        (Address("::1", 9121), False),
-        (Address(path="/run/admin.sock"), False),
-        (Address("0.0.0.0", 9121), True),
-        (Address("10.0.0.5", 9121), True),
-        (Address("proxy.example", 9121), True),
-    ],
-)
-def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool) -> None:
-    upstream = Upstream(Address("127.0.0.1", 6379))
-    made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
-    assert bool(warnings(made)) == warned

@@ -103,22 +103,6 @@ def policies(**hits: dict[str, int]) -> HitsByPolicy:
     }
 
 
-def test_refusals_and_those_in_shadow_are_apart() -> None:
-    rates = Recent()
-    rates.add(moment(100.0, {}), policies(login={"admitted": 7, "refused": 5}))
-    rates.add(
-        moment(104.0, {}),
-        policies(
-            login={"admitted": 27, "refused": 9, "refused_locally": 4, "failed": 4},
-            trial={"admitted": 4, "shadow_refused": 8},
-        ),
-    )
-    login, trial = rates.busiest(9)
-    assert login == ("login", False, 8.0, 2.0, 0.0)
-    assert trial == ("trial", True, 3.0, 0.0, 2.0)
-    assert rates.busiest(1) == [login]
-
-
 def test_rates_cover_some_seconds() -> None:
     rates = Recent()
     for second in range(200):

@@ -146,7 +146,6 @@ def test_listen(text: str, address: Address) -> None:
         "[h]:1",
         "::1:6380",
         "unix:",
-        "h:\u0661",
     ],
 )
 def test_wrong_listen(text: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from rlproxy.observability import counters as st
 from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
-from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import encoding as r
@@ -60,29 +59,6 @@ def test_a_shadow_hit_is_counted_apart_if_refused(reply: bytes, outcome: str) ->
     assert outcomes(stats, LOG) == (
         {"refused": 1, "shadow_refused": 1} if outcome == "refused" else {outcome: 2}
     )
-
-
-def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
-    stats = Counters()
-    for reply in (five(1, 10, 0, 60, 60), five(0, 10, 0, -1, 60)):
-        stats.answered(oc.SHADOW_PEEK, reply, KEY)
-    stats.answered(oc.SHADOW_PEEK, r.LOST, KEY)
-    stats.unanswered(oc.SHADOW_PEEK, oc.UNSEEN)
-    stats.unanswered(oc.SHADOW_PEEK, oc.FAILED)
-    assert stats.calls == [4] + [0] * (len(oc.CALLS) - 1)
-    assert sum(stats.hits) == 0
-
-
-def test_rows_tell_whether_hits_are_in_shadow() -> None:
-    shadows = {oc.row_of(name) + oc.WIDTH for name in ALGORITHMS} | {oc.SHADOW_PEEK}
-    rows = (
-        {oc.row_of(name) for name in ALGORITHMS}
-        | {oc.NO_ROW}
-        | {oc.other(call) for call in range(len(oc.CALLS))}
-    )
-    assert all(map(oc.shadow, shadows))
-    assert not any(map(oc.shadow, rows))
-    assert min(rows) > oc.SHADOW_PEEK
 
 
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))

@@ -84,32 +84,6 @@ def test_counts_expire_after_a_minute() -> None:
     assert merge([bench.top.state()], 9, False) == []
 
 
-def test_long_keys_are_reported_by_prefix_and_hash() -> None:
-    bench = Bench(SIZES)
-    whole = b"w" * MAX_KEY
-    long = [b"l" * MAX_KEY + last for last in (b"1", b"2")]
-    for _ in range(3):
-        bench.add([whole, *long, long[0]], [long[1]])
-    (one, *first), (two, *second), (three, *third) = merge([bench.top.state()], 3, False)
-    assert first == [6, 0, b""]
-    assert sorted([(two, *second), (three, *third)])[1] == (whole, 3, 0, b"")
-    other = min(two, three)
-    for name in (one, other):
-        assert len(name) <= MAX_KEY and name.startswith(b"l" * 100)
-    assert one != other
-    assert merge([bench.top.state()], 1, True) == [(other, 3, 0, b"")]
-
-
-def test_published_counts_are_at_most_a_second_old() -> None:
-    bench = Bench(SIZES)
-    bench.top.published()
-    bench.add([b"a"], [b"a"])
-    assert merge([bench.top.published()], 9, False) == []
-    bench.now += 1
-    assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0, b"")]
-    assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0, b"")]
-
-
 # -- the rules of refusals -------------------------------------------------------------------------
 
 

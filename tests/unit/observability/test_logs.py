@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from rlproxy.downstream import admission
 from rlproxy.observability import logs
-from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.logs import PLAIN, configure, log
+from rlproxy.observability.logs import configure, log
 
 from tests.documents import blocks
 from tests.harness import ROOT
@@ -79,20 +78,6 @@ def test_an_event_and_its_values() -> None:
         "address": "10.0.0.1:6379",
         "reason": "connection refused",
     }
-
-
-def test_a_repeated_event_has_a_count() -> None:
-    stream = made()
-    told = LogThrottle(lambda: 0.0, log.warning)
-    reason = admission.FULL.reason
-    told.happened("clients_turned_away", admission.TURNED_AWAY, client="[::1]:9", reason=reason)
-    found = one(stream)
-    assert (found["event"], found["count"], found["client"]) == (
-        *("clients_turned_away", 1, "[::1]:9"),
-    )
-    assert found["reason"] == "max number of clients reached"
-    line = "clients turned away: 1; max number of clients reached (the latest: [::1]:9)"
-    assert found["message"] == line
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -176,16 +161,6 @@ def test_a_traceback_in_json() -> None:
     assert "hunter2" not in str(found)  # (no values of variables)
 
 
-def test_what_nobody_caught() -> None:
-    stream = made()
-    error = ValueError("x")
-    sys.excepthook(ValueError, error, None)
-    thread = threading.Thread(target=lambda: fail("y"))
-    thread.start()
-    thread.join()
-    assert [each["event"] for each in objects(stream)] == ["unexpected_error"] * 2
-
-
 async def test_what_a_task_raised_that_nobody_asked() -> None:
     stream = made()
 
@@ -245,17 +220,6 @@ def test_the_page_shows_what_is_written(
     text = f"{admission.TURNED_AWAY} (the latest: {{client}})"
     log.warning("clients_turned_away", text, **full)
     assert [stream.getvalue()] == [block.text for block in shown]
-
-
-def test_what_people_get_instead() -> None:
-    people, machines = made("text"), io.StringIO()
-    text = "rlproxy {version} listens"
-    log.info("started", text, version="1", plain=["rlproxy 1", "  at\x1b[2J home"])
-    assert people.getvalue() == "rlproxy 1\n  at\\x1b[2J home\n"
-    configure("info", "json", 0, machines)
-    log.info("started", text, version="1", plain=["rlproxy 1"])
-    assert one(machines)["message"] == "rlproxy 1 listens"
-    assert PLAIN not in one(machines)
 
 
 # -- nobody reads it -------------------------------------------------------------------------------

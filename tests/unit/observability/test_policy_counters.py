@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW
 from rlproxy.observability.policy_counters import (
@@ -107,27 +105,6 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
     assert used.hits() == {("newer", "admitted"): 1}
     assert used.of_algorithm() == {"admitted": 3}
     assert used.counters.by_algorithm()[b"LOG"][1] == 1
-
-
-def names(reload: int) -> Iterable[Policy]:
-    return [policy(f"{reload}-{number}") for number in range(10)]
-
-
-def test_reloads_with_new_names_take_no_more_rows() -> None:
-    used = Used()
-    sizes = set()
-    total = 0
-    for reload in range(300):
-        used.counters.use(policies := list(names(reload)))
-        for each in policies:
-            used.hit(each, ADMITTED)
-            total += 1
-        assert len({each.row for each in policies}) == len(policies)
-        assert list(used.hits().values()) == [1] * len(policies)
-        assert used.of_algorithm() == {"admitted": total}
-        if reload > 2:
-            sizes.add((len(used.stats.hits), len(used.stats.near)))
-    assert len(sizes) == 1
 
 
 def counted(shadow: bool = False, **counts: int) -> PolicyHits:

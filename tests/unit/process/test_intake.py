@@ -154,24 +154,6 @@ def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
     assert (bench.waiting, bench.counts[0]) == (0, 2)
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_no_client_waits_long_for_a_worker_that_takes_none(bench: Bench, away: bool) -> None:
-    bench.waiting = 4
-    bench.readable()
-    bench.counts[1] = AWAY if away else 0
-    began = bench.loop.now
-    while bench.waiting:
-        while bench.loop.later:
-            bench.loop.tick()
-        bench.readable()
-    assert bench.loop.now - began == pytest.approx(0 if away else STUCK_S, abs=0.01)
-    if not away:
-        bench.accepted[1] += 1  # it goes on
-        bench.waiting = 1
-        bench.readable()
-        assert bench.waiting == 1
-
-
 def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
     bench.waiting = 6
     for _ in range(3):

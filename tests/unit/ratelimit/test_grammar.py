@@ -542,26 +542,6 @@ def test_invalid_blocks(text: str, expected: str) -> None:
     assert error(text, "RL.BLOCK") == expected
 
 
-def test_word_that_is_not_utf8(grammar: Grammar) -> None:
-    rows = [
-        ([b"k", b"10", b"60", b"\xff\xfe"], near(r"\xff\xfe")),
-        ([b"k", b"10", b"60", b"ALGO", b"\xff"], r"unknown ALGO '\xff'"),
-        ([b"k", b"10", b"60", b"cost\0", b"1"], near(r"cost\x00")),
-        ([b"k", b"10", b"60", b"a\r\n-ERR b"], near(r"a\x0d\x0a-ERR b")),
-        ([b"k", b"10", b"60", "größe".encode()], near("größe")),
-        ([b"k", b"10", b"60", b"x" * 32], near("x" * 32)),
-        ([b"k", b"10", b"60", b"ALGO", b"x" * 33], f"unknown ALGO '{'x' * 32}...'"),
-        ([b"k", b"10", b"60", b"\xff" * 60000], near(r"\xff" * 32 + "...")),
-        ([b"k", b"\xff", b"60"], MAX),
-        ([b"k", b"1\0", b"60"], MAX),
-        ([b"k", b"10", b"\xff"], WINDOW),
-        ([b"k", b"10", b"60", b"GAP", b"\xb9"], GAP),
-    ]
-    for index, (args, expected) in enumerate(rows):
-        found = grammar.rule(b"%d" % index, b"RL.HIT", args)
-        assert found.error == f"-ERR {expected}\r\n".encode()
-
-
 # -- CL.THROTTLE and RL.THROTTLE -------------------------------------------------------------------
 
 LARGEST = 9_223_372_036_854_775_807

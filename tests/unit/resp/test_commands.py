@@ -48,11 +48,6 @@ NEVER_HARMLESS = [
     b"READWRITE",
     b"PFDEBUG",
     b"PFSELFTEST",
-    b"POST",
-    b"HOST:",
-    b"CLIENTS",
-    b"RL.FOO",
-    b"",
 ]
 
 

@@ -42,24 +42,7 @@ CLEANED = [
     (b"-NOPERM this user has no permissions to run the 'eval' command\r\n", None),
     (b"-LOADING Redis is loading the dataset in memory\r\n", None),
     (b"-BUSY Redis is busy running a script.\r\n", None),
-    (b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", None),
-    (b"-ERR the key holds no LOG limiter\r\n", None),
-    (b"-MOVED 1 h:1\r\n", None),
     # Redis 7 and Valkey append
-    (
-        b"-OOM command not allowed script: " + SHA + b", on @user_script:1.\r\n",
-        b"-OOM command not allowed\r\n",
-    ),
-    (
-        b"-READONLY You can't write against a read only replica. script: "
-        + SHA
-        + b", on @user_script:12.\r\n",
-        b"-READONLY You can't write against a read only replica.\r\n",
-    ),
-    (
-        b"-ERR boom script: " + SHA + b", on f_" + SHA + b":3.\r\n",
-        b"-ERR boom\r\n",
-    ),
     # Redis 6.2 puts it before
     (
         b"-ERR Error running script (call to f_"

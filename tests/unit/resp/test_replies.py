@@ -70,18 +70,6 @@ def test_pushes_are_not_counted(frame: bytes) -> None:
         assert (count, out, framer.mid) == (2, stream, False)
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=lambda data: repr(data[:24]))
-def test_an_unfinished_frame_is_reported(frame: bytes) -> None:
-    for cut in [1, 2, len(frame) // 2, len(frame) - 1]:
-        framer = ReplyFramer()
-        framer.feed(frame[:cut])
-        assert framer.skip(5) == 0
-        assert framer.mid or framer.pos == 0
-        framer.feed(frame[cut:])
-        assert framer.skip(5) == 1
-        assert not framer.mid
-
-
 def test_line_and_frame() -> None:
     framer = ReplyFramer()
     framer.feed(b"*2\r\n+a\r\n$2\r\nb")

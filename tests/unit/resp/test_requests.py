@@ -143,7 +143,6 @@ COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
     (b'RL.HIT "\\x41\\n\\"" 1 60\r\n', b"RL.HIT", 4, (b'A\n"', b"1", b"60")),
     (b"POST / HTTP/1.1\r\n", b"POST", 3, None),
     (b"+OK\r\n", b"+OK", 1, None),
-    (b"\xff\xfe\r\n", b"\xff\xfe", 1, None),
     # Redis does not look at the byte after a CR, nor at the two bytes after a bulk
     (b"*1\rX$4\rXPINGXX", b"PING", 1, None),
     (b"*4\rX$6\rXRL.HIT??$1\rXk??$2\rX10??$2\rX60??", b"RL.HIT", 4, (b"k", b"10", b"60")),
@@ -284,32 +283,6 @@ def test_open_command_streams() -> None:
     assert not framer.in_command()
     assert framer.next() == f.COMMAND
     assert framer.command.name == b"ECHO"
-
-
-def test_open_command_keeps_back_a_header_it_cannot_read() -> None:
-    framer = RequestFramer()
-    framer.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$10")
-    assert framer.next() == f.OPEN
-    assert framer.buf[: framer.end] == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n"
-    assert framer.unread() == 3
-    framer.release()
-    framer.feed(b"0\r\n" + b"v" * 50)
-    assert framer.next() == f.BODY
-    assert framer.buf[framer.start : framer.end] == b"$100\r\n" + b"v" * 50
-    framer.release()
-    framer.feed(b"v" * 50 + b"\r")
-    assert framer.next() == f.BODY
-    framer.release()
-    framer.feed(b"\nPING\r\n")
-    assert framer.next() == f.TAIL
-    assert framer.next() == f.COMMAND
-
-
-def test_more_arguments_than_any_table_needs() -> None:
-    framer = RequestFramer()
-    framer.feed(b"*1048577\r\n$6\r\nRL.HIT\r\n$1\r\na\r\n")
-    assert framer.next() == f.OPEN
-    assert framer.command.kind == commands.UNKNOWN
 
 
 # -- requests: commands that must be whole, and are too long ---------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from rlproxy.observability.counters import Counters
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, TAIL
+from rlproxy.resp.requests import BODY, COMMAND, EMPTY, OPEN, TAIL
 from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
 
@@ -57,7 +57,6 @@ def test_denied_commands_get_an_error_and_are_counted(request_: bytes, refused: 
         (True, COMMAND, False, True),
         (True, OPEN, False, True),
         (True, EMPTY, False, True),
-        (True, MALFORMED, False, True),
     ],
 )
 def test_parts_of_a_dropped_command(discarding: bool, code: int, drops: bool, still: bool) -> None:
@@ -101,7 +100,6 @@ def test_the_slot_of_all_keys(request_: bytes, slot: int) -> None:
         (bulks(b"RL.RESET", b"k"), True),
         (bulks(b"GET", b"k"), False),
         (bulks(b"rl.hit", b"k", b"1", b"2"), False),
-        (HIT[:11], True),
         (HIT[:10], False),
         (b"", False),
     ],

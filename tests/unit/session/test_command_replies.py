@@ -34,11 +34,6 @@ UNTOUCHED = [
     (b"FOO", b"rl.hit"),
     (b"INFO", b"get", b"rl.foo", b"rl.hit|x", b"rl"),
     (b"DOCS", b"get", b"rl.foo"),
-    (b"GETKEYS",),
-    (b"GETKEYS", b"GET", b"k"),
-    (b"GETKEYS", b"RL.FOO", b"k"),
-    (b"GETKEYSANDFLAGS", b"RL.HIT", b"k", b"1", b"2"),
-    (b"LIST", b"FILTERBY", b"PATTERN", b"rl.*"),
 ]
 
 

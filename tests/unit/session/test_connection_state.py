@@ -217,13 +217,8 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
     ("MULTI", "EXEC", b"*0\r\n", DONE),
     ("MULTI", "EXEC", b"_\r\n", DONE),
     ("MULTI", "EXEC", b"-EXECABORT x\r\n", DONE),
-    ("MULTI", "EXEC", b"-ERR EXEC without MULTI\r\n", {"multi": False}),
     ("MULTI", "EXEC", NOPERM, {}),
-    ("MULTI", "DISCARD", OK, DONE),
-    ("MULTI", "DISCARD", b"-ERR DISCARD without MULTI\r\n", {"multi": False}),
-    ("MULTI", "DISCARD", NOPERM, {}),
     ("", "QUIT", OK, {"quitting": True}),
-    ("", "QUIT", ERR, {}),
     ("", "CLIENT MAINT_NOTIFICATIONS ON", OK, {"level": COUNTED}),
     ("", "CLIENT MAINT_NOTIFICATIONS ON", ERR, {}),
 ]

@@ -109,13 +109,3 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
     assert failing.policy.answered(call(10, ROW), error) == instead
     assert failing.stats.hits[ROW + outcome] == sum(failing.stats.hits) == 1
     assert failing.stats.errors == {"redis": 1}
-
-
-@pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
-def test_another_error_of_redis_is_passed_on(error: str) -> None:
-    failing = Failing("allow")
-    assert failing.policy.answered(call(10, ROW), encoding.error(error)) == encoding.error(error)
-    assert failing.stats.hits[ROW + FAILED] == sum(failing.stats.hits) == 1
-    # no hit, such as a peek
-    loading = encoding.error("LOADING x")
-    assert failing.policy.answered(call(0, ROW), loading) == loading

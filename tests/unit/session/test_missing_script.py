@@ -8,7 +8,6 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests.unit.session.bench import (
     FIVE,
@@ -74,16 +73,6 @@ def test_a_missing_hit_is_sent_again_by_lane_and_keeps_its_place(bench: Bench, a
     assert bench.session.context.stats.noscript == 1
 
 
-def test_replies_behind_a_missing_hit_come_although_redis_has_closed(bench: Bench) -> None:
-    bench.send(PING + HIT + PING + b"*x\r\n")
-    refused = b"-ERR Protocol error: invalid multibulk length\r\n"
-    assert bench.answer(PONG + NOSCRIPT + PONG + refused) == PONG
-    bench.session.upstream_lost()
-    assert not bench.session.closed
-    assert bench.settle() == FIVE + PONG + refused
-    assert bench.session.closed
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -141,13 +130,6 @@ def test_nothing_waits_after_the_end_of_file(bench: Bench) -> None:
     bench.send(PING + HIT + MULTI)
     bench.session.receive_eof()
     assert bench.up() == MULTI
-
-
-def test_few_hits_by_sha_are_unanswered(bench: Bench) -> None:
-    assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
-    assert bench.answer(PONG + FIVE * MAX_BY_SHA) == PONG + FIVE * MAX_BY_SHA
-    bench.session.resume()
-    assert bench.settle() == FIVE
 
 
 def test_hits_go_as_eval_where_a_lane_could_not_send_them_again(bench: Bench) -> None:

@@ -176,14 +176,6 @@ def test_the_text_of_scripts_per_tick_is_bounded() -> None:
     assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
 
 
-def test_a_hit_of_a_lane_without_room_waits_for_it() -> None:
-    bench = busy()
-    bench.lane.room = 0
-    bench.send(HIT)
-    assert bench.session.wait == waits.WAIT_LANE
-    assert bench.lane.calls == []
-
-
 def test_a_client_without_hits_wakes_no_lane() -> None:
     bench = opened()
     bench.lane.ready = False

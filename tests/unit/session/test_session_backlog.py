@@ -9,7 +9,6 @@ from rlproxy.fairness.budget import (
     CLIENT_WORK,
     LEAST_HITS,
     MAX_CLIENT_HITS,
-    WORK_OF_OURS,
 )
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
@@ -174,30 +173,6 @@ def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None
     bench.send(bulks(b"MULTI"))
     bench.session.stops_reading()
     assert bench.send(HIT + PING) == in_place() + PING
-
-
-def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
-    """Wrong hits of a client that uses a lane, blank lines, and hits answered without Redis."""
-    wrong = 3 * CLIENT_WORK // WORK_OF_OURS
-    bench = probed()
-    bench.session.receive(WRONG_HIT * wrong)
-    assert CLIENT_WORK // 20 < len(bench.session.to_client) < wrong // 2
-    bench.up()
-    assert bench.down() == ARITY * wrong
-
-    bench = probed()
-    bench.session.receive(b"\r\n" * (2 * CLIENT_WORK))
-    assert bench.session.wait == WAIT_TICK
-    bench.up()
-    assert not bench.session.outstanding()
-
-    bench = Bench()
-    circuit = bench.session.context.circuit
-    circuit.open = True
-    bench.session.receive(HIT * wrong)
-    assert len(bench.session.to_client) < wrong // 2
-    bench.up()
-    assert bench.down().count(b"-") == wrong
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -211,15 +211,3 @@ def test_while_it_is_open_a_lane_gets_no_more() -> None:
     assert bench.down() == bench.without(b"") * 2
     bench.send_at(9.0, HIT)
     assert len(bench.lane.calls) == 1
-
-
-def test_no_timeout_and_its_return() -> None:
-    bench = Faulty("allow").open()
-    bench.session.context.failure.mode = "deny"
-    bench.timeouts.timeout_s = 0.0
-    bench.send_at(10.0, HIT)
-    assert bench.session.overdue(100.0) == NOTHING
-    bench.timeouts.timeout_s = 0.5
-    bench.send_at(100.0, HIT)
-    bench.session.overdue(100.5)
-    assert bench.down() == five(1, 10, 0, 1, 1) * 2

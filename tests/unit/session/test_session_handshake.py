@@ -10,7 +10,7 @@ from rlproxy.session.deferred_handshake import MAX_COMMANDS
 from rlproxy.session.timeouts import NEVER
 
 from tests.unit.session.bench import FIVE, HIT, in_place
-from tests.unit.session.test_session_faults import LATE, REFUSED, Faulty
+from tests.unit.session.test_session_faults import REFUSED, Faulty
 
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
@@ -62,20 +62,6 @@ def test_the_handshake_gets_an_error_where_hits_do() -> None:
     bench = Faulty("error")
     assert failed(bench, HELLO + INFO + HIT) == REFUSED * 3
     assert asking(bench) == GET
-
-
-def test_a_connection_that_does_not_open() -> None:
-    bench = Faulty("allow")
-    bench.send_at(10.0, SELECT + HIT + GET)
-    assert bench.session.private.status == private_stream.PRIVATE_OPENING
-    bench.session.overdue(10.9)
-    assert bench.down() == b""
-    bench.session.overdue(11.0)
-    assert bench.down() == OK + bench.without(LATE)
-    bench.session.upstream_opened()
-    assert bench.up() == SELECT
-    assert bench.answer(OK) == b""
-    assert bench.up() == GET
 
 
 def test_a_server_that_is_no_redis() -> None:

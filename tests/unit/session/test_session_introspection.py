@@ -93,16 +93,6 @@ def test_the_protocol_is_that_of_the_reply() -> None:
     assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected
 
 
-def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
-    bench = opened()
-    multi, execute = bulks(b"MULTI"), bulks(b"EXEC")
-    assert bench.send(multi + COUNT + execute + COUNT) == multi + COUNT + execute + COUNT
-    queued = b"+OK\r\n+QUEUED\r\n*1\r\n:240\r\n"
-    assert bench.answer(queued + b":240\r\n") == queued + b":240\r\n"  # sent before EXEC's reply
-    bench.send(COUNT)
-    assert bench.answer(b":240\r\n") == b":%d\r\n" % (240 + OURS)
-
-
 def test_an_edited_reply_leaves_once_it_is_whole() -> None:
     bench = opened()
     bench.send(ALL)
@@ -125,10 +115,3 @@ def test_a_push_behind_the_last_value_stays_behind_ours(
         bench = opened()
         assert bench.send(request + subscribe) == up + subscribe
         assert bench.answer(*pieces(reply + push)) == expected + push
-
-
-def test_what_is_no_resp_goes_on_as_it_comes() -> None:
-    bench = opened()
-    bench.send(COUNT)
-    assert bench.answer(b"<html>\r\n") == b"<html>\r\n"
-    assert bench.answer(b"x") == b"x"

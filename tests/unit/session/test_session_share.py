@@ -134,15 +134,6 @@ def opened() -> Bench:
 # -- what leaves -----------------------------------------------------------------------------------
 
 
-def test_the_first_command_is_redis_to_judge() -> None:
-    bench = Bench()
-    assert bench.send(GET) == b""
-    bench.session.upstream_opened()
-    assert bench.up() == GET
-    assert bench.answer(NIL) == NIL
-    assert bench.shares(GET)
-
-
 @pytest.mark.parametrize(
     "written",
     [
@@ -260,16 +251,6 @@ def test_what_follows_waits(behind: bytes, hits: bool) -> None:
     assert bench.up() + b"".join(call.key for lane in bench.lanes for call in lane.unsent) != b""
 
 
-WAIT = bulks(b"WAIT", b"1", b"100")
-
-
-def test_a_client_that_waits_shares_nothing_more() -> None:
-    bench = opened()
-    assert bench.send(WAIT) == WAIT
-    bench.answer(b":1\r\n")
-    assert bench.send(SET) == SET
-
-
 # -- large replies ---------------------------------------------------------------------------------
 
 
@@ -309,3 +290,21 @@ def test_a_write_that_was_sent_closes_its_client() -> None:
     assert bench.session.closed
     assert bench.up() == b""
     assert bench.down() == b""
+
+
+@pytest.mark.parametrize("how", ["returned", "lost", "declined"])
+def test_where_the_private_connection_is_lost_too_the_client_is_closed(how: str) -> None:
+    bench = opened()
+    bench.send(GET)
+    call = bench.take()
+    bench.session.upstream_lost()
+    if how == "returned":
+        bench.session.lane_returned(call)
+    elif how == "lost":
+        bench.session.lane_lost(call)
+    else:
+        bench.session.lane_declined(call)
+    bench.session.resume()
+    assert bench.session.closed
+    assert bench.up() == b""
+    assert bench.down() == b""  # as if the command had been on its private connection

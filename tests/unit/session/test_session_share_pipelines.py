@@ -153,21 +153,6 @@ def test_the_next_commands_wait_for_all_replies() -> None:
     assert bench.taken() == [get(A), get(A), get(B)]
 
 
-def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
-    bench = Bench()
-    bench.send(GETS)
-    first, third = bench.lane(commands.SHARED_READ, A).unsent
-    (second,) = bench.lane(commands.SHARED_READ, B).unsent
-    bench.session.lane_answered(third, b"$1\r\n3\r\n")
-    bench.session.lane_declined(second)
-    bench.session.resume()
-    assert (bench.up(), bench.down()) == (b"", b"")  # the first one is under way
-    bench.session.lane_answered(first, b"$1\r\n1\r\n")
-    bench.session.resume()
-    assert (bench.up(), bench.down()) == (get(B) + get(A), b"$1\r\n1\r\n")
-    assert bench.answer(b"$1\r\n2\r\n$1\r\n4\r\n") == b"$1\r\n2\r\n$1\r\n4\r\n"
-
-
 def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None:
     bench = Bench()
     bench.send(SETS)

@@ -222,22 +222,6 @@ def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
         assert world.waiting.count == 0
 
 
-@pytest.mark.parametrize("by_lane", [True, False])
-def test_the_private_connection_is_lost_with_a_question_under_way(by_lane: bool) -> None:
-    world = World()
-    one = world.probed() if by_lane else world.client()
-    one.send(WAITING)
-    if not by_lane:
-        one.answer(ADMITTED[:7])
-    one.loses_upstream()
-    assert one.down() == b""
-    assert one.session.closed
-    assert world.waiting.count == 0
-    if by_lane:
-        world.lane_answers(ADMITTED)
-    assert one.down() == b""
-
-
 def test_the_lane_is_lost_with_questions_of_many() -> None:
     world = World()
     clients = [world.probed() for _ in range(4)]
@@ -399,22 +383,6 @@ def test_returned_quota_wakes_waiting_hits(
 
 
 # -- pushes ----------------------------------------------------------------------------------------
-
-
-def test_pushes_come_while_it_waits() -> None:
-    world = World()
-    client = world.client()
-    client.send(WAITING)
-    assert client.answer(PUSH + LATER + PUSH) == PUSH * 2
-    assert client.answer(PUSH) == PUSH
-    world.clock.advance(2)
-    out = b""
-    for at in range(len(PUSH)):
-        out += client.answer(PUSH[at : at + 1])
-    assert out == PUSH
-    world.lane_answers(ADMITTED)
-    assert client.down() == ADMITTED_REPLY
-    assert client.idle()
 
 
 @pytest.mark.parametrize("by_lane", [True, False])

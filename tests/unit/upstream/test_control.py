@@ -19,7 +19,6 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
-NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
 
 
 class Answering(asyncio.Transport):
@@ -125,31 +124,6 @@ async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     await until(lambda: world.loading.loaded)
     assert len(world.target.connections) == 2
     world.task.cancel()
-
-
-async def test_a_refused_load_is_tried_again_with_the_other_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_KEEP_S", 0.01)
-    world = World()
-    world.target.replies = {b"HELLO": NODE, b"LOAD": NO_RIGHT}
-    await world.control.settled.wait()
-    assert world.control.kind == "cluster"
-    loads = world.count(b"LOAD")
-    await until(lambda: world.count(b"PING") >= 3)
-    assert world.count(b"LOAD") == world.count(b"HELLO") * loads
-    world.target.replies[b"HELLO"] = HELLO
-    world.control._retry_at = 0.0
-    await until(lambda: world.control.kind == "scripts")
-    assert world.control.problem.startswith("SCRIPT LOAD: NOPERM")
-    del world.target.replies[b"LOAD"]
-    world.control._retry_at = 0.0
-    await until(lambda: world.control.loaded)
-    await until(lambda: not world.control.problem)
-    world.task.cancel()
-
-
-NODE = b"%1\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
 
 
 class Silent(Answering):

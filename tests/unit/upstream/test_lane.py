@@ -43,7 +43,6 @@ NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
-SECOND = 1_000_000
 ADMITTED = five(0, 1, 0, -1, 60)
 REFUSED = five(1, 1, 0, 42, 60)
 STAYS = five(1, 1, 0, 41_000_001, 59_500_000)  # in microseconds
@@ -262,20 +261,6 @@ def bench(loop: Loop) -> Bench:
 # -- the handshake ---------------------------------------------------------------------------------
 
 
-def test_a_lane_of_a_database_asks_behind_its_select(loop: Loop) -> None:
-    bench = Bench(loop)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 3))
-    assert other is not None
-    other.wake()
-    loop.turns()
-    hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
-    assert bench.sent() == hello + bulks(b"SELECT", b"3") + TRACK
-    for piece in (WELCOME, OK, OK):
-        assert not other.ready
-        bench.answer(piece)
-    assert other.ready
-
-
 @pytest.mark.parametrize("refusal", [b"-ERR unknown subcommand\r\n", NO_EVALSHA, b":1\r\n"])
 def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
     bench = Bench(loop, tracks=refusal)
@@ -385,14 +370,6 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
     assert behind.reply == ADMITTED
     assert again.reply == REFUSED
     assert bench.known()
-
-
-@pytest.mark.parametrize("of", [HIT, IN_MS])
-def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> None:
-    unit_us = of.unit_us
-    expected = five(1, 1, 0, -(-41_000_001 // unit_us), 59_500_000 // unit_us + unit_us // SECOND)
-    assert bench.open(of) == expected
-    assert bench.hit(of).reply == expected
 
 
 NEVER = [
@@ -643,18 +620,3 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     assert bench.sent() == by_source(PEEK)
     assert bench.counters.noscript == 0
     assert bench.loading.loaded
-
-
-# -- any traffic -----------------------------------------------------------------------------------
-
-
-def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
-    """uvloop's time is of milliseconds."""
-    now = 5.0
-    bench = Bench(loop, 0, clock=lambda: now)
-    for seconds in (0.0003, 0.00035, 0.0009):
-        bench.hit()
-        assert bench.sent()
-        now += seconds
-        bench.answer(ADMITTED)
-    assert bench.counters.round_trips.sum_s == pytest.approx(0.00155)

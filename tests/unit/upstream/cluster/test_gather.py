@@ -103,9 +103,3 @@ def test_a_split_mget_equals_the_whole(
         if places:
             parts.append((places, encoded([values[at] for at in places], nil)))
     assert placed(parts) == encoded(values, nil)
-
-
-def test_a_part_of_mget_fails() -> None:
-    assert placed([([0], bulks(b"a")), ([1], ERROR)]) == ERROR
-    assert placed([([0, 1], bulks(b"a"))]).startswith(b"-ERR")
-    assert placed([([0], b"+OK\r\n")]).startswith(b"-ERR")

@@ -209,20 +209,10 @@ def test_every_command_without_keys_is_in_the_tables(
         ("CONFIG Resetstat", r.ALL_NODES),
         ("config foo", r.HOME),
         ("config", r.HOME),
-        ("client kill 127.0.0.1:5", r.CLIENT_KILL),
-        ("client list", r.CLIENT_LIST),
-        ("client setname x", r.CLIENT_STATE),
-        ("client foo", r.HOME),
         ("cluster slots", r.CLUSTER),
         ("cluster foo", r.CLUSTER),
-        ("object help", r.HOME),
         ("object encoding k", r.BY_KEY),
         ("debug object k", r.BY_KEY),
-        ("debug reload", r.ALL_FIRST),
-        ("debug jmap2", r.HOME),
-        ("cluster slotstates", r.CLUSTER),
-        ("script debug\0 yes", r.REFUSED),
-        ("shutdown nosave", r.REFUSED),
         ("spublish c m", r.BY_KEY),
         ("json.foo k", r.HOME),
         ("", r.HOME),
@@ -263,10 +253,6 @@ def row(name: str, flags: list[bytes], first: int, last: int, step: int, *more: 
     return [name.encode(), -1, flags, first, last, step, *more]
 
 
-def tipped(*tips: bytes) -> object:
-    return row("m.tip", [], 0, 0, 0, [], list(tips), [], [])
-
-
 def test_commands_of_modules() -> None:
     routes = Routes(
         [
@@ -284,18 +270,3 @@ def test_commands_of_modules() -> None:
     assert found(routes, "m.two x a b c")[1] == [b"a", b"b"]
     assert found(routes, "m.movable x")[0].how == r.HOME
     assert found(routes, "m.none x")[0].how == r.HOME
-
-
-@pytest.mark.parametrize(
-    ("tips", "how"),
-    [
-        ([], r.HOME),
-        ([b"request_policy:all_shards"], r.ALL_CONCAT),
-        ([b"request_policy:all_nodes", b"response_policy:agg_sum"], r.ALL_SUM),
-        ([b"request_policy:all_shards", b"response_policy:agg_min"], r.HOME),
-        ([b"request_policy:multi_shard", b"response_policy:agg_sum"], r.HOME),
-        ([b"nondeterministic_output"], r.HOME),
-    ],
-)
-def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
-    assert Routes([tipped(*tips)]).of(b"M.TIP", []).how == how
