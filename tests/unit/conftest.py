@@ -10,7 +10,6 @@ _INTERPRETED = [
     "downstream/test_clients.py",
     "session/test_wait_cover.py",
     "session/test_waits.py",
-    "upstream/cluster/test_links.py",
     "upstream/cluster/test_lanes.py",
     "upstream/cluster/test_command_lanes.py",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -11,20 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import (
-    bounds,
-    cpu,
-    openloop,
-    options,
-    page,
-    redis_benchmark,
-    rows,
-    tasks,
-)
+from bench import bounds, cpu, openloop, options, page, redis_benchmark, rows, tasks
 from bench.__main__ import main
 from bench.errors import BenchError
-from bench.figures import Figure, interleave
-from bench.progress import Progress
+from bench.figures import Figure
 
 CSV_7 = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms"\n'
@@ -81,21 +70,6 @@ def test_medians_ratios_and_spread() -> None:
     made.samples["direct"] = [0.0]
     assert made.ratios() == {}
     assert Figure("x", rows.RATE, "/s", "any").spread() == 0
-
-
-def test_columns_take_turns() -> None:
-    order: list[str] = []
-
-    def once(column: str) -> float:
-        order.append(column)
-        return float(len(order))
-
-    stream = io.StringIO()
-    made = Figure("x", rows.RATE, "/s", "any")
-    interleave(made, ("direct", "proxy"), once, 2, Progress(1, stream))
-    assert order == ["direct", "proxy", "direct", "proxy"]
-    assert made.samples == {"direct": [1.0, 3.0], "proxy": [2.0, 4.0]}
-    assert stream.getvalue().endswith("x (/s): direct 2.00, proxy 3.00\n")
 
 
 LEAST = bounds.Bound("gets", "HAProxy", "get-1", "get-1", "proxy/direct", 0.4, 0.6)

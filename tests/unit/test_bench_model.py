@@ -7,17 +7,14 @@ import random
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from bench.charts import SCALE, Image
-from bench.errors import BenchError
-from bench.model import cli, fit, forecast, laws, page, result, runs
+from bench.model import cli, laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
 from bench.model.runs import Run
-from tests import documents
 from tests.harness import ROOT
 from tests.unit import pages
 
@@ -106,17 +103,6 @@ def drawn() -> tuple[str, dict[str, Image]]:
     return text, {image.name: image for image in images}
 
 
-# -- least squares ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rows", "values"), [([], []), ([(1.0,)], [0.0]), ([(1.0, 2.0), (2.0, 4.0)], [1.0, 2.0])]
-)
-def test_too_few_runs_are_an_error(rows: list[tuple[float, ...]], values: list[float]) -> None:
-    with pytest.raises(BenchError, match="to fit the model"):
-        fit.relative(rows, values)
-
-
 # -- the laws --------------------------------------------------------------------------------------
 
 
@@ -129,58 +115,12 @@ def test_fit_finds_the_laws_that_made_the_runs() -> None:
     assert all(one.worst < 0.02 for one in checked.values()), checked
 
 
-# -- predictions -----------------------------------------------------------------------------------
-
-
-def test_forecast_is_consistent() -> None:
-    for case in forecast.CASES:
-        for rate in forecast.RATES:
-            one = forecast.forecast(TRUE, rate, case)
-            assert one.workers * forecast.USE * 1e6 >= rate * one.proxy_us
-            assert one.masters * forecast.USE * 1e6 >= rate * one.redis_us * 0.999
-            assert one.batch >= 1
-            assert one.connections <= one.plain_connections <= one.piped_connections
-    one, ten = (forecast.forecast(TRUE, rate, forecast.SINGLE) for rate in (1e6, 10e6))
-    assert ten.workers > 10 * one.workers  # as batches thin out
-    assert ten.client_bytes_s == 10 * one.client_bytes_s == pytest.approx(10e6 * 97)
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 
 def test_page_follows_the_rules_of_pages() -> None:
     text, images = drawn()
     pages.check_page(text, "Scale", images, SCALE)
-
-
-def test_tables_equal_the_result() -> None:
-    text, _ = drawn()
-    rows = documents.rows(text, "| masters | workers | load |")
-    assert len(rows) == len(cli.CELLS) * sum(one.work == runs.ADMITTED for one in runs.LOADS)
-    first = next(row for row in rows if row[:3] == ["6", "2", "50/1"])
-    assert first[3] == "50,000"
-    batch = TRUE.batch(25, 6)
-    assert float(first[5]) == pytest.approx(TRUE.proxy_us(1, batch), rel=0.01)
-    predicted = documents.rows(text, "| predicted for |")
-    assert [row[0] for row in predicted] == ["1 million/s", "10 million/s", "100 million/s"] * 2
-    checked = documents.rows(text, "| what | median error")
-    assert {row[1] for row in checked} <= {"0%", "1%"}
-    assert "Load 50/16, 2 workers: at most 102 script calls per second" in text.replace("\n  ", " ")
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (None, "No such file"),
-        ("{", "no JSON"),
-        ("[]", "no result"),
-        ('{"schema": 1, "kind": "model"}', "lacks"),
-    ],
-)
-def test_invalid_result_is_an_error(
-    text: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pages.check_invalid_result(page.main, text, named, tmp_path, capsys)
 
 
 def test_pictures_are_legible_and_accessible() -> None:

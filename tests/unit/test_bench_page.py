@@ -80,24 +80,6 @@ def test_missed_bounds_come_first() -> None:
     assert table[0][0] == "hit \\| P1"
 
 
-def test_every_table_of_the_result_is_there() -> None:
-    text = rendered()
-    speed = {row[0]: row[1:] for row in documents.rows(text, "| row | what | unit | direct")}
-    assert speed["hit-1"] == [
-        *("what hit-1 is", "/s", "70,000", "49,000", "35,000"),
-        *("0.70", "1.40", "0%"),
-    ]
-    assert speed["values"][4] == "" == speed["values"][6]
-    loads = documents.rows(text, "| load |")
-    assert [row[:3] for row in loads][:3] == [
-        ["25 %", "10,000", "direct"],
-        ["25 %", "10,000", "proxy"],
-        ["50 %", "20,000", "direct"],
-    ]
-    assert loads[3][4] == "100"  # p99 of the proxy at half the peak
-    assert documents.rows(text, "| row | what | unit | proxy")[0][3] == "4.25"
-
-
 def test_page_follows_the_rules_of_pages() -> None:
     pages.check_page(rendered(), "Benchmarks", images(), PREFIX)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,21 @@ async def test_requests_without_the_token_get_nothing(site: Site, given: Any, wh
         assert found.headers["www-authenticate"] == "Bearer"
     one = "requests for actions with a wrong token: 1 (the latest: 10.0.0.9:5)"
     assert site.log == ([one] if why == "wrong token" else [])
+
+
+async def test_long_body_is_refused(site: Site) -> None:
+    for size, status in ((MAX_BODY, 400), (MAX_BODY + 1, 413)):
+        assert (await site.ask(headers=RIGHT, content=b"x" * size)).status_code == status
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY):
+            yield b"xx"
+
+    found = await site.ask(headers=RIGHT, content=pieces())
+    assert (found.status_code, found.json()) == (
+        413,
+        {"error": "the body has more than 4096 bytes"},
+    )
 
 
 async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:

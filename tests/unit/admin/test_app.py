@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -156,6 +157,18 @@ async def test_content_security_policy_names_style_and_script(proxy: Proxy) -> N
     policy = (await proxy.ask("/")).headers["content-security-policy"]
     assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
     assert "unsafe" not in policy
+
+
+async def test_numbers_of_the_page(proxy: Proxy) -> None:
+    proxy.watch.look()
+    for hits in (10, 20):
+        proxy.now += 1
+        proxy.publish(hits=hits)
+        proxy.watch.look()
+    found = json.loads((await proxy.ask("/live.json")).text)
+    assert found["hits"][0] == 20.0
+    assert [row[1] for row in found["history"]] == [10.0, 10.0]
+    assert found["rates"][0] == 10.0
 
 
 # -- internal errors -------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import Recent, moment
+from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import PREFIXES, shown, view
 from rlproxy.admin.probes import Seen
+from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
-from rlproxy.observability.metrics import Samples
+from rlproxy.observability.metrics import Samples, histogram
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
@@ -123,3 +124,15 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
     assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
     never = replace(FACTS, upstream=UpstreamFacts("redis:6379"))
     assert made([Seen(0, 0.1, never)])["upstream"]["changed"] is None
+
+
+def test_round_trips_are_omitted_during_an_outage() -> None:
+    recent = Recent()
+    recent.add(moment(1999.0, {}), {})
+    took: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (9, *[0] * len(TIMES_S)), 0.001)}
+    recent.add(moment(2000.0, took), {})
+    here = Seen(0, 0.1, FACTS)
+    away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
+    assert None not in made([here], took, recent)["times"]["round_trip"]
+    assert None not in made([here, away], took, recent)["times"]["round_trip"]
+    assert made([away], took, recent)["times"]["round_trip"] == [None, None]

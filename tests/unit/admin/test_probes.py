@@ -42,14 +42,6 @@ def test_reason_why_a_worker_is_not_ready(facts: dict[str, Any], reason: str) ->
     assert not_ready([seen(0, **facts), seen(1)]) == []  # one ready worker suffices
 
 
-def test_all_reasons_are_reported() -> None:
-    assert not_ready([seen(0, draining=True, upstream=AWAY), Seen(1)]) == [
-        "the proxy is ending: it takes no new clients",
-        "Redis at redis:6379 does not answer (connection refused)",
-        "worker 2 has not reported yet",
-    ]
-
-
 @pytest.mark.parametrize("kind", ["login", "scripts"])
 def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it lacks something")}

@@ -177,6 +177,10 @@ def test_a_syntax_error_is_the_only_mistake_of_a_file(
     assert [line.partition(":")[0] for line in both] == [f"--config {file}", "--workers 0"]
 
 
+def test_a_missing_file() -> None:
+    assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
+
+
 def test_known_variables_are_no_mistake() -> None:
     known = {option.variable: "" for option in OPTIONS}
     others = {"HOME": "", "RLPROXY_CONFIG": "", "RLPROXY_COMPILE": "0", "RLPROXY_INTERPRETED": "1"}

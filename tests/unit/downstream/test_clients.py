@@ -102,18 +102,6 @@ def test_many_clients_are_all_checked_within_eight_sweeps() -> None:
     assert sum(len(member.swept) for member in members) == len(members) + len(members) // ROUND
 
 
-def test_a_client_that_enters_during_a_round_is_checked_in_the_next() -> None:
-    worker = Worker()
-    worker.enter(NOBODY, SWEPT + 1)
-    worker.clients.sweep()
-    (late,) = worker.enter(HERE)
-    worker.clients.sweep()
-    assert late.swept == []
-    worker.clients.sweep()
-    worker.clients.sweep()
-    assert len(late.swept) == 1
-
-
 def test_options_apply_to_the_clients_that_are_connected() -> None:
     worker = Worker(max_clients=1)
     (member,) = worker.enter(HERE)

@@ -88,20 +88,3 @@ def test_a_few_are_read_in_a_turn_and_each_once(bench: Bench) -> None:
     bench.turn()
     bench.turn()
     assert pipes[0].had == [True, False] or pipes[0].had == [False, False]
-
-
-def test_a_reader_that_has_left_has_no_turn_and_its_number_is_reused(bench: Bench) -> None:
-    gone = bench.pipe()
-    gone.watch()
-    number = gone.reads
-    gone.close()
-    bench.pipes.clear()
-    other = bench.pipe()
-    assert other.reads == number
-    other.watch()
-    bench.fan_out.forget(number, gone.turn)  # reported late
-    os.write(other.writes, b"x")
-    bench.turn()
-    bench.turn()
-    assert not gone.had
-    assert other.had == [False]

@@ -8,7 +8,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlproxy.downstream.proxy_protocol import MAX_V1, Header, HeaderError, parse
+from rlproxy.downstream.proxy_protocol import MAX_V1, MAX_V2, Header, HeaderError, parse
 from rlproxy.net.peers import Peer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -37,16 +37,19 @@ GOOD = [
     (version_2(0, 0x00, b""), None),
     (version_2(0, 0x11, INET), None),
     (version_2(0, 0xFF, b"anything"), None),
+    (version_2(1, 0x11, INET + bytes(MAX_V2 - 16 - len(INET))), Peer("10.0.0.9", 40000)),
 ]
 BAD = [
     b"PING\r\n",
     b"*1\r\n$4\r\nPING\r\n",
     b"\x16\x03\x01",
     b"proxy TCP4",
+    b"PROXY\r\n",
     b"PROXY TCP4\r\n",
     b"PROXY TCP5 1.1.1.1 1.1.1.1 1 1\r\n",
     b"PROXY TCP4 1.1.1.1 1.1.1.1 1\r\n",
     b"PROXY TCP4 1.1.1.1 1.1.1.1 1 1 1\r\n",
+    b"PROXY TCP4  1.1.1.1 1.1.1.1 1 1\r\n",
     b"PROXY TCP4 1.1.1.1 1.1.1.256 1 1\r\n",
     b"PROXY TCP4 ::1 ::1 1 1\r\n",
     b"PROXY TCP6 1.1.1.1 1.1.1.1 1 1\r\n",

@@ -62,6 +62,15 @@ class Bench:
         return Counter(key for at, key in kept if at >= self.now - seconds)
 
 
+def test_few_keys_are_counted_exactly() -> None:
+    bench = Bench(SIZES)
+    bench.add([b"a", b"b", b"a", b"c", b"a", b"b"], [b"b"])
+    assert merge([bench.top.state()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
+    assert merge([bench.top.state()], 1000, False)[2:] == [(b"c", 1, 0, b"")]
+    assert merge([bench.top.state()], 10, True) == [(b"b", 1, 0, b"")]
+    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
+
+
 def test_empty_summary_reports_no_key() -> None:
     bench = Bench()
     bench.top.add([], [])
@@ -82,6 +91,21 @@ def test_counts_expire_after_a_minute() -> None:
     assert merge([bench.top.state()], 9, True) == []
     bench.now += 10_000
     assert merge([bench.top.state()], 9, False) == []
+
+
+def test_age_of_the_counts_is_reported() -> None:
+    bench = Bench()
+    assert bench.top.state().seconds == 0
+    bench.now += 25
+    assert bench.top.state().seconds == 25
+    bench.now += 26
+    assert bench.top.state().seconds == 51
+    bench.now += 8.5
+    assert bench.top.state().seconds == 59.5
+    bench.now += 0.5
+    assert bench.top.state().seconds == 50
+    other = Bench()
+    assert covered([bench.top.published(), other.top.published(), NO_TOP]) == 50
 
 
 # -- the rules of refusals -------------------------------------------------------------------------

@@ -11,13 +11,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from rlproxy.downstream import admission
-from rlproxy.observability import logs
 from rlproxy.observability.logs import configure, log
 
 from tests.documents import blocks
@@ -95,23 +94,6 @@ def test_no_value_begins_a_line_of_its_own(form: str) -> None:
         assert first["reason"] == last["reason"] == evil
     else:
         assert all(TEXT.fullmatch(f"{line}\n") for line in lines)
-
-
-def test_levels() -> None:
-    stream = made(level="warning")
-    said: list[Callable[..., None]] = [log.debug, log.info, log.warning, log.error, log.critical]
-    for say in said:
-        say("x")
-    assert [each["level"] for each in objects(stream)] == ["warning", "error", "critical"]
-    stream.truncate(0)
-    stream.seek(0)
-    logs.set_level("debug")
-    for say in said:
-        say("x")
-    assert len(objects(stream)) == 5
-    logs.set_level("error")
-    log.warning("x")
-    assert len(objects(stream)) == 5
 
 
 # -- of others -------------------------------------------------------------------------------------

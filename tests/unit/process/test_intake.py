@@ -8,14 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
-from rlproxy.process.intake import (
-    AWAY,
-    FULL_S,
-    SHORTEST_S,
-    STUCK_S,
-    ClientCounts,
-    Intake,
-)
+from rlproxy.process.intake import AWAY, FULL_S, SHORTEST_S, STUCK_S, ClientCounts, Intake
 
 
 class Task:

@@ -119,6 +119,12 @@ def test_all_files_load() -> None:
             assert b"\n" not in script.source
 
 
+def test_too_long_script_is_refused() -> None:
+    long = "return ARGV[1]" + " + 12345678" * 500
+    with pytest.raises(ScriptError, match=f"more than {s.MAX_EVAL_BYTES}"):
+        s.parse("x", HEAD + long + "\n")
+
+
 def test_sha_belongs_to_the_sent_text() -> None:
     one = s.parse("x", HEAD + BODY)
     other = s.parse("x", HEAD.replace("nothing", "much") + "\n" + BODY)

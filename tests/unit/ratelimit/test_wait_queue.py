@@ -12,14 +12,7 @@ import pytest
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import integers
-from rlproxy.ratelimit.wait_queue import (
-    KEEP_S,
-    MAX_WAITING,
-    WAKE_S,
-    Waiter,
-    WaitQueues,
-    Where,
-)
+from rlproxy.ratelimit.wait_queue import KEEP_S, MAX_WAITING, Waiter, WaitQueues, Where
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -445,28 +438,6 @@ def test_refund_wakes_the_head() -> None:
     assert bench.assert_empty()
 
 
-def test_hit_that_finds_room_wakes_the_head_at_intervals() -> None:
-    """Another proxy may have refunded hits. Or the hit may need more: so not every such hit causes
-    a call.
-    """
-    bench = Bench()
-    one = bench.wait("10 90 WAIT 99 COST 5")
-    one.answer(refused(60_000_000))
-    bench.clock.advance(1)
-    hit, room, none = rule("10 90"), [0, 10, 3, -1, 4_000_000], [1, 10, 0, 1, 4_000_000]
-    assert integers(bench.waiting.overtaking(KEY, hit, none[:]))[3] == 59
-    assert bench.calling() == []
-    for turn in range(5):
-        for _ in range(10):
-            assert integers(bench.waiting.overtaking(KEY, hit, room[:]))[:3] == [1, 10, 0]
-            if one.call:
-                one.answer(refused(round((1060 - bench.clock.now) * 1e6)))
-        assert len(one.calls) == 2 + turn
-        bench.clock.advance(WAKE_S + 0.001)
-    assert bench.waiting.count == 1
-    assert len(bench.clock.live()) == 1
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 
@@ -522,27 +493,6 @@ def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
 # -- LEAKY: the script returns the time to hold ----------------------------------------------------
 
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
-
-
-@pytest.mark.parametrize(
-    ("text", "replies", "ended"),
-    [
-        ("10 1 WAIT 5", [ADMITTED], [0, 0, 0]),  # it has not waited
-        ("10 1 WAIT 5", [refused(400_000), ADMITTED], [1, 0, 0]),
-        (SHAPED, [script_reply(0, 10, 0, -1, 100_000, 400_000)], [1, 0, 0]),
-        ("10 1 WAIT 1", [refused(400_000), refused(9_000_000)], [0, 1, 0]),
-        ("10 1 WAIT 5", [refused(400_000), b"-OOM\r\n"], [0, 0, 1]),
-    ],
-)
-def test_waits_are_counted_by_their_end(text: str, replies: list[bytes], ended: list[int]) -> None:
-    bench = Bench()
-    one = bench.wait(text)
-    for frame in replies:
-        bench.clock.advance(1)
-        one.answer(frame)
-    bench.clock.advance(1)
-    assert bench.assert_empty()
-    assert bench.waiting.ended == ended
 
 
 def test_shaped_refusal_is_recorded() -> None:

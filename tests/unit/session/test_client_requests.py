@@ -13,7 +13,7 @@ from rlproxy.resp.requests import BODY, COMMAND, EMPTY, OPEN, TAIL
 from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
 
-from tests.unit.session.bench import HIT, PING
+from tests.unit.session.bench import PING
 
 DENIES = command_policy.table(("keys", "config|set"), False)
 
@@ -91,21 +91,3 @@ def test_the_slot_of_all_keys(request_: bytes, slot: int) -> None:
     requests.next()
     requests.next()
     assert requests.hash_slot() == slot
-
-
-@pytest.mark.parametrize(
-    ("data", "looks"),
-    [
-        (HIT, True),
-        (bulks(b"RL.RESET", b"k"), True),
-        (bulks(b"GET", b"k"), False),
-        (bulks(b"rl.hit", b"k", b"1", b"2"), False),
-        (HIT[:10], False),
-        (b"", False),
-    ],
-)
-def test_what_looks_like_an_rl_command(data: bytes, looks: bool) -> None:
-    requests = ClientRequests()
-    requests.feed(PING + data)
-    requests.next()
-    assert requests.looks_like_ours() == looks

@@ -16,7 +16,6 @@ from rlproxy.session.slots import (
     S_HIT,
     S_IF_REFUSED,
     S_MULTI,
-    S_PROBE,
     S_PROTOCOL,
     S_QUIT,
     S_RAW,
@@ -236,26 +235,6 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     wire.state.answered(slot, reply)
     assert wire.state.deciding == 0
     new = facts(wire.state)
-    assert {name: new[name] for name in new if new[name] != old[name]} == changes
-
-
-# kind of a slot of the proxy's own -> its reply, and what that changes
-@pytest.mark.parametrize(
-    ("kind", "reply", "changes"),
-    [
-        (S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
-        (S_PROBE, ERR, {"probing": False}),
-        (S_HIT, b"*5\r\n", {"probed": True}),
-        (S_HIT, QUEUED, {}),
-        (S_HIT, ERR, {}),
-    ],
-)
-def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
-    state = ConnectionState()
-    state.probing = True
-    old = facts(state)
-    state.answered(Slot(kind), reply)
-    new = facts(state)
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
 
 

@@ -132,19 +132,6 @@ def test_nothing_waits_after_the_end_of_file(bench: Bench) -> None:
     assert bench.up() == MULTI
 
 
-def test_hits_go_as_eval_where_a_lane_could_not_send_them_again(bench: Bench) -> None:
-    assert bench.send(MULTI + HIT) == MULTI + in_place()
-    bench.answer(OK + b"+QUEUED\r\n")
-    assert bench.send(bulks(b"EXEC")) == bulks(b"EXEC")
-    bench.answer(b"*1\r\n" + FIVE)
-    assert isinstance(bench.lane, ShaLane)
-    bench.lane.sure = False
-    assert bench.send(PING + HIT) == PING + in_place()
-    bench.answer(PONG + FIVE)
-    bench.lane.sure, bench.lane.ready = True, False
-    assert bench.send(PING + HIT) == PING + in_place()
-
-
 @pytest.mark.parametrize("name", ["SELECT", "AUTH", "HELLO", "HELLO AUTH", "RESET"])
 def test_a_hit_goes_as_eval_where_its_lane_is_open(bench: Bench, name: str) -> None:
     data = STATEFUL.get(name, bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw"))

@@ -15,17 +15,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, waits
 from rlproxy.session.router import MAX_EXPANDED
 
-from tests.unit.session.bench import (
-    ARITY,
-    FIVE,
-    HIT,
-    PING,
-    WRONG_HIT,
-    Bench,
-    in_place,
-    opened,
-    probed,
-)
+from tests.unit.session.bench import ARITY, HIT, PING, WRONG_HIT, Bench, in_place, opened, probed
 
 GET = bulks(b"GET", b"k")
 WAITS = bulks(b"RL.HIT", b"k", b"10", b"60", b"WAIT", b"5")
@@ -174,15 +164,3 @@ def test_the_text_of_scripts_per_tick_is_bounded() -> None:
     assert bench.session.wait == waits.WAIT_TICK
     sent = b"".join(bench.session.private.to_redis)
     assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
-
-
-def test_a_client_without_hits_wakes_no_lane() -> None:
-    bench = opened()
-    bench.lane.ready = False
-    bench.send(PING)
-    assert bench.lane.woken == 0
-    bench.answer(b"+PONG\r\n")
-    bench.send(HIT)
-    assert bench.answer(FIVE) == FIVE
-    bench.send(HIT)
-    assert bench.lane.woken > 0

@@ -5,11 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    LEAST_HITS,
-    MAX_CLIENT_HITS,
-)
+from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit

@@ -47,15 +47,6 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     assert bench.up() == b""
 
 
-def test_upstream_lost_waits_for_the_lane() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.session.upstream_lost()
-    assert not bench.session.closed
-    assert bench.settle() == FIVE
-    assert bench.session.closed
-
-
 def test_upstream_lost_and_then_the_lane_too() -> None:
     bench = probed()
     bench.send(HIT * 2)

@@ -202,34 +202,6 @@ def test_the_protocol_is_that_of_the_last_hello() -> None:
     assert bench.where() == ((None, None, 0), 2)
 
 
-# -- states ----------------------------------------------------------------------------------------
-
-STATES = {
-    "multi": (bulks(b"MULTI"), OK, bulks(b"DISCARD"), OK),
-    "exec": (bulks(b"MULTI"), OK, bulks(b"EXEC"), b"*0\r\n"),
-    "unknown": (bulks(b"FOO"), b"-ERR unknown\r\n", bulks(b"RESET"), b"+RESET\r\n"),
-    "tracking": (bulks(b"CLIENT", b"TRACKING", b"ON"), OK, bulks(b"RESET"), b"+RESET\r\n"),
-    "no-touch": (bulks(b"CLIENT", b"NO-TOUCH", b"ON"), OK, bulks(b"RESET"), b"+RESET\r\n"),
-    "no-evict": (bulks(b"CLIENT", b"NO-EVICT", b"ON"), OK, bulks(b"RESET"), b"+RESET\r\n"),
-    "readonly": (bulks(b"READONLY"), OK, bulks(b"RESET"), b"+RESET\r\n"),
-    "asking": (bulks(b"ASKING"), OK, bulks(b"RESET"), b"+RESET\r\n"),
-}
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_a_state_keeps_everything_private_until_it_is_over(name: str) -> None:
-    enter, entered, leave, left = STATES[name]
-    bench = opened()
-    assert bench.shares(GET)
-    assert not bench.shares(enter, entered)
-    assert not bench.shares(SET, OK)
-    assert not bench.shares(GET)
-    assert not bench.shares(leave, left)
-    bench.shares(GET)  # RESET makes another client of it
-    assert bench.shares(GET)
-    assert bench.shares(SET, OK)
-
-
 # -- what follows a command on the lane ------------------------------------------------------------
 
 

@@ -136,23 +136,6 @@ def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     assert bench.shares[commands.SHARED_READ].slots == slots
 
 
-def test_the_next_commands_wait_for_all_replies() -> None:
-    bench = Bench()
-    bench.send(SETS)
-    assert bench.send(GETS) == b""
-    assert bench.taken() == [put(A), put(B), put(B)]
-    first, *others = [
-        call for key in (A, B) for call in bench.lane(commands.SHARED_WRITE, key).unsent
-    ]
-    for call in (*others, first):
-        bench.session.lane_answered(call, b"+OK\r\n")
-        assert bench.down() == (b"+OK\r\n" * 3 if call is first else b"")
-    bench.lane(commands.SHARED_WRITE, A).unsent.clear()
-    bench.lane(commands.SHARED_WRITE, B).unsent.clear()
-    bench.session.resume()
-    assert bench.taken() == [get(A), get(A), get(B)]
-
-
 def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None:
     bench = Bench()
     bench.send(SETS)

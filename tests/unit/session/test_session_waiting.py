@@ -7,8 +7,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
-from rlproxy.session.waits import WAIT_HELD, WAIT_QUIESCENT
+from rlproxy.session.waits import WAIT_HELD
 
 from tests.unit.ratelimit.test_wait_queue import rule, script_reply
 from tests.unit.session.bench import FIVE, NOAUTH, PING, PONG, PUSH
@@ -31,7 +30,6 @@ from tests.unit.session.waiting import (
     RULE,
     SHAPED,
     WAITING,
-    Client,
     World,
     absent,
     attempt,
@@ -59,18 +57,6 @@ def test_the_first_hit_of_a_client_takes_its_private_connection() -> None:
     assert world.waiting.count == 0
 
 
-def test_as_the_first_command_of_all() -> None:
-    world = World()
-    client = Client(world)
-    assert client.send(WAITING) == b""
-    assert client.session.private.status == private_stream.PRIVATE_OPENING
-    assert world.waiting.count == 0
-    client.session.upstream_opened()
-    client.session.flush()
-    assert client.up() == attempt()
-    assert client.answer(ADMITTED) == ADMITTED_REPLY
-
-
 # -- LEAKY -----------------------------------------------------------------------------------------
 
 
@@ -83,27 +69,6 @@ def test_what_follows_a_held_hit_waits_for_its_reply() -> None:
     world.clock.advance(0.1)
     assert client.down() == five(0, 10, 5, -1, 1)
     assert client.up() == PING
-
-
-# -- among other commands --------------------------------------------------------------------------
-
-
-def test_between_other_commands() -> None:
-    world = World()
-    client = world.client()
-    assert client.send(GET + WAITING + GET + HIT + PING) == GET
-    assert client.session.wait == WAIT_QUIESCENT
-    assert world.waiting.count == 0
-    assert client.answer(NIL) == NIL
-    assert client.up() == attempt()
-    assert client.answer(LATER) == b""
-    assert client.up() == b""
-    world.clock.advance(2)
-    world.lane_answers(ADMITTED)
-    assert client.down() == ADMITTED_REPLY
-    assert client.up() == GET + absent(HIT_RULE) + PING
-    assert client.answer(NIL + FIVE + PONG) == NIL + FIVE + PONG
-    assert client.idle()
 
 
 # -- where nothing can be held: as if its WAIT were absent -----------------------------------------
@@ -220,6 +185,22 @@ def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
         assert out == reply
         assert client.session.wants_eof
         assert world.waiting.count == 0
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_the_private_connection_is_lost_with_a_question_under_way(by_lane: bool) -> None:
+    world = World()
+    one = world.probed() if by_lane else world.client()
+    one.send(WAITING)
+    if not by_lane:
+        one.answer(ADMITTED[:7])
+    one.loses_upstream()
+    assert one.down() == b""
+    assert one.session.closed
+    assert world.waiting.count == 0
+    if by_lane:
+        world.lane_answers(ADMITTED)
+    assert one.down() == b""
 
 
 def test_the_lane_is_lost_with_questions_of_many() -> None:

@@ -29,23 +29,6 @@ def test_without_a_rewrite_the_number_is_replaced_by_an_error(reply: bytes) -> N
     assert judged(b"*2\r\n:1\r\n:1\r\n") == not_covered(b"WAIT")
 
 
-@pytest.mark.parametrize(
-    ("text", "reply", "kept"),
-    [
-        (b"10 60", FIVE, True),
-        (b"10 60", b"-WRONGTYPE no\r\n", False),  # Redis gave no access to the key
-        (b"peek", FIVE, False),
-    ],
-)
-def test_the_key_of_a_hit_that_redis_ran_is_kept(text: bytes, reply: bytes, kept: bool) -> None:
-    call = call_of(Caller(), b"new")
-    if text == b"peek":
-        call.rule = call.rule.peek()
-    cover = written()
-    cover.answered(call, reply)
-    assert cover.last_hit == (b"$3\r\nnew\r\n" if kept else b"$1\r\nk\r\n")
-
-
 NEAR, FAR = b"{k}2", b"b"  # a key of the slot of k, and one of another slot
 
 

@@ -195,6 +195,10 @@ class Client:
         """The client's socket is gone, and with it the private connection."""
         self.session.abandon()
 
+    def loses_upstream(self) -> None:
+        self.session.upstream_lost()
+        self._flush()
+
     def up(self) -> bytes:
         out, self._up = self._up, b""
         return out

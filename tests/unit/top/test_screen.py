@@ -146,17 +146,6 @@ def test_many_policies_are_requested_less_often() -> None:
     assert seen(sample(100.0, policies=policies)).pause_s(1.0) == 5.0
 
 
-def test_what_refused_a_key_is_shown_beside_it() -> None:
-    refused: Rows = {"user:1": (50, 0, "5 60 PENALTY 300 AND 20 3600")}
-    view = seen(sample(100.0), sample(102.0, 10, refused=refused))
-    made = [line.split() for line in frame(view)]
-    assert made[-3][-2:] == ["refused", "by"]
-    assert made[-2:] == [
-        ["user:1", "100", "1", *["5", "60", "PENALTY", "300", "AND"]],
-        ["20", "3600"],
-    ]
-
-
 def test_trouble_is_shown_and_the_last_values_stay() -> None:
     view = two(2000)
     view.trouble = "Connection refused"
@@ -166,6 +155,13 @@ def test_trouble_is_shown_and_the_last_values_stay() -> None:
     assert "hits/s         1,000  █  at most 1,000" in made
     add(view, sample(104.0, 2000))
     assert "no news" not in "\n".join(frame(view))
+
+
+def test_redis_that_does_not_answer() -> None:
+    assert frame(two(10, upstream_up=0))[1].endswith("does not answer: gone")
+    shown = frame(two(10, upstream_up=0, failed_open=5), colours=True)
+    assert "\x1b[31mdoes not answer" in shown[1]
+    assert any(line.startswith("\x1b[31mfailed") for line in shown)
 
 
 def test_rates_begin_again_after_a_restart() -> None:
@@ -181,24 +177,6 @@ def test_rates_that_may_be_wrong_are_marked() -> None:
     rows: Rows = {"sure": (1000, 100, ""), "unsure": (1000, 101, ""), '""': (25, 0, "")}
     made = [line.split() for line in frame(two(10, rows, {"unsure": (500, 0, "")}))[-3:]]
     assert made == [["sure", "20"], ["unsure", "~20", "10"], ['""', "0.5"]]
-
-
-def test_sorting() -> None:
-    view = two(
-        10,
-        {"b": (9, 0, ""), "a": (3, 0, ""), "c": (6, 0, "")},
-        {"a": (2, 0, ""), "c": (1, 0, "")},
-    )
-    assert keys_of(view) == ["b", "c", "a"]
-    for stroke, order in (
-        ("r", "acb"),
-        ("k", "abc"),
-        ("x", "abc"),
-        ("\x1b[A", "abc"),
-        ("h", "bca"),
-    ):
-        assert view.press(stroke)
-        assert "".join(keys_of(view)) == order
 
 
 def test_a_filter() -> None:

@@ -372,25 +372,6 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
     assert bench.known()
 
 
-NEVER = [
-    rule(b"1", b"60", b"COST", b"2"),
-    rule(b"5", b"60", b"COST", b"0"),
-    rule(b"1", b"60", b"STRICT"),
-    rule(b"1", b"60", b"WAIT", b"3"),
-    PEEK,
-    REFUND,
-    HIT.peek(),
-    HIT.attempt(),
-]
-
-
-@pytest.mark.parametrize("of", NEVER[:-1])
-def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
-    for _ in range(3):
-        bench.ask(REFUSED, of)
-    assert len(bench.denial_cache or ()) == 0
-
-
 # -- what drops an entry ---------------------------------------------------------------------------
 
 
@@ -456,20 +437,6 @@ def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) 
     bench.answer(reply)
     assert beside.reply == reply
     assert bench.ask(REFUSED) == REFUSED
-
-
-@pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
-def test_caching_refused(bench: Bench, refusal: bytes) -> None:
-    """Rights were taken: nothing is remembered on this lane any more; the hit is answered."""
-    bench.open(key=b"old")
-    bench.ask(REFUSED)
-    call = bench.hit()
-    assert bench.sent() == opener(HIT)
-    bench.answer(refusal + STAYS)
-    assert call.reply == five(1, 1, 0, 42, 60)
-    for key in (b"k", b"k", b"k", b"old", b"old", b"old"):
-        assert bench.ask(REFUSED, key=key) == REFUSED
-    assert bench.lane.ready
 
 
 def test_the_loss_of_the_lane(bench: Bench) -> None:
@@ -620,3 +587,15 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     assert bench.sent() == by_source(PEEK)
     assert bench.counters.noscript == 0
     assert bench.loading.loaded
+
+
+def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
+    """uvloop's time is of milliseconds."""
+    now = 5.0
+    bench = Bench(loop, 0, clock=lambda: now)
+    for seconds in (0.0003, 0.00035, 0.0009):
+        bench.hit()
+        assert bench.sent()
+        now += seconds
+        bench.answer(ADMITTED)
+    assert bench.counters.round_trips.sum_s == pytest.approx(0.00155)

@@ -63,6 +63,12 @@ def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
     assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
 
 
+def test_a_view_of_another_cluster_is_taken_only_if_there_is_no_other() -> None:
+    foreign, down = View(MAP, True, 9, foreign=True), View(MAP, False, 4)
+    assert asyncio.run(_best({A: foreign, B: down}, 5)) is down
+    assert asyncio.run(_best({A: foreign, B: View(problem="no answer")}, 5)) is foreign
+
+
 def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it() -> None:
     without, whole = View(slot_map({Shard("a", A): [(0, 99)]}), True, 6), View(MAP, True, 5)
     slots = MAP.owned()
