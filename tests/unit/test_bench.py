@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
-import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import hiredis
 import pytest
 
-from bench import (
-    bounds,
-    calls,
-    cpu,
-    load,
-    openloop,
-    options,
-    page,
-    redis_benchmark,
-    report,
-    rows,
-    script_cost,
-    tables,
-    tasks,
-    values,
-)
+from bench import bounds, cpu, openloop, options, page, redis_benchmark, rows, tasks
 from bench.__main__ import main
-from bench.errors import BenchError, UsageError
-from bench.figures import Figure, interleave
-from bench.progress import Progress, number
-from bench.result import Result
+from bench.errors import BenchError
+from bench.figures import Figure
 
 CSV_7 = (
     '"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms"\n'
@@ -93,43 +72,6 @@ def test_medians_ratios_and_spread() -> None:
     assert Figure("x", rows.RATE, "/s", "any").spread() == 0
 
 
-def test_median_of_an_even_number_of_samples() -> None:
-    made = Figure("x", rows.RATE, "/s", "any", samples={"direct": [1.0, 2.0, 4.0, 100.0]})
-    assert made.medians() == {"direct": 3.0}
-
-
-def test_columns_take_turns() -> None:
-    order: list[str] = []
-
-    def once(column: str) -> float:
-        order.append(column)
-        return float(len(order))
-
-    stream = io.StringIO()
-    made = Figure("x", rows.RATE, "/s", "any")
-    interleave(made, ("direct", "proxy"), once, 2, Progress(1, stream))
-    assert order == ["direct", "proxy", "direct", "proxy"]
-    assert made.samples == {"direct": [1.0, 3.0], "proxy": [2.0, 4.0]}
-    assert stream.getvalue().endswith("x (/s): direct 2.00, proxy 3.00\n")
-
-
-def test_failure_names_figure_and_column() -> None:
-    def once(column: str) -> float:
-        raise BenchError("too bad")
-
-    made = Figure("x", rows.RATE, "/s", "any")
-    with pytest.raises(BenchError, match="x direct: too bad"):
-        interleave(made, ("direct", "proxy"), once, 2, Progress(1, io.StringIO()))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.123, "0.12"), (12.34, "12.3"), (123.4, "123"), (1234.5, "1,234"), (1e6, "1,000,000")],
-)
-def test_numbers_are_formatted(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 LEAST = bounds.Bound("gets", "HAProxy", "get-1", "get-1", "proxy/direct", 0.4, 0.6)
 MOST = bounds.Bound("memory", "kB", "get-1", "get-1", "proxy", 120.0, 100.0, most=True)
 
@@ -156,19 +98,6 @@ def test_verdicts_follow_the_bounds(
     assert [one.word for one in bounds.judge([made], ["get-1"], [bound])] == [word]
 
 
-def test_only_measured_rows_have_verdicts() -> None:
-    assert bounds.judge([figure()], ["get-16"], [LEAST]) == []
-    assert [one.value for one in bounds.judge([], ["get-1"], [LEAST, MOST])] == [None, None]
-
-
-def test_every_bound_names_a_row_and_has_a_stricter_goal() -> None:
-    for bound in bounds.BOUNDS:
-        assert rows.choose([bound.row])
-        assert bound.figure.startswith(bound.row)
-        if bound.goal is not None:
-            assert (bound.goal < bound.bound) == bound.most
-
-
 STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 10\n"
 
 
@@ -177,158 +106,6 @@ def test_parent_and_ticks_are_read_from_proc() -> None:
     for wrong in ("", "7 (a) S 3", "7 (a) S x 7 7 0 -1 4194304 100 0 0 0 250 50 9"):
         with pytest.raises(ValueError, match=r"stat|literal"):
             cpu.parse(wrong)
-
-
-def test_cpu_time_of_a_process_includes_its_descendants(tmp_path: Path) -> None:
-    for pid, parent in ((3, 1), (7, 3), (8, 7), (9, 1)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
-    (tmp_path / "5").mkdir()  # just ended
-    tick = os.sysconf("SC_CLK_TCK")
-    assert cpu.times(3, tmp_path) == (750 / tick, 150 / tick)
-    assert cpu.times(8, tmp_path) == (250 / tick, 50 / tick)
-    assert cpu.times(5, tmp_path) is None
-    assert cpu.times(3, tmp_path / "no") is None
-
-
-def test_scheduled_time_is_that_of_all_threads_of_all_descendants(tmp_path: Path) -> None:
-    for pid, parent, threads in ((3, 1, (3, 4)), (7, 3, (7,)), (9, 1, (9,))):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(STAT.replace("S 3", f"S {parent}"))
-        for thread in threads:
-            (tmp_path / f"{pid}/task/{thread}").mkdir(parents=True)
-            (tmp_path / f"{pid}/task/{thread}/schedstat").write_text(f"{thread}000000 5 6\n")
-    assert cpu.scheduled_s(3, tmp_path) == pytest.approx((3 + 4 + 7) / 1000)
-    (tmp_path / "9/task/9/schedstat").write_text("")  # a kernel without this count
-    assert cpu.scheduled_s(9, tmp_path) == cpu.seconds(9, tmp_path)
-    assert cpu.scheduled_s(5, tmp_path) is None
-
-
-def test_meter_returns_seconds_per_million() -> None:
-    meter = cpu.Meter(rows.choose(["hit-1"])[0], "any")
-    redis = iter([cpu.Times(1.0, 0.0), cpu.Times(2.0, 1.0)])
-    party = iter([cpu.Times(0.5, 0.5), cpu.Times(0.5, 1.0)])
-    clocks: dict[str, cpu.Clock] = {
-        "redis": lambda: next(redis),
-        "party": lambda: next(party),
-        "driver": lambda: None,
-    }
-    assert meter.run("proxy", 500_000, clocks, lambda: "done") == "done"
-    assert {made.name: made.samples for made in meter.figures()} == {
-        "hit-1 redis": {"proxy": [4.0]},
-        "hit-1 party": {"proxy": [1.0]},
-        "hit-1 party system": {"proxy": [1.0]},
-        "hit-1 servers": {"proxy": [5.0]},
-    }
-    assert {made.kind for made in meter.figures()} == {rows.CPU}
-
-
-def test_json_and_text_have_the_same_figures(tmp_path: Path) -> None:
-    made = report.Report(
-        "2026-01-02",
-        {"cores": 2},
-        {"rlproxy": "1"},
-        ["how"],
-        {"n": 1},
-        [figure()],
-        bounds.judge([figure()], ["get-1"], [LEAST]),
-    )
-    path = tmp_path / "out.json"
-    report.write(made.to_json(), path)
-    assert [found.name for found in tmp_path.iterdir()] == ["out.json"]
-    written = json.loads(path.read_text())
-    assert written["method"] == {"sentences": ["how"], "n": 1}
-    assert written["rows"][0]["samples"] == figure().samples
-    assert written["rows"][0]["medians"] == figure().medians()
-    assert written["rows"][0]["ratios"] == figure().ratios()
-    assert written["verdicts"] == [
-        {
-            "work": "gets",
-            "against": "HAProxy",
-            "figure": "get-1",
-            "of": "proxy/direct",
-            "value": 0.5,
-            "at_least": 0.4,
-            "goal": 0.6,
-            "verdict": "met",
-        }
-    ]
-    text = tables.text(Result(written))
-    assert text.startswith("- Measured on 2026-01-02.\n- Machine: cores 2.\n")
-    assert "\n\n## Speed\n\n| row | unit | direct | proxy | proxy/direct | spread |\n" in text
-    assert "\n\nAll of the 1 bounds that were measured are reached.\n\n| what | against |" in text
-
-
-def test_names_of_rows_are_unique() -> None:
-    names = [row.name for row in rows.ROWS]
-    assert len(set(names)) == len(names)
-    assert rows.choose([]) == rows.ROWS
-    assert [row.name for row in rows.choose(["get-16", "hit"])] == ["hit-1", "hit-16", "get-16"]
-    with pytest.raises(UsageError, match="hits"):
-        rows.choose(["hits"])
-
-
-def test_rows_list_refusals_and_request_counts() -> None:
-    found = {row.name: row for row in rows.ROWS}
-    refusing = {name for name, row in found.items() if row.refuses}
-    assert refusing == {"refused-1", "refused-16", "tasks-refused"}
-    assert found["get-16"].requests(10) > found["hit-16"].requests(10) > found["hit-1"].requests(10)
-
-
-def test_large_value_is_read_to_its_end() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        reader = values.Reader(ours, 1)
-        reader.ask()
-        assert theirs.recv(100) == b"*2\r\n$3\r\nGET\r\n$7\r\nvalue:1\r\n"
-        buffer = bytearray(values.READ_BYTES)
-        theirs.sendall(values.HEAD[:3])
-        assert not reader.read(buffer)
-        whole = values.HEAD[3:] + bytes(values.VALUE_BYTES) + b"\r\n"
-        for begin in range(0, len(whole), 50_000):
-            part = whole[begin : begin + 50_000]
-            theirs.sendall(part)
-            assert reader.read(buffer) == (begin + len(part) == len(whole))
-        reader.ask()
-        theirs.sendall(b"-ERR no\r\n")
-        with pytest.raises(BenchError, match="-ERR no"):
-            reader.read(buffer)
-
-
-def test_direct_hit_equals_the_proxys_call() -> None:
-    hit = (b"RL.HIT", b"k", b"10", b"60")
-    call = calls.of(hit)
-    assert call.evalsha[:1] + call.evalsha[2:4] == (b"EVALSHA", b"1", b"k")
-    assert calls.direct(hit) == call.evalsha
-    assert calls.direct((b"GET", b"k")) == (b"GET", b"k")
-    with pytest.raises(BenchError, match="integer"):
-        calls.of((b"RL.HIT", b"k", b"0", b"60"))
-
-
-def test_batches_alternate_commands_with_random_keys() -> None:
-    commands = ((b"SET", b"a:__rand_int__", b"x"), (b"GET", b"b"))
-    made = load.batches(commands, 4, 10, 3)
-    assert made == load.batches(commands, 4, 10, 3)
-    assert len(made) == 3
-    reader = hiredis.Reader()
-    reader.feed(made[0])
-    found = [reader.gets() for _ in range(4)]
-    assert reader.gets() is False
-    assert [words[0] for words in found] == [b"SET", b"GET", b"SET", b"GET"]
-    assert 0 <= int(found[0][1].removeprefix(b"a:")) < 10
-    assert len(found[0][1]) == 14
-    assert len(load.batches(commands, 1, 10, 10**9)) == load.MAX_BATCHES
-
-
-def test_time_of_a_call_is_read_from_commandstats() -> None:
-    info = (
-        "# Commandstats\r\ncmdstat_eval:calls=4,usec=10,usec_per_call=2.50,rejected_calls=0\r\n"
-        "cmdstat_evalsha:calls=2,usec=9,usec_per_call=4.50,rejected_calls=0\r\n"
-    )
-    assert script_cost.microseconds(info, "eval") == 2.5
-    assert script_cost.microseconds(info, "evalsha") == 4.5
-    with pytest.raises(BenchError):
-        script_cost.microseconds(info, "get")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +157,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
 
     monkeypatch.setattr("bench.idle.measure", fail)
     output = tmp_path / "bench.json"
-    names = "hit-1,get-1,mixed-2,values,tasks-refused,workers,start,cost,cluster-get-16,idle"
+    names = "hit-1,values,tasks-refused,start,cost,cluster-get-16,idle"
     names += ",latency" * openloop.AVAILABLE
     code = main(["--quick", "--only", names, "--output", str(output)])
     printed, progress = capsys.readouterr()
@@ -390,12 +167,10 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     written = json.loads(output.read_text())
     assert f"not measured: {why}" in written["method"]["sentences"]
     found = {row["name"]: row["medians"] for row in written["rows"]}
-    assert set(found) >= {"hit-1", "mixed-2", "values", "cost LOG admitted"}
+    assert set(found) >= {"hit-1", "values", "cost LOG admitted"}
     assert {"direct", "bare", "proxy", "interpreted", "splice"} <= set(found["hit-1"])
-    assert {"direct", "proxy", "share", "interpreted", "splice"} <= set(found["get-1"])
     assert {"proxy", "interpreted", "splice"} <= set(found["start memory"])
     assert {"proxy", tasks.SCRIPT} <= set(found["tasks-refused"])
-    assert {"1-worker", "2-workers"} <= set(found["workers"])
     if redis_benchmark.executable() is not None:
         assert {"direct", "proxy"} <= set(found["cluster-get-16"])
     if openloop.AVAILABLE:
@@ -407,7 +182,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     if sys.platform == "linux":
         assert {"hit-1 redis", "hit-1 party", "tasks-refused driver"} <= set(found)
     judged = {one["figure"] for one in written["verdicts"]}
-    assert {"hit-1", "hit-1 redis", "values", "tasks-refused", "workers party"} <= judged
+    assert {"hit-1", "hit-1 redis", "values", "tasks-refused"} <= judged
     assert "rlproxy" in written["versions"]
     assert all(name in printed for name in found)
     assert page.main([str(output), str(tmp_path / "page.md")]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import statistics
 from collections.abc import Iterator
@@ -11,9 +10,7 @@ import pytest
 
 from bench import latency, openloop
 from bench.errors import BenchError
-from bench.figures import Figure, interleave_all
-from bench.openloop import NS, Timing, percentile
-from bench.progress import Progress
+from bench.openloop import NS, Timing
 from tests import harness
 from tests.harness import RedisServer, command
 
@@ -52,26 +49,7 @@ def test_schedule_is_a_poisson_process() -> None:
     assert longer == pytest.approx(0.368, abs=0.02)
 
 
-def test_schedule_follows_its_seed() -> None:
-    assert openloop.schedule(1000, 1.0, 7) == openloop.schedule(1000, 1.0, 7)
-    assert openloop.schedule(1000, 1.0, 7) != openloop.schedule(1000, 1.0, 8)
-
-
 # -- reports ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("share", "value"),
-    [(0.0, 1), (0.01, 1), (0.5, 50), (0.501, 51), (0.99, 99), (0.999, 100), (1, 100)],
-)
-def test_percentile_is_one_of_the_values(share: float, value: int) -> None:
-    assert percentile(range(1, 101), share) == value
-
-
-def test_percentile_of_no_values() -> None:
-    assert percentile([5], 0.999) == 5
-    with pytest.raises(BenchError, match="too short"):
-        percentile([], 0.5)
 
 
 def test_report_of_a_run() -> None:
@@ -86,13 +64,6 @@ def test_report_of_a_run() -> None:
         "lag": 3,
         "load-cpu": pytest.approx(30),
     }
-
-
-def test_figure_with_a_bound_has_the_short_name() -> None:
-    assert latency.name_of("latency", latency.P99, 50) == "latency-50"
-    assert latency.name_of("latency", "max", 50) == "latency-50 max"
-    assert latency.name_of("latency", latency.PEAK) == "latency peak"
-    assert 50 in latency.LOADS
 
 
 # -- counts ----------------------------------------------------------------------------------------
@@ -119,26 +90,6 @@ def test_every_request_is_answered_once(server: RedisServer) -> None:
     assert 0 < made.cpu_share() <= 1.1
 
 
-def test_latency_counts_from_due_not_from_sent(server: RedisServer) -> None:
-    made = openloop.run(server.port, [PING], [0] * 2000, 4, 0.0, 20.0)
-    assert list(made.lag_ns) == sorted(made.lag_ns)
-    assert all(wait > lag for wait, lag in zip(made.latency_ns, made.lag_ns, strict=True))
-
-
-def test_partial_writes_are_completed(server: RedisServer) -> None:
-    large = b"x" * 8_000_000
-    made = run(server, [command("SET", "k", large)] * 6 + [command("STRLEN", "k")], rate=1000)
-    assert len(made.latency_ns) == 7
-    with server.raw() as raw:
-        assert raw.ask("STRLEN", "k") == len(large)
-
-
-def test_warm_up_does_not_count(server: RedisServer) -> None:
-    due_ns = [10 * MS * number for number in range(20)]
-    made = openloop.run(server.port, [PING], due_ns, 4, 0.05, 20.0)
-    assert len(made.latency_ns) == 15
-
-
 @pytest.mark.parametrize(
     ("prepared", "limit_s", "named"),
     [
@@ -152,38 +103,3 @@ def test_failed_run_reports_the_reason(
 ) -> None:
     with pytest.raises(BenchError, match=named):
         run(server, prepared, 100, limit_s)
-
-
-def test_refused_connection_is_an_error() -> None:
-    with pytest.raises(BenchError, match="cannot connect"):
-        openloop.run(harness.free_port(), [PING], [0], 1, 0.0, 1.0)
-
-
-# -- several figures of one run --------------------------------------------------------------------
-
-
-def test_one_run_fills_several_figures() -> None:
-    turns: list[tuple[str, int]] = []
-
-    def once(column: str, turn: int) -> dict[str, float]:
-        turns.append((column, turn))
-        return {"a": 1.0 * turn, **({"b": 5.0} if column == "proxy" else {})}
-
-    stream = io.StringIO()
-    made = {what: Figure(f"x {what}", "any", "µs", "any") for what in ("a", "b", "c")}
-    found = interleave_all(made, "a", ("direct", "proxy"), once, 2, Progress(1, stream))
-    assert turns == [("direct", 1), ("proxy", 1), ("direct", 2), ("proxy", 2)]
-    assert [figure.samples for figure in found] == [
-        {"direct": [1.0, 2.0], "proxy": [1.0, 2.0]},
-        {"proxy": [5.0, 5.0]},
-    ]
-    assert stream.getvalue().endswith("x a (µs): direct 1.50, proxy 1.50\n")
-
-
-def test_failure_of_one_run_names_figure_and_column() -> None:
-    def once(column: str, turn: int) -> dict[str, float]:
-        raise BenchError("too bad")
-
-    made = {"a": Figure("x", "any", "µs", "any")}
-    with pytest.raises(BenchError, match="x direct: too bad"):
-        interleave_all(made, "a", ("direct",), once, 1, Progress(1, io.StringIO()))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from bench import bounds, page, plots, report, rows, tables
+from bench import bounds, page, report, rows
 from bench.bounds import Bound, Verdict
 from bench.charts import PREFIX, Image
-from bench.errors import UsageError
 from bench.figures import Figure
-from bench.plots import Line, Panel
 from bench.result import Result
 from tests import documents
 from tests.unit import pages
@@ -83,59 +80,8 @@ def test_missed_bounds_come_first() -> None:
     assert table[0][0] == "hit \\| P1"
 
 
-def test_reached_bounds_are_reported() -> None:
-    text = rendered(BOUNDS[1:2])
-    assert "All of the 1 bounds that were measured are reached." in text
-    assert "Not" not in text.partition("## The machine")[0].partition("## What")[2]
-    assert "What is required" not in rendered(())
-
-
-def test_every_table_of_the_result_is_there() -> None:
-    text = rendered()
-    speed = {row[0]: row[1:] for row in documents.rows(text, "| row | what | unit | direct")}
-    assert speed["hit-1"] == [
-        *("what hit-1 is", "/s", "70,000", "49,000", "35,000"),
-        *("0.70", "1.40", "0%"),
-    ]
-    assert speed["values"][4] == "" == speed["values"][6]
-    loads = documents.rows(text, "| load |")
-    assert [row[:3] for row in loads][:3] == [
-        ["25 %", "10,000", "direct"],
-        ["25 %", "10,000", "proxy"],
-        ["50 %", "20,000", "direct"],
-    ]
-    assert loads[3][4] == "100"  # p99 of the proxy at half the peak
-    assert documents.rows(text, "| row | what | unit | proxy")[0][3] == "4.25"
-
-
-def test_table_has_no_empty_column_and_no_bar_in_a_cell() -> None:
-    lines = [["a", "b", "c"], ["x|y", "", "1"], ["z", "", ""]]
-    assert tables.markdown(lines, {0}).splitlines() == [
-        "| a | c |",
-        "| --- | --: |",
-        "| x\\|y | 1 |",
-        "| z |  |",
-    ]
-
-
 def test_page_follows_the_rules_of_pages() -> None:
     pages.check_page(rendered(), "Benchmarks", images(), PREFIX)
-
-
-def test_result_without_rows_is_a_page() -> None:
-    made = report.Report("2026-01-02", {}, {}, [], {}, [])
-    text, drawn = page.page(Result(json.loads(json.dumps(made.to_json()))))
-    assert text.startswith("# Benchmarks\n")
-    assert not drawn
-
-
-def test_files_are_written_and_old_pictures_removed(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / f"{PREFIX}old.svg").touch()
-    (tmp_path / "images" / "log.svg").touch()
-    page.write(*page.page(result()), PREFIX, tmp_path / "page.md")
-    assert {path.name for path in (tmp_path / "images").iterdir()} == {*images(), "log.svg"}
-    assert (tmp_path / "page.md").read_text() == rendered()
 
 
 @pytest.mark.parametrize(
@@ -154,46 +100,8 @@ def test_invalid_result_is_an_error(
     pages.check_invalid_result(page.main, text, named, tmp_path, capsys)
 
 
-def test_missing_part_is_named() -> None:
-    data = {"date": "", "machine": {}, "versions": {}, "method": {"sentences": []}, "rows": []}
-    with pytest.raises(UsageError, match="verdicts"):
-        Result({"schema": report.SCHEMA, **data})
-
-
 # -- pictures --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "label"),
-    [(0.25, "0.25"), (50, "50"), (2000, "2k"), (9090.9, "9.09k"), (1_000_000, "1M")],
-)
-def test_labels_are_short(value: float, label: str) -> None:
-    assert plots.short(value) == label
 
 
 def test_pictures_are_accessible_legible_and_the_same_each_time() -> None:
     pages.check_pictures(images(), page.page(result())[1])
-
-
-def paths(text: str, style: str, light: str) -> list[list[tuple[float, float]]]:
-    """The corners of all paths that are drawn with `style` (fill or stroke) in a colour."""
-    number = [pair[0] for pair in plots.PAIRS].index(light)
-    drawn = re.findall(r'<path d="([^"]+)"[^>]* style="([^"]+)"', text)
-    return [
-        [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", path)]
-        for path, styles in drawn
-        if f"{style}: var(--c{number})" in styles
-    ]
-
-
-def test_lines_are_drawn_where_their_points_are() -> None:
-    line = Line("proxy", 1, [(10, 1000), (1000, 10)])
-    other = Line("direct", 0, [(10, 1000), (1000, 1000)])
-    panel = Panel("up, µs", "x", [line, other], log_x=True, log_y=True)
-    text = plots.lines("T", "S.", [panel])
-    ((left, top), (right, bottom)), *_ = paths(text, "stroke", plots.COLOURS[1][0])
-    assert paths(text, "stroke", plots.COLOURS[0][0])[0] == [(left, top), (right, top)]
-    assert left < right
-    assert top < bottom
-    assert "up, µs by x: proxy: 1,000 at 10; " not in text
-    assert "up, µs by x: proxy: 1,000 at 10, 10 at 1,000; direct: 1,000 at 10, " in text

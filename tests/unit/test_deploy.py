@@ -158,11 +158,6 @@ def test_systemd_verifies_the_unit(unit: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_systemd_finds_an_error_in_a_unit(unit: Path) -> None:
-    unit.write_text(unit.read_text().replace("NoNewPrivileges", "NoNewPrivilege"))
-    assert "'NoNewPrivilege'" in analyzed("verify", str(unit)).stderr
-
-
 def test_exposure_of_the_unit_equals_the_page(unit: Path) -> None:
     done = analyzed("security", "--offline=yes", "--no-pager", str(unit))
     found = re.search(r"exposure level for rlproxy.service: ([\d.]+) (\w+)", done.stdout)

@@ -16,15 +16,13 @@ from bench import costs, pictures
 from bench.charts import PREFIX, SCALE
 from bench.drawing import Picture
 from bench.errors import UsageError
-from bench.traffic import Hit, Run
 from tests import documents
 from tests.documents import DECISIONS, PAGES, RECORDS
-from tests.harness import ROOT, ReplyError
+from tests.harness import ROOT
 
 DOCS = ROOT / "docs"
 CHOOSING = (DOCS / "algorithms.md").read_text()
 BENCHMARKS = DOCS / "benchmarks.md"
-INDEX = (DOCS / "index.md").read_text()
 WORDS = ("COST", "BURST", "GAP", "STRICT", "PENALTY", "WAIT", "AND")
 
 
@@ -154,69 +152,3 @@ def test_table_of_costs_is_inserted_between_its_markers() -> None:
     for wrong in ("", "<!-- costs: x -->\n", "<!-- /costs -->\n<!-- costs: x -->\n"):
         with pytest.raises(UsageError):
             costs.filled(wrong, "new")
-
-
-def test_wrong_usage_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("no markers")
-    assert costs.main([str(page)]) == 2
-    assert pictures.main([]) == 2
-    assert pictures.main([str(page)]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "bench: no <!-- costs: ... --> and <!-- /costs -->",
-        *["usage: python -m bench.pictures DIRECTORY"] * 2,
-    ]
-
-
-def test_fullest_window_is_the_first_of_equals() -> None:
-    def hits(*seconds: float) -> tuple[Hit, ...]:
-        return tuple(Hit(round(second * 1_000_000), True) for second in seconds)
-
-    assert Run(hits(0, 9.9, 10, 11), ()).worst() == (9_900_000, 3)
-    assert Run(hits(0, 10, 20), ()).worst() == (0, 1)
-    held = Hit(0, True, held_us=5_000_000)
-    assert Run((held, *hits(14.9), Hit(15_000_000, False)), ()).worst() == (5_000_000, 2)
-    assert Run((), ()).worst() == (0, 0)
-
-
-def test_costs_have_three_digits() -> None:
-    one = costs.Costs(
-        {"admitted": ["TIME", "GET", "SET"], "refused": ["TIME", "GET"]},
-        {"admitted": 4.256, "refused": 12.34},
-        {1: 72, 10: 72, 100: 72, 1000: 10208},
-    )
-    assert costs.table({"GCRA": one}).splitlines()[2] == (
-        "| GCRA | 3: TIME GET SET | 4.26 | 2: TIME GET | 12.3 | 72 | 72 | 72 | 10,208 |"
-    )
-
-
-# -- parsing of the pages --------------------------------------------------------------------------
-
-
-def test_session_is_parsed_as_written(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# T\n\n```redis\n> SET k 'a b'\nOK\n# 1.5 seconds later\n# a remark\n> GET k\n```\n"
-    )
-    (block,) = documents.blocks(page)
-    assert str(block) == "page.md:3"
-    first, second = documents.steps(block)
-    assert (first.words, first.pause_s, first.shown) == (["SET", "k", "a b"], 0.0, ["OK"])
-    assert (second.words, second.pause_s, second.shown) == (["GET", "k"], 1.5, [])
-
-
-@pytest.mark.parametrize(
-    ("reply", "lines"),
-    [
-        ([0, 5, 4, -1, 60], ["0 5 4 -1 60"]),
-        (3, ["(integer) 3"]),
-        ("OK", ["OK"]),
-        (None, ["(nil)"]),
-        (b"x", ['"x"']),
-        ([], ["(empty array)"]),
-        ([[0, 1], b"x", [b"a", b"b"]], ["1) 0 1", '2) "x"', '3) 1) "a"', '   2) "b"']),
-        (ReplyError("ERR no"), ["(error) ERR no"]),
-    ],
-)
-def test_replies_are_shown_as_in_redis_cli(reply: object, lines: list[str]) -> None:
-    assert documents.shown(reply) == lines

@@ -37,16 +37,6 @@ def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
         assert f"| `{kind}` |" in page
 
 
-def test_every_option_is_in_the_table() -> None:
-    table = docs.options()
-    for option in config.OPTIONS:
-        assert f"`{option.flag} " in table
-
-
-def test_text_without_tables_is_unchanged() -> None:
-    assert docs.filled("no <!-- /options --> here") == "no <!-- /options --> here"
-
-
 def test_every_command_is_in_the_reference_and_in_help() -> None:
     text = "\n".join(help_text.LINES)
     for name in commands.FAMILY:

@@ -101,16 +101,3 @@ def test_hit_admitted_without_redis_is_recognised() -> None:
     assert checks.without_redis(7, [0, 7, 7, -1, 0])
     assert not checks.without_redis(7, FIVE)
     assert not checks.without_redis(8, [0, 7, 7, -1, 0])
-
-
-def test_few_samples_are_no_growth() -> None:
-    with pytest.raises(ValueError, match="8 samples"):
-        checks.growth([1.0] * 8)
-
-
-def test_violations_are_all_counted_and_few_are_kept() -> None:
-    violations = Violations(kept=2)
-    for number in range(9):
-        violations.add("order", str(number))
-    assert violations.counts == {"order": 9}
-    assert violations.lines == ["order: 0", "order: 1"]

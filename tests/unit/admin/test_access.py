@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from rlproxy.admin.access import MAX_TOKEN, Access, access_of, read_token
-from rlproxy.config.config import Config, ConfigError
-from rlproxy.config.urls import Address, Upstream
+from rlproxy.admin.access import read_token
+from rlproxy.config.config import ConfigError
 
 TOKEN = "0123456789abcdef"
 
@@ -34,8 +33,6 @@ def test_token_is_the_first_line(tmp_path: Path, data: str) -> None:
         (b"\n0123456789abcdef\n", 0o600, "its first line is no token"),
         (b"SECRET-56789abc\n", 0o600, "its first line is no token"),
         (b"SECRET 7890abcdef", 0o600, "its first line is no token"),
-        ("SECRET-90abcdefé".encode(), 0o600, "its first line is no token"),
-        (b"S" * (MAX_TOKEN + 1), 0o600, "its first line is no token"),
         (TOKEN.encode(), 0o644, "other users can read or change it; "),
         (TOKEN.encode(), 0o602, "other users can read or change it; "),
     ],
@@ -59,39 +56,3 @@ def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             read_token(str(path))
-
-
-def test_access_shows_no_password() -> None:
-    made = Access(Address("::1", 6390, tls=True), "bob", 'p"\n\u00e9', "/token")
-    assert 'p"' not in repr(made)
-
-
-@pytest.mark.parametrize(
-    ("listening", "address"),
-    [
-        ([Address("0.0.0.0", 7), Address(path="/s")], Address("127.0.0.1", 7)),
-        ([Address("::", 7)], Address("::1", 7)),
-        ([Address("10.0.0.5", 7, tls=True), Address(path="/s")], Address(path="/s")),
-        ([Address("10.0.0.5", 7, tls=True)], Address("10.0.0.5", 7, tls=True)),
-    ],
-)
-def test_first_usable_address(listening: list[Address], address: Address) -> None:
-    upstream = Upstream(Address("h", 6379), user="bob", password="secret")
-    config = Config(upstream=upstream, admin_actions=True, admin_token_file="t")
-    assert access_of(config, listening) == Access(address, "bob", "secret", "t")
-    assert access_of(Config(upstream=upstream), listening) is None
-
-
-def test_addresses_with_a_header_or_a_certificate_are_left_out() -> None:
-    tcp, tls, unix = Address("h", 7), Address("h", 8, tls=True), Address(path="/s")
-    more = {"admin_actions": True, "tls_client_ca": "ca"}
-    for settings, address in (
-        ({}, tcp),
-        ({"proxy_protocol": True}, unix),
-    ):
-        found = access_of(Config(**more, **settings), [tls, tcp, unix])  # type: ignore[arg-type]
-        assert found is not None
-        assert found.address == address
-    optional = access_of(Config(**more, tls_client_auth="optional"), [tls])  # type: ignore[arg-type]
-    assert optional is not None
-    assert optional.address == tls

@@ -14,7 +14,7 @@ import pytest
 from rlproxy.admin import actions
 from rlproxy.admin.access import Access
 from rlproxy.admin.actions import MAX_BODY, ActionError, Actions, command_of
-from rlproxy.admin.app import FORM, FORM_MARK, PAGE, application
+from rlproxy.admin.app import application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
@@ -49,26 +49,13 @@ def words(**body: object) -> list[bytes]:
             b"RL.BLOCK k 1 POLICY login",
         ),
         ({"action": "block", "key": "k", "seconds": 1, "rule": "5 60"}, b"RL.BLOCK k 1"),
-        ({"action": "block", "key": "k", "seconds": 1, "rule": "ALGO"}, b"RL.BLOCK k 1 ALGO"),
         ({"action": "unblock", "key": "k"}, b"RL.BLOCK k 0"),
-        ({"action": "unblock", "key": "k", "rule": "ALGO GCRA"}, b"RL.BLOCK k 0 ALGO GCRA"),
         ({"action": "reset", "key": "k", "rule": "5 60"}, b"RL.RESET k"),
         ({"action": "reload"}, b""),
     ],
 )
 def test_command_of_a_body(body: dict[str, object], expected: bytes) -> None:
     assert words(**body) == expected.split()
-
-
-def test_keys_are_utf8_with_escapes() -> None:
-    for key, data in (
-        ("", b""),
-        ("a b\r\n", b"a b\r\n"),
-        ("é\\x00\\xFf\\xe2", b"\xc3\xa9\x00\xff\xe2"),
-        ("C:\\x", b"C:\\x"),
-        ("\\x5cx41", b"\\x41"),
-    ):
-        assert words(action="reset", key=key) == [b"RL.RESET", data]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +125,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path)
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"])
-async def test_actions_are_for_post_only(site: Site, method: str) -> None:
-    found = await site.ask(method, headers=RIGHT)
-    assert (found.status_code, found.headers["allow"]) == (405, "POST")
-
-
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -154,7 +135,6 @@ async def test_actions_are_for_post_only(site: Site, method: str) -> None:
         (f"Bearer {TOKEN}x", "wrong token"),
         (f"Bearer {TOKEN[:-1]}", "wrong token"),
         (f"Bearer x {TOKEN}", "wrong token"),
-        (b"Bearer \xff", "wrong token"),
     ],
 )
 async def test_requests_without_the_token_get_nothing(site: Site, given: Any, why: str) -> None:
@@ -165,27 +145,6 @@ async def test_requests_without_the_token_get_nothing(site: Site, given: Any, wh
         assert found.headers["www-authenticate"] == "Bearer"
     one = "requests for actions with a wrong token: 1 (the latest: 10.0.0.9:5)"
     assert site.log == ([one] if why == "wrong token" else [])
-
-
-async def test_token_is_read_at_each_request(site: Site) -> None:
-    assert (await site.ask(headers=RIGHT)).status_code == 400
-    site.token_file.write_text("another-token-of-16\n")
-    assert (await site.ask(headers=RIGHT)).status_code == 401
-    new = {"authorization": "Bearer another-token-of-16"}
-    assert (await site.ask(headers=new)).status_code == 400
-    site.token_file.chmod(0o644)
-    found = await site.ask(headers=new)
-    assert found.status_code == 503
-    assert str(site.token_file) not in found.text
-    assert site.log[-1].startswith(
-        f"no action is possible: --admin-token-file {site.token_file}: other users can read"
-    )
-
-
-@pytest.mark.parametrize("scheme", ["bearer", "BEARER"])
-async def test_scheme_is_case_insensitive(site: Site, scheme: str) -> None:
-    found = await site.ask(headers={"authorization": f"{scheme} {TOKEN}"})
-    assert found.status_code == 400
 
 
 async def test_long_body_is_refused(site: Site) -> None:
@@ -203,14 +162,6 @@ async def test_long_body_is_refused(site: Site) -> None:
     )
 
 
-async def test_unreachable_proxy_is_an_error_without_secrets(site: Site) -> None:
-    found = await site.ask(headers=RIGHT, json=PEEK)
-    assert found.status_code == 502
-    assert found.json()["error"].startswith("the connection to the proxy at unix:")
-    assert "hunter2" not in found.text
-    assert site.log == []
-
-
 async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:
     site.reloaded = Reloaded(time.monotonic(), ["of a reload before"], [])
     asked = asyncio.create_task(site.ask(headers=RIGHT, json={"action": "reload"}))
@@ -219,36 +170,3 @@ async def test_a_reload_is_answered_by_its_own_outcome(site: Site) -> None:
     site.reloaded = Reloaded(time.monotonic(), [], ["--workers"])
     found = await asked
     assert (found.status_code, found.json()) == (200, {"reply": "OK", "restart": ["--workers"]})
-
-
-async def test_a_reload_without_an_outcome_is_an_error(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "RELOAD_S", 0.1)
-    found = await site.ask(headers=RIGHT, json={"action": "reload"})
-    assert (found.status_code, found.json()["error"][:10]) == (504, "no outcome")
-
-
-async def test_host_and_headers_are_those_of_the_other_pages(site: Site) -> None:
-    found = await site.ask(headers={**RIGHT, "host": "evil.example"}, json=PEEK)
-    assert found.status_code == 421
-    found = await site.ask(headers={**RIGHT, "origin": "http://evil.example"}, json=PEEK)
-    assert found.headers["cache-control"] == "no-store"
-    assert not [name for name in found.headers if name.startswith("access-control")]
-
-
-async def test_without_actions_there_is_no_route_and_no_form(site: Site) -> None:
-    with_form = await site.ask("GET", "/")
-    assert with_form.content == PAGE.read_bytes().replace(FORM_MARK, FORM.read_bytes())
-    nothing = await site.ask("GET", "/nothing")
-    pages = "There is no such page; there are /, /live.json, /metrics, /healthz, /readyz"
-    assert (nothing.status_code, nothing.text) == (404, f"{pages}, /actions\n")
-    policy = with_form.headers["content-security-policy"]
-    assert policy.count("'sha256-") == 4
-    site.guard = application(Reader(SharedMemory(1)), True, LogThrottle(lambda: 0.0, site.write))
-    found = await site.ask(headers=RIGHT, json=PEEK)
-    assert (found.status_code, found.text) == (404, f"{pages}\n")
-    plain = (await site.ask("GET", "/")).content
-    assert plain == PAGE.read_bytes().replace(FORM_MARK, b"")
-    for word in (b"<form", b"token", b"acted"):
-        assert word not in plain.lower()

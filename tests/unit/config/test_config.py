@@ -50,11 +50,6 @@ def test_settings_that_contradict(argv: list[str], why: str) -> None:
     assert mistakes(*argv)[0].startswith(why)
 
 
-def test_free_ports_and_both_families_are_several_addresses() -> None:
-    for listen in (["127.0.0.1:0", "127.0.0.1:0"], ["0.0.0.0:7000", "[::]:7000"]):
-        load(*(word for each in listen for word in ("--listen", each)))
-
-
 @pytest.mark.parametrize(
     ("listen", "upstream"),
     [
@@ -93,14 +88,6 @@ def test_ordinary_commands_are_shared_by_default_on_a_cluster(
     assert load("--upstream", url, *args).shares == shares
 
 
-def test_options_of_a_cluster() -> None:
-    made = load("--upstream", "redis+cluster://h")
-    assert (made.announce, made.present, made.cross_slot) == (None, "cluster", "split")
-    assert load("--upstream", "embedded:cluster", "--cross-slot", "error").cross_slot == "error"
-    # The defaults may be written where there is no cluster.
-    assert load("--present", "cluster", "--cross-slot", "split") == load()
-
-
 @pytest.mark.parametrize(
     "argv",
     [
@@ -122,11 +109,6 @@ def test_what_a_reload_may_change() -> None:
     assert [option.flag for option in may_not] == ["--workers"]
     made = config.reloaded(old, new)
     assert (made.workers, made.hit_timeout_ms) == (2, 2)
-
-
-def test_config_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        load().listen = ()  # type: ignore[misc]
 
 
 def test_each_option_is_read_outside_the_package_config() -> None:

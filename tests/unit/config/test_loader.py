@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import re
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from rlproxy.config import loader
 from rlproxy.config.config import OPTIONS, Config, ConfigError, reloaded
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability.shared_memory import HALF
-from rlproxy.ratelimit import policies
 
 from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
@@ -136,7 +133,6 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
             "[policies]\na = {rule = '5 60', shadov = true}",
             "policy 'a': there is no key 'shadov'; did you mean shadow?",
         ),
-        ("[policies]\n'x\\ny' = 5", "policy 'x\\\\ny': the rule is not a string"),
         (
             "[policies]\na = '5 60'\na = '5 60'",
             "not valid TOML: Cannot overwrite a value",
@@ -155,27 +151,6 @@ def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
     (line,) = mistakes("--config", str(file))
     assert why in line
     assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("workers = 0\nnope = 1", ["there is no option nope", "workers (in the file) 0: "]),
-        ("workers = 0\ntls-cert = 'x'", ["workers (in the file) 0: ", "--tls-cert: no address"]),
-        ("tls-cert = 'c'\nlisten = 'tls:1'", ["listen (in the file) tls:1: "]),
-        ("share = 'on'\nlisten = [':1', ':x', 'y']", ["listen (", "listen (", "share (in"]),
-    ],
-)
-def test_all_mistakes_of_a_file_are_reported(
-    tmp_path: Path, text: str, expected: list[str]
-) -> None:
-    file = tmp_path / "f.toml"
-    file.write_text(text)
-    found = mistakes("--config", str(file))
-    assert len(found) == len(expected), found
-    assert all(
-        each in line and "\n" not in line for each, line in zip(expected, found, strict=True)
-    )
 
 
 @pytest.mark.parametrize(
@@ -240,13 +215,7 @@ def test_the_variables_of_a_kubernetes_service_are_no_mistake(service: str) -> N
         ("RLPROXY_SHARES", "yes", "did you mean RLPROXY_SHARE?"),
         ("RLPROXY_DRAIN_TIMOUT", "1", "did you mean RLPROXY_DRAIN_TIMEOUT?"),
         ("RLPROXY_CONFG", "f", "did you mean RLPROXY_CONFIG?"),
-        ("RLPROXY_REDIS", "", "see rlproxy --help"),
-        ("RLPROXY_", "", "see rlproxy --help"),
         # like those of a Service, but written by a person
-        ("RLPROXY_PORT", "6380", "see rlproxy --help"),
-        ("RLPROXY_UPSTREAM_PORT", "6379", "did you mean RLPROXY_UPSTREAM?"),
-        ("RLPROXY_HOST", "10.0.0.1", "see rlproxy --help"),
-        ("RLPROXY_PORT_TCP", "tcp://h:1", "see rlproxy --help"),
     ],
 )
 def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> None:
@@ -272,17 +241,6 @@ def test_which_flag_was_meant(argv: list[str], told: str) -> None:
     assert mistakes(*argv) == (f"unrecognized arguments: {told}",)
 
 
-def test_several_listeners() -> None:
-    both = (Address("127.0.0.1", 1), Address(path="/s"))
-    assert load("--listen", ":1", "--listen", "unix:/s").listen == both
-    assert load(RLPROXY_LISTEN=" :1  unix:/s ").listen == both
-    assert load("--listen", ":2", RLPROXY_LISTEN=":1").listen == (Address("127.0.0.1", 2),)
-
-
-def test_a_blank_variable_is_none() -> None:
-    assert load(RLPROXY_LISTEN=" ").listen == load().listen
-
-
 def away_from_a_terminal(*argv: str, **environ: str) -> Config:
     return loader.load(loader.parser().parse_args(list(argv)), environ, terminal=False)
 
@@ -302,22 +260,6 @@ def test_no_upstream_is_a_mistake_away_from_a_terminal(tmp_path: Path) -> None:
         assert made.upstream.embedded
 
 
-def test_a_blank_upstream_is_a_mistake_at_a_terminal_too() -> None:
-    assert mistakes(RLPROXY_UPSTREAM="") == (loader.NO_UPSTREAM,)
-    assert load("--upstream", "embedded:", RLPROXY_UPSTREAM="").upstream.embedded
-
-
-def test_a_misspelt_upstream_is_one_mistake() -> None:
-    with pytest.raises(ConfigError) as caught:
-        away_from_a_terminal(RLPROXY_UPSTREM="redis://h")
-    assert len(caught.value.mistakes) == 1
-
-
-def test_version() -> None:
-    assert loader.parser().parse_args(["--version"]).version
-    assert not loader.parser().parse_args([]).version
-
-
 def test_all_mistakes_at_once() -> None:
     found = mistakes(
         *("--listen", "a", "--listen", ":1", "--listen", "b", "--upstream", "http://h"),
@@ -331,13 +273,6 @@ def test_all_mistakes_at_once() -> None:
     for line, start in zip(found, starts, strict=True):
         assert line.startswith(start)
         assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    "argv", [["--nope"], ["--listen"], ["extra"], ["--list", ":1"], ["--version=1"]]
-)
-def test_wrong_usage_is_one_line(argv: list[str]) -> None:
-    assert len(mistakes(*argv)) == 1
 
 
 def test_help_has_every_option_and_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,24 +309,6 @@ def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
         ("c:d", "2 2", False),
     )
     assert load().policies == ()
-
-
-def test_the_blanks_of_a_rule_are_reduced(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
-    file.write_text(f"[policies]\na = '5{' ' * 100_000}60'\nb = '''\n  5 60\tMS\n'''\n")
-    assert load("--config", str(file)).policies == (("a", "5 60", False), ("b", "5 60 MS", False))
-    file.write_text("[policies]\na = '5\u00a060'\n")  # no blank of a command
-    assert load("--config", str(file)).policies == (("a", "5\u00a060", False),)
-
-
-def test_the_longest_policies_fit_into_the_memory_for_workers() -> None:
-    longest = "0" * 17 + "9.999999"
-    rule = f"10000 {longest} COST 10000 STRICT GAP {longest} PENALTY {longest} WAIT {longest}"
-    rule += f" AND 10000 {longest}" * 8 + " ALGO ZLOG"
-    texts = [(f"{number:064}", rule, True) for number in range(policies.MAX_POLICIES)]
-    assert policies.mistakes(texts[:1]) == []
-    config = dataclasses.replace(load(), policies=tuple(texts))
-    assert len(pickle.dumps(config)) + len(texts) * len(rule) < HALF  # as if no two were equal
 
 
 def test_wrong_rules_are_among_all_mistakes(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from tests.unit.config.loading import mistakes, variable
         ("--denial-cache", "1e3", "expected a whole number from 0 to 100000000"),
         ("--denial-cache", "9" * 5000, "expected a whole number from 0 to 100000000"),
         ("--workers", "0", "expected a whole number from 1 to 256"),
-        ("--workers", "257", "expected a whole number from 1 to 256"),
-        ("--workers", "auto", "expected a whole number from 1 to 256"),
         ("--share", "perhaps", "expected auto, yes or no"),
         ("--protected-mode", "perhaps", "expected yes or no"),
     ],

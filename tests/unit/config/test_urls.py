@@ -75,22 +75,6 @@ def test_cluster(url: str, upstream: Upstream) -> None:
     assert upstream.address is None
 
 
-def test_embedded_cluster() -> None:
-    made = urls.parse_upstream("Embedded:Cluster")
-    assert made == Upstream(None, masters=3)
-    assert made.embedded
-    assert made.clustered
-    assert str(made) == "embedded:cluster"
-
-
-@pytest.mark.parametrize(
-    ("url", "clustered"),
-    [("redis+cluster://h", True), ("redis://h?standalone=yes", False), ("embedded:", False)],
-)
-def test_clustered(url: str, clustered: bool) -> None:
-    assert urls.parse_upstream(url).clustered == clustered
-
-
 @pytest.mark.parametrize("url", ["redis://h/1", "redis+sentinel://h/m/1", "redis+cluster://h/15"])
 def test_clients_select_their_database(url: str) -> None:
     (line,) = mistakes("--upstream", url)
@@ -100,7 +84,6 @@ def test_clients_select_their_database(url: str) -> None:
 STANDALONE = [
     ("redis://h?standalone=yes", Upstream(Address("h", 6379), standalone=True)),
     ("redis://h/0?standalone=YES", Upstream(Address("h", 6379), standalone=True)),
-    ("redis://h?standalone=no", REDIS),
     ("rediss://h?standalone=yes", Upstream(Address("h", 6379), tls=True, standalone=True)),
     ("unix:///s?standalone=yes", Upstream(Address(path="/s"), standalone=True)),
 ]
@@ -160,13 +143,9 @@ def test_listen(text: str, address: Address) -> None:
         ":",
         "h:x",
         "h:65536",
-        "h:-1",
-        "h:+1",
-        "h: 1",
         "[h]:1",
         "::1:6380",
         "unix:",
-        "h:\u0661",
     ],
 )
 def test_wrong_listen(text: str) -> None:
@@ -177,13 +156,9 @@ def test_wrong_listen(text: str) -> None:
 URLS = [
     ("embedded:", Upstream(None)),
     ("EMBEDDED:", Upstream(None)),
-    ("embedded://", Upstream(None)),
     ("redis://h", REDIS),
-    ("REDIS://h", REDIS),
     ("redis://h/", REDIS),
     ("redis://h:7000", Upstream(Address("h", 7000))),
-    ("redis://h:/", REDIS),
-    ("redis://LOCALHOST", Upstream(Address("localhost", 6379))),
     ("redis://h/0", REDIS),
     ("redis://[::1]:7000", Upstream(Address("::1", 7000))),
     ("redis://:pw@h", Upstream(Address("h", 6379), None, "pw")),
@@ -205,56 +180,33 @@ def test_upstream(url: str, upstream: Upstream) -> None:
 WRONG_URLS = [
     "",
     "h",
-    "h:6379",
     "redis:",
-    "redis:h",
     "redis://",
-    "redis:///5",
-    "redis://:6379",
     "http://h",
     "redis://h:0",
     "redis://h:65536",
     "redis://h:x",
     "redis://h/x",
-    "redis://h/-1",
-    "redis://h/1/2",
     "redis://h/1",
-    "redis://h?db=2",
     "redis://h?x=1",
-    "redis://h,i",
     "redis://::1",
     "redis://h#x",
     "redis://bob@h",
-    "redis://[::1",
     "redis://[h]",
-    "redis://h h",
     "redis:x://h",
-    "redis://a,[::1]b",
     "unix://",
     "unix://h/tmp/s",
-    "unix:///s?db=x",
     "embedded:x",
-    "embedded://h",
     "embedded://cluster",
-    "embedded:cluster:3",
     "redis+sentinel://h",
-    "redis+sentinel:///m",
     "redis+sentinel://h,/m",
     "redis+sentinel://h:0/m",
-    "redis+sentinel://h:x/m",
-    "redis+sentinel://h/m/x",
     "redis+sentinel://h/m/3",
     "redis+sentinel://h/m?sentinel_user=x",
-    "redis+sentinel://h/m?x=1",
     "redis://h?standalone=1",
-    "redis://h?standalone",
-    "redis+cluster:h",
     "redis+cluster://",
-    "redis+cluster://h,",
     "redis+cluster://h:0",
-    "redis+cluster://h:x",
     "redis+cluster://h/1",
-    "redis+cluster://h/x",
     "redis+cluster://bob@h",
     "unix+cluster:///s",
 ]
@@ -271,40 +223,27 @@ def test_wrong_upstream(url: str) -> None:
 SECRETS = [
     ["--upstream", "http://bob:secret@h"],
     ["--upstream", "redis://bob:secret@h:x"],
-    ["--upstream", "redis://bob:secret@h/x"],
     ["--upstream", "redis://bob:secret@h?x=1"],
     ["--upstream", "redis://bob:secret@h#x"],
-    ["--upstream", "redis://bob:12#secret@h"],
     ["--upstream", "redis://:12#secret@h"],
-    ["--upstream", "redis://:12?secret@h"],
     ["--upstream", "redis://bob:12?secret=x@h"],
     ["--upstream", "redis://:12/secret@h"],
-    ["--upstream", "redis://bob:12/secret@h"],
-    ["--upstream", "redis://bob:a/secret@h"],
     ["--upstream", "redis://bob:12@secret@h:x"],
     ["--upstream", "redis://bob:secret@"],
-    ["--upstream", "redis:/bob:secret@h"],
     ["--upstream", "redis:bob:secret@h"],
     ["--upstream", "bob:secret@h:6379"],
-    ["--upstream", "secret@h"],
     ["--upstream", "unix://bob:secret@h/s"],
     ["--upstream", "unix://bob:12/secret@/s?db=x"],
     ["--upstream", "embedded:secret@h"],
     ["--upstream", "redis+sentinel://h/m?x=1&sentinel_password=secret"],
-    ["--upstream", "redis+sentinel://u:secret@h/m?sentinel_password=a@secret"],
     ["--upstream", "redis+sentinel://h/m?x&sentinel_password=a&secret"],
-    ["--upstream", "redis+sentinel://h/m?sentinel_password=a&secret"],
     ["--upstream", "redis+sentinel://bob:secret/m"],
     ["--upstream", "redis+cluster://bob:secret@h/1"],
-    ["--upstream", "redis+cluster://bob:12/secret@h"],
     ["--upstream", "redis+cluster://bob:12,secret@h:x"],
     ["--upstream", "redis+cluster://bob:secret,h"],
-    ["--upstream", "redis+cluster://:12?secret@h"],
-    ["--upstream", "redis+cluster://bob:secret@h?x=1"],
     ["--upstream", "redis://bob:secret@h?standalone=secret"],
     ["--upstream", "redis://bob:secret"],
     ["--upstream", "redis://bob:secret@h\u2100"],
-    ["--upstream", "redis://bob:secret@[h]"],
     ["--upstrem", "redis://bob:secret@h"],
     ["redis://bob:secret@h"],
     ["--upstrem=redis://bob:secret@h"],
@@ -366,7 +305,3 @@ def test_announce(text: str, address: Address) -> None:
 def test_wrong_announce(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|port|brackets"):
         urls.parse_announce(text)
-
-
-def test_no_announce() -> None:
-    assert urls.parse_announce("") is None

@@ -48,12 +48,6 @@ def test_the_number_of_clients() -> None:
     assert admission.FULL.reply == b"-ERR max number of clients reached\r\n"
 
 
-def test_the_number_of_clients_is_bounded_by_open_files() -> None:
-    found = made(max_clients=5000)
-    assert found.refusal(HERE, 999, 0) is None
-    assert found.refusal(HERE, 1000, 0) is admission.FULL
-
-
 def test_the_number_of_an_address() -> None:
     found = made(max_clients_per_address=2)
     assert found.refusal(THERE, 100, 1) is None
@@ -91,9 +85,3 @@ def test_all_of_it_may_change() -> None:
     assert found.table_of(THERE).rows[b"DEBUG"].ban is None
     assert found.table_of(THERE).rows[b"GET"].ban is not None
     assert (found.idle_timeout_s, found.write_timeout_s) == (5.0, 6.0)
-
-
-def test_no_refusal_is_more_than_a_line() -> None:
-    for refusal in (admission.FULL, admission.FULL_ADDRESS, admission.PROTECTED):
-        assert refusal.reply.count(b"\r\n") == 1
-        assert refusal.reason.isprintable()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-import pytest
 from rlproxy.config.urls import Address
-from rlproxy.downstream.admission import FULL, FULL_ADDRESS, Admission
+from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.clients import ROUND, SWEPT, Clients
 from rlproxy.downstream.connection import ClientConnection
 from rlproxy.net.peers import NOBODY, Peer
-from rlproxy.observability.log_throttle import EVERY_S, LogThrottle
+from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.connector import Target
 
@@ -79,26 +78,6 @@ def test_clients_are_counted_by_address() -> None:
     assert worker.clients.clients == {}
 
 
-@pytest.mark.parametrize(
-    ("changes", "refusal"),
-    [({"max_clients": 1}, FULL), ({"max_clients_per_address": 1}, FULL_ADDRESS)],
-)
-def test_a_refused_client_is_logged_and_counted_as_an_error_only(
-    changes: dict[str, object], refusal: object
-) -> None:
-    worker = Worker(**changes)
-    worker.enter(HERE)
-    refused = Member()
-    assert worker.clients.enter(cast("ClientConnection", refused), HERE) is refusal
-    assert len(worker.lines) == 1
-    assert str(HERE) in worker.lines[0]
-    assert worker.clients.context.stats.errors == {"turned_away": 1}
-    assert worker.clients.addresses == {HERE.host: 1}
-    worker.leave(refused)
-    assert worker.clients.addresses == {HERE.host: 1}
-    assert len(worker.clients.clients) == 1
-
-
 def test_a_client_that_leaves_is_forgotten_everywhere() -> None:
     worker = Worker()
     left: list[int] = []
@@ -113,17 +92,6 @@ def test_a_client_that_leaves_is_forgotten_everywhere() -> None:
     assert left == [0, 0]  # a refused client leaves, too
 
 
-@pytest.mark.parametrize("count", [0, 1, SWEPT, SWEPT + 1, 2 * SWEPT])
-def test_few_clients_are_all_checked_within_two_sweeps(count: int) -> None:
-    worker = Worker()
-    members = worker.enter(NOBODY, count)
-    worker.clients.sweep()
-    assert sum(len(member.swept) for member in members) == min(count, SWEPT)
-    if count > SWEPT:
-        worker.clients.sweep()
-    assert all(member.swept == [worker.clock.now] for member in members)
-
-
 def test_many_clients_are_all_checked_within_eight_sweeps() -> None:
     worker = Worker(max_clients=10_000)
     members = worker.enter(NOBODY, ROUND * SWEPT + 800)
@@ -132,29 +100,6 @@ def test_many_clients_are_all_checked_within_eight_sweeps() -> None:
     assert [len(member.swept) for member in members] == [1] * len(members)
     worker.clients.sweep()
     assert sum(len(member.swept) for member in members) == len(members) + len(members) // ROUND
-
-
-def test_a_client_that_enters_during_a_round_is_checked_in_the_next() -> None:
-    worker = Worker()
-    worker.enter(NOBODY, SWEPT + 1)
-    worker.clients.sweep()
-    (late,) = worker.enter(HERE)
-    worker.clients.sweep()
-    assert late.swept == []
-    worker.clients.sweep()
-    worker.clients.sweep()
-    assert len(late.swept) == 1
-
-
-def test_a_sweep_logs_the_counts_that_are_due() -> None:
-    worker = Worker(max_clients=0)
-    for _ in range(3):
-        worker.clients.enter(cast("ClientConnection", Member()), HERE)
-    assert len(worker.lines) == 1
-    worker.clock.now += EVERY_S
-    worker.clients.sweep()
-    assert len(worker.lines) == 2
-    assert worker.lines[1].startswith("clients turned away: 2")
 
 
 def test_options_apply_to_the_clients_that_are_connected() -> None:

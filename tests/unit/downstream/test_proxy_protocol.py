@@ -83,16 +83,6 @@ def test_what_is_none(data: bytes) -> None:
         parse(data)
 
 
-@given(st.data(), st.sampled_from(GOOD), st.binary(max_size=40))
-def test_where_it_is_cut_does_not_matter(
-    data: st.DataObject, row: tuple[bytes, Peer | None], behind: bytes
-) -> None:
-    header, peer = row
-    size = data.draw(st.integers(0, len(header) + len(behind)))
-    found = parse((header + behind)[:size])
-    assert found == (None if size < len(header) else Header(len(header), peer))
-
-
 @given(
     st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)),
     st.integers(0, 65535),
@@ -109,23 +99,3 @@ def test_every_address(
         family = 0x11 if host.version == 4 else 0x21
         header = version_2(1, family, host.packed * 2 + ports + extra)
     assert parse(header) == Header(len(header), Peer(str(host), port))
-
-
-@given(st.binary(max_size=300), st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE]))
-def test_whatever_comes(data: bytes, start: bytes) -> None:
-    """A header, more to come, or an error: nothing else, and what is wrong stays wrong."""
-    told: list[object] = []
-    for size in range(len(start + data) + 1):
-        try:
-            found = parse((start + data)[:size])
-        except HeaderError:
-            told.append("error")
-            continue
-        assert "error" not in told
-        if found is not None:
-            assert 0 < found.length <= size
-            assert not told or told[-1] == found
-            told.append(found)
-        else:
-            assert not told
-            assert size <= MAX_V2

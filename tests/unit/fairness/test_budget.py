@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    LEAST_HITS,
-    MAX_CLIENT_HITS,
-    TICK_WORK,
-    Budget,
-)
+from rlproxy.fairness.budget import LEAST_HITS, TICK_WORK, Budget
 
 
 @pytest.mark.parametrize("others", [0, 1, 7, 1000])
@@ -58,17 +52,3 @@ def test_the_work_of_a_tick_is_spent() -> None:
     assert budget.spent()
     budget.work = 0
     assert not budget.spent()
-
-
-def test_one_client_leaves_work_of_a_tick_to_another() -> None:
-    budget = Budget()
-    budget.work += CLIENT_WORK
-    assert not budget.spent()
-    budget.work += CLIENT_WORK
-    assert budget.spent()
-
-
-def test_a_new_budget() -> None:
-    budget = Budget()
-    assert (budget.max_client_hits, budget.backlogged) == (MAX_CLIENT_HITS, 0)
-    assert budget.work == 0

@@ -44,12 +44,6 @@ class Loop:
         return self.had[before:]
 
 
-def test_nothing_is_scheduled_without_a_client() -> None:
-    loop = Loop()
-    assert loop.soon == []
-    assert not loop.scheduler.serving
-
-
 # -- the queue for the next tick -------------------------------------------------------------------
 
 
@@ -73,14 +67,6 @@ def test_a_tick_ends_when_its_work_is_spent() -> None:
     assert loop.tick() == ["c", "d"]
     assert loop.tick() == ["e"]
     assert not loop.scheduler.serving
-
-
-def test_each_tick_begins_with_the_whole_work() -> None:
-    loop = Loop()
-    loop.budget.work = TICK_WORK
-    loop.scheduler.queue(loop.client("a", work=1))
-    assert loop.tick() == ["a"]
-    assert loop.budget.work == 1
 
 
 def test_a_client_has_one_turn_per_tick() -> None:

@@ -37,10 +37,3 @@ def test_when_a_silent_client_is_probed(
 ) -> None:
     with accepted(seconds) as client, socket.socket() as untouched:
         assert kept(client) == (expected or kept(untouched))
-
-
-@pytest.mark.skipif(not listeners.NOTSENT_LOWAT, reason="there is no such option here")
-def test_the_kernel_holds_little_for_a_client() -> None:
-    with accepted(0) as client:
-        unsent = client.getsockopt(socket.IPPROTO_TCP, listeners.NOTSENT_LOWAT)
-        assert unsent == listeners.UNSENT

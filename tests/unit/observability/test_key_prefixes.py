@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-from rlproxy.observability.counters import brief
 from rlproxy.observability.key_prefixes import MAX_KNOWN, Prefixes, samples
-from rlproxy.observability.metrics import BY_NAME
-from rlproxy.resp.escape import shown
 
 
 def bulk(key: bytes) -> bytes:
@@ -16,11 +11,6 @@ def bulk(key: bytes) -> bytes:
 
 def bulks(*keys: bytes) -> list[bytes]:
     return [bulk(key) for key in keys]
-
-
-def hits_of(prefixes: Prefixes) -> dict[str, object]:
-    found = samples([prefixes.counts()])
-    return {prefix: number for (prefix, kind), number in found.items() if kind == "hits"}
 
 
 def test_prefix_ends_at_the_first_colon() -> None:
@@ -48,46 +38,12 @@ def test_first_prefixes_have_labels() -> None:
     assert samples([prefixes.counts()])["(other)", "refused"] == 1
 
 
-def test_labels_are_text_of_bounded_length() -> None:
-    prefixes = Prefixes(10)
-    long = b"x" * 64
-    prefixes.add(bulks(b"\xff\n:1", long + b"y:1", long + b"z:1", long + b":1"), [])
-    hits = {
-        prefix: n for (prefix, kind), n in samples([prefixes.counts()]).items() if kind == "hits"
-    }
-    assert hits == {r"\xff\x0a": 1, "x" * 64: 3}
-
-
-@given(st.integers(90, 130), st.integers(20, 1000))
-def test_truncated_long_key_counts_like_the_whole_key(colon: int, more: int) -> None:
-    prefixes = Prefixes(10)
-    key = bulk(b"x" * colon + b":" + b"y" * more)
-    prefixes.add([key, brief(key)], [])
-    assert list(hits_of(prefixes).values()) == [2]
-
-
 def test_known_prefixes_are_bounded_and_can_be_reset() -> None:
     prefixes = Prefixes(2)
     for length in range(1, MAX_KNOWN * 2):
         prefixes.add([b"$%d\r\na:" % length], [])  # each length is a new prefix
         assert len(prefixes._known) <= MAX_KNOWN
     assert samples([prefixes.counts()])["a", "hits"] == MAX_KNOWN * 2 - 1
-
-
-KEYS = st.lists(st.binary(max_size=6).map(lambda key: key.replace(b"x", b":")), max_size=30)
-
-
-@given(KEYS, KEYS)
-def test_counts_as_plain_data(admitted: list[bytes], refused: list[bytes]) -> None:
-    prefixes = Prefixes(1000)
-    prefixes.add(bulks(*admitted, *refused), bulks(*refused))
-    plain: dict[tuple[str, ...], float] = {}
-    for kind, keys in (("hits", admitted + refused), ("refused", refused)):
-        for key in keys:
-            label = shown(key.partition(b":")[0]) if b":" in key else "(none)", kind
-            plain[label] = plain.get(label, 0) + 1
-    found = {label: number for label, number in samples([prefixes.counts()]).items() if number}
-    assert found == plain
 
 
 def test_successor_continues_the_counts_and_the_labels() -> None:
@@ -106,7 +62,3 @@ def test_successor_continues_the_counts_and_the_labels() -> None:
         ("(other)", "hits"): 2,
         ("(other)", "refused"): 2,
     }
-
-
-def test_row_of_the_table() -> None:
-    assert BY_NAME["rlproxy_prefix_hits_total"].labels == ("prefix", "outcome")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
 
 FULL = ("turned_away", "clients turned away: {count:,}; full")
-NO_FILE = ("no_file", "no file descriptor")
 FAILED = ("failed", "{count} failed")
 
 
@@ -39,23 +38,6 @@ def test_the_first_is_said_at_once_and_the_rest_counted() -> None:
     bench.repeats.happened(*FULL)
     assert bench.said == []
     assert bench.after(5) == ["clients turned away: 1; full"]
-
-
-def test_after_a_quiet_time_the_next_is_a_first() -> None:
-    bench = Bench()
-    bench.repeats.happened(*FULL)
-    assert bench.after(10) == []
-    bench.repeats.happened(*FULL)
-    assert bench.said == ["clients turned away: 1; full"]
-
-
-def test_kinds_are_counted_apart() -> None:
-    bench = Bench()
-    for _ in range(3):
-        bench.repeats.happened(*FULL)
-        bench.repeats.happened(*NO_FILE)
-    assert bench.said == ["clients turned away: 1; full", "no file descriptor"]
-    assert bench.after(10) == ["clients turned away: 2; full", "no file descriptor"]
 
 
 def test_kinds_are_bounded() -> None:

@@ -11,16 +11,13 @@ import re
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from rlproxy.downstream import admission
-from rlproxy.observability import logs
-from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.logs import PLAIN, configure, log, printable
+from rlproxy.observability.logs import configure, log
 
 from tests.documents import blocks
 from tests.harness import ROOT
@@ -37,11 +34,6 @@ def _as_before() -> Iterator[None]:
     root.handlers[:], level, sys.excepthook, sys.unraisablehook, threading.excepthook = kept
     root.setLevel(level)
     logging.captureWarnings(False)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def made(form: str = "json", level: str = "info", worker: int = 0) -> io.StringIO:
@@ -87,41 +79,6 @@ def test_an_event_and_its_values() -> None:
     }
 
 
-def test_values_keep_their_kind_and_a_worker_names_itself() -> None:
-    stream = made(worker=2)
-    log.warning("clients_cut", "clients cut: {clients}", clients=3)
-    found = one(stream)
-    assert (found["clients"], found["worker"], found["event"]) == (3, 2, "clients_cut")
-
-
-def test_of_another_worker() -> None:
-    stream = made()
-    log.info("worker_serves", "worker {worker} serves", worker=2, process=4711)
-    found = one(stream)
-    assert (found["worker"], found["process"], found["event"]) == (2, 4711, "worker_serves")
-
-
-def test_a_repeated_event_has_a_count() -> None:
-    stream = made()
-    told = LogThrottle(lambda: 0.0, log.warning)
-    reason = admission.FULL.reason
-    told.happened("clients_turned_away", admission.TURNED_AWAY, client="[::1]:9", reason=reason)
-    found = one(stream)
-    assert (found["event"], found["count"], found["client"]) == (
-        *("clients_turned_away", 1, "[::1]:9"),
-    )
-    assert found["reason"] == "max number of clients reached"
-    line = "clients turned away: 1; max number of clients reached (the latest: [::1]:9)"
-    assert found["message"] == line
-
-
-def test_a_list_is_joined_in_the_message() -> None:
-    stream = made()
-    log.info("started", "listens on {listen}", listen=["a:1", "b:2"])
-    found = one(stream)
-    assert (found["message"], found["listen"]) == ("listens on a:1, b:2", ["a:1", "b:2"])
-
-
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_value_begins_a_line_of_its_own(form: str) -> None:
     stream = made(form)
@@ -137,39 +94,6 @@ def test_no_value_begins_a_line_of_its_own(form: str) -> None:
         assert first["reason"] == last["reason"] == evil
     else:
         assert all(TEXT.fullmatch(f"{line}\n") for line in lines)
-
-
-def test_long_values_end_somewhere() -> None:
-    stream = made()
-    log.warning(*CANNOT, address="h", reason="x" * 100_000)
-    found = one(stream)
-    assert len(found["reason"]) < 1100 and found["reason"].endswith("x ...")
-    assert len(stream.getvalue()) < 4096
-
-
-def test_levels() -> None:
-    stream = made(level="warning")
-    said: list[Callable[..., None]] = [log.debug, log.info, log.warning, log.error, log.critical]
-    for say in said:
-        say("x")
-    assert [each["level"] for each in objects(stream)] == ["warning", "error", "critical"]
-    stream.truncate(0)
-    stream.seek(0)
-    logs.set_level("debug")
-    for say in said:
-        say("x")
-    assert len(objects(stream)) == 5
-    logs.set_level("error")
-    log.warning("x")
-    assert len(objects(stream)) == 5
-
-
-def test_configured_again_nothing_is_said_twice() -> None:
-    first = made()
-    second = made(worker=1)
-    log.info("x")
-    assert objects(first) == []
-    assert one(second)["worker"] == 1
 
 
 # -- of others -------------------------------------------------------------------------------------
@@ -198,24 +122,6 @@ def test_other_packages() -> None:
     }
 
 
-def test_other_packages_as_text() -> None:
-    stream = made("text")
-    logging.getLogger("admin").warning("page %s failed", "/a\nb")
-    found = TEXT.fullmatch(stream.getvalue())
-    assert found is not None
-    assert found[3] == "page /a\\nb failed"
-
-
-def test_python_warnings() -> None:
-    with warnings.catch_warnings():
-        stream = made()
-        warnings.simplefilter("always")
-        warnings.warn("old ways", DeprecationWarning, stacklevel=1)
-    found = one(stream)
-    assert (found["event"], found["level"]) == ("python_warning", "warning")
-    assert "DeprecationWarning: old ways" in found["message"]
-
-
 def fail(secret: str) -> None:
     raise ValueError(f"broken on purpose: {len(secret)}\nINFO all is well")
 
@@ -235,24 +141,6 @@ def test_a_traceback_in_json() -> None:
     assert found["exception"].startswith("Traceback (most recent call last):\n")
     assert "ValueError: broken on purpose: 7" in found["exception"]
     assert "hunter2" not in str(found)  # (no values of variables)
-
-
-def test_a_traceback_as_text() -> None:
-    lines = failed("text").getvalue().splitlines()
-    assert lines[0].endswith(" CRITICAL unexpected error")
-    assert lines[1] == "  Traceback (most recent call last):"
-    assert lines[-1] == "  INFO all is well"
-    assert all(line.startswith("  ") for line in lines[1:])
-
-
-def test_what_nobody_caught() -> None:
-    stream = made()
-    error = ValueError("x")
-    sys.excepthook(ValueError, error, None)
-    thread = threading.Thread(target=lambda: fail("y"))
-    thread.start()
-    thread.join()
-    assert [each["event"] for each in objects(stream)] == ["unexpected_error"] * 2
 
 
 async def test_what_a_task_raised_that_nobody_asked() -> None:
@@ -288,17 +176,6 @@ def test_a_line_that_cannot_be_written(form: str, capsys: pytest.CaptureFixture[
 # -- text ------------------------------------------------------------------------------------------
 
 
-def test_a_sentence() -> None:
-    stream = made("text", worker=2)
-    log.warning(*CANNOT, address="h:1", reason="connection refused")
-    found = TEXT.fullmatch(stream.getvalue())
-    assert found is not None
-    assert found[2] == "WARNING"
-    assert found[3] == "worker 2: cannot reach Redis at h:1: connection refused; retrying"
-    at = datetime.fromisoformat(found[1])
-    assert abs(datetime.now() - at) < timedelta(minutes=1)  # (the clock on the wall)
-
-
 @pytest.fixture
 def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
@@ -325,46 +202,6 @@ def test_the_page_shows_what_is_written(
     text = f"{admission.TURNED_AWAY} (the latest: {{client}})"
     log.warning("clients_turned_away", text, **full)
     assert [stream.getvalue()] == [block.text for block in shown]
-
-
-def test_what_people_get_instead() -> None:
-    people, machines = made("text"), io.StringIO()
-    text = "rlproxy {version} listens"
-    log.info("started", text, version="1", plain=["rlproxy 1", "  at\x1b[2J home"])
-    assert people.getvalue() == "rlproxy 1\n  at\\x1b[2J home\n"
-    configure("info", "json", 0, machines)
-    log.info("started", text, version="1", plain=["rlproxy 1"])
-    assert one(machines)["message"] == "rlproxy 1 listens"
-    assert PLAIN not in one(machines)
-
-
-def test_auto_is_text_on_a_terminal() -> None:
-    stream = Terminal()
-    configure("info", "auto", 0, stream)
-    log.warning("x")
-    assert stream.getvalue().endswith(" WARNING x\n")
-    configure("info", "json", 0, stream)
-    log.error("z")
-    assert json.loads(stream.getvalue().splitlines()[-1])["message"] == "z"
-    assert one_of(made("auto"))["message"] == "x"
-
-
-def one_of(stream: io.StringIO) -> dict[str, Any]:
-    log.info("x")
-    return one(stream)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("plain — ü 漢", "plain — ü 漢"),
-        ("a\tb\n", "a\\tb\\n"),
-        ("\x1b]0;x\x07", "\\x1b]0;x\\x07"),
-        ("\u202e\udc80", "\\u202e\\udc80"),
-    ],
-)
-def test_printable(text: str, wanted: str) -> None:
-    assert printable(text) == wanted
 
 
 # -- nobody reads it -------------------------------------------------------------------------------
@@ -406,33 +243,3 @@ def test_no_line_is_longer_than_what_a_pipe_takes(form: str, char: str) -> None:
     assert all(len(line.encode()) <= 4096 for line in events)
     assert "cannot reach Redis at h: " in events[0] and " ..." in events[0]
     assert "unexpected error" in events[1] and "..." in events[1]
-
-
-def test_long_lines_do_not_block_when_the_pipe_is_almost_full() -> None:
-    """After each write the pipe has some room left; no line waits for the reader."""
-    reading, writing = os.pipe()
-    done = threading.Event()
-
-    def write() -> None:
-        for number in range(300):
-            log.info("x", "{reason}", reason="\U0001f600" * number * 17)
-        done.set()
-
-    with open(writing, "w") as writer:
-        configure("info", "json", 0, writer)
-        threading.Thread(target=write, daemon=True).start()
-        ended = done.wait(10)
-        while os.read(reading, 1 << 20) and not done.wait(0.1):
-            pass
-        os.close(reading)
-    assert ended
-
-
-def test_a_reader_that_is_gone() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    writer = open(writing, "w")  # noqa: SIM115
-    configure("info", "json", 0, writer)
-    log.info("x")
-    with pytest.raises(BrokenPipeError):
-        writer.close()

@@ -21,10 +21,6 @@ def test_row_follows_the_conventions(row: m.Row) -> None:
     assert row.across == m.SUM or (row.kind == m.GAUGE and row.across in (m.MOST, m.LEAST))
 
 
-def test_names_are_unique() -> None:
-    assert len(m.BY_NAME) == len(m.TABLE)
-
-
 ONE: Samples = {
     "rlproxy_hits_total": {("log", "admitted"): 3, ("log", "refused"): 1},
     "rlproxy_upstream_up": {(): 1.0},
@@ -56,10 +52,6 @@ def test_samples_are_merged() -> None:
         ),
     }
     assert ONE["rlproxy_clients"] == {(): 5.0}  # the inputs are unchanged
-
-
-def test_successor_continues_the_counters() -> None:
-    assert set(m.kept(ONE)) == {"rlproxy_hits_total", "rlproxy_event_loop_lag_seconds"}
 
 
 def test_exposition() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW
 from rlproxy.observability.policy_counters import (
@@ -13,11 +11,10 @@ from rlproxy.observability.policy_counters import (
     PolicyHits,
     hits_of,
     samples,
-    summed,
 )
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.ratelimit.grammar import Policy, Rule
+from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import encoding as r
 
@@ -110,37 +107,6 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
     assert used.counters.by_algorithm()[b"LOG"][1] == 1
 
 
-def test_refusals_of_the_denial_cache_count_before_a_row_is_free() -> None:
-    used = Used(old := policy("old"))
-    rule = Rule()
-    rule.row = old.row
-    harvest = [[(rule, KEY, 3)]]
-    used.stats.harvest = lambda: harvest.pop() if harvest else []
-    used.counters.use([])
-    assert used.of_algorithm() == {"refused_locally": 3}
-
-
-def names(reload: int) -> Iterable[Policy]:
-    return [policy(f"{reload}-{number}") for number in range(10)]
-
-
-def test_reloads_with_new_names_take_no_more_rows() -> None:
-    used = Used()
-    sizes = set()
-    total = 0
-    for reload in range(300):
-        used.counters.use(policies := list(names(reload)))
-        for each in policies:
-            used.hit(each, ADMITTED)
-            total += 1
-        assert len({each.row for each in policies}) == len(policies)
-        assert list(used.hits().values()) == [1] * len(policies)
-        assert used.of_algorithm() == {"admitted": total}
-        if reload > 2:
-            sizes.add((len(used.stats.hits), len(used.stats.near)))
-    assert len(sizes) == 1
-
-
 def counted(shadow: bool = False, **counts: int) -> PolicyHits:
     return PolicyHits(shadow, [counts.get(outcome, 0) for outcome in oc.OUTCOMES])
 
@@ -156,20 +122,6 @@ def test_the_hits_of_a_former_process_are_continued_by_name() -> None:
     assert used.hits() == {("a", "admitted"): 5, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
     used.counters.use([])
     assert (used.hits(), hits_of(NO_POLICIES)) == ({}, {})
-
-
-def test_the_hits_of_processes_are_summed() -> None:
-    several: list[HitsByPolicy] = [
-        {"a": counted(admitted=5), "b": counted(admitted=1)},
-        {"a": counted(True, admitted=1, shadow_refused=2), "c": counted(failed=1)},
-        {},
-    ]
-    assert summed(several) == {
-        "a": counted(True, admitted=6, shadow_refused=2),
-        "b": counted(admitted=1),
-        "c": counted(failed=1),
-    }
-    assert several[0]["a"] == counted(admitted=5)
 
 
 def test_usual_outcomes_have_a_sample_before_the_first_hit() -> None:

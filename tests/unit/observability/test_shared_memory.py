@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 
@@ -37,18 +36,6 @@ def test_too_large_value_keeps_the_previous_one() -> None:
     assert memory.publish(0, largest)
     assert not memory.publish(0, largest + b"y")
     assert memory.latest(0) == largest
-
-
-def test_another_process_reads_it_by_its_descriptor() -> None:
-    memory = SharedMemory(1)
-    memory.publish(0, b"here")
-    child = os.fork()
-    if child == 0:
-        again = SharedMemory(1, os.dup(memory.descriptor))
-        again.publish(0, again.latest(0) + b" and there")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert memory.latest(0) == b"here and there"
 
 
 def test_values_are_never_mixed() -> None:

@@ -8,16 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
-from rlproxy.process.intake import (
-    AWAY,
-    FULL_S,
-    GONE_PER_TURN,
-    SHORTEST_S,
-    STUCK_S,
-    ClientCounts,
-    Intake,
-    is_gone,
-)
+from rlproxy.process.intake import AWAY, FULL_S, SHORTEST_S, STUCK_S, ClientCounts, Intake
 
 
 class Task:
@@ -140,51 +131,6 @@ def test_while_others_are_served_so_many_are_taken_in_a_second(bench: Bench, rat
         assert bench.loop.watched
 
 
-def test_nobody_waits_for_who_came_long_ago(bench: Bench) -> None:
-    bench.busy, bench.waiting = True, 2
-    bench.readable()
-    assert bench.loop.tick() == pytest.approx(0.001)
-    bench.loop.now += 5
-    bench.readable()
-    assert bench.loop.tick() == pytest.approx(0.001)
-
-
-def test_who_has_gone_makes_nobody_wait(bench: Bench) -> None:
-    bench.busy, bench.waiting, bench.gone = True, 1, 10
-    bench.readable()
-    assert bench.gone == 10 - GONE_PER_TURN
-    assert bench.loop.watched
-    bench.readable()
-    assert (bench.gone, bench.waiting) == (0, 0)
-    assert not bench.loop.watched
-
-
-def test_who_has_said_nothing_and_gone() -> None:
-    for said, shut, gone in (
-        (b"", False, False),
-        (b"", True, True),
-        (b"x", False, False),
-        (b"x", True, False),
-    ):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.send(said)
-            if shut:
-                theirs.shutdown(socket.SHUT_WR)
-            assert is_gone(ours) == gone
-            if said:
-                assert ours.recv(2) == said
-
-
-def test_nobody_is_taken_after_a_pause_in_which_it_was_closed(bench: Bench) -> None:
-    bench.busy, bench.waiting = True, 1
-    bench.readable()
-    bench.intake.close()
-    bench.loop.tick()
-    assert not bench.loop.watched
-    assert bench.counts[0] == AWAY
-
-
 def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
     bench.waiting = 2
     bench.readable()
@@ -199,24 +145,6 @@ def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
     bench.loop.tick()
     bench.readable()
     assert (bench.waiting, bench.counts[0]) == (0, 2)
-
-
-@pytest.mark.parametrize("away", [False, True])
-def test_no_client_waits_long_for_a_worker_that_takes_none(bench: Bench, away: bool) -> None:
-    bench.waiting = 4
-    bench.readable()
-    bench.counts[1] = AWAY if away else 0
-    began = bench.loop.now
-    while bench.waiting:
-        while bench.loop.later:
-            bench.loop.tick()
-        bench.readable()
-    assert bench.loop.now - began == pytest.approx(0 if away else STUCK_S, abs=0.01)
-    if not away:
-        bench.accepted[1] += 1  # it goes on
-        bench.waiting = 1
-        bench.readable()
-        assert bench.waiting == 1
 
 
 def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
@@ -236,19 +164,6 @@ def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
                 bench.accepted[2] += 1  # it accepts this one
                 bench.waiting -= 1
     assert bench.loop.now - began == pytest.approx(STUCK_S, abs=0.02)
-
-
-def test_clients_that_stay_for_a_moment_are_left_to_a_worker_with_fewer(bench: Bench) -> None:
-    bench.waiting = 1
-    bench.readable()
-    bench.counts[1] = 0
-    for _ in range(10):
-        bench.waiting = 1
-        bench.readable()
-        assert bench.loop.tick() == SHORTEST_S
-        assert bench.waiting == 1
-        bench.accepted[1] += 1  # the other worker has taken it, and it has left
-        bench.loop.now += STUCK_S
 
 
 def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

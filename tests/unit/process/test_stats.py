@@ -77,10 +77,6 @@ def test_the_text_is_the_sum_of_all_workers() -> None:
     assert (first, last) == (f"{TIMES_S[0] * 1_000_000:.0f}=3", "inf=2")
 
 
-def test_the_time_in_service_is_not_negative() -> None:
-    assert b"uptime_in_seconds:0\r\n" in stats_text([published(1)], 0.0)
-
-
 def test_the_requests() -> None:
     text = stats_text([published(1)], 0.0)
     assert stats_request([published(1)], 0.0).endswith(b"$%d\r\n%b\r\n" % (len(text), text))

@@ -11,13 +11,7 @@ from rlproxy.observability import shared_memory
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.resources import Resources
-from rlproxy.process.restart_policy import (
-    LASTS_S,
-    MAX_FAILURES,
-    MAX_PAUSE_S,
-    RestartPolicy,
-    ending,
-)
+from rlproxy.process.restart_policy import LASTS_S, MAX_FAILURES, MAX_PAUSE_S, RestartPolicy, ending
 from rlproxy.process.supervisor import Supervisor
 
 

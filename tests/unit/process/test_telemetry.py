@@ -13,9 +13,8 @@ from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
-from rlproxy.observability.hot_keys import NO_TOP, HotKeys, Row, Top, merge
-from rlproxy.observability.metrics import Samples
-from rlproxy.observability.published import Facts, Published
+from rlproxy.observability.hot_keys import HotKeys, Row, Top, merge
+from rlproxy.observability.published import Published
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
@@ -125,31 +124,6 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
     now[0] += TOP_S
     assert top(1) == [b"b", b"5", b"0"]
     assert merges == [False, True] * 2
-
-
-def test_of_one_that_is_silent_only_what_grows_is_told() -> None:
-    memory = SharedMemory(2)
-    telemetry = made(memory)
-    samples: Samples = {"rlproxy_clients": {(): 2.0}, "rlproxy_commands_total": {(): 7.0}}
-    memory.publish(1, Published(time.time() - 3, samples, NO_TOP._replace(seconds=1), Facts(pid=1)))
-    other = telemetry.all()[1]
-    assert (other.samples, other.top) == ({"rlproxy_commands_total": {(): 7.0}}, NO_TOP)
-
-
-def test_who_takes_long_to_publish_does_so_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = SharedMemory(1)
-    telemetry = made(memory)
-    clock = iter(range(1000))
-    monkeypatch.setattr(
-        "rlproxy.process.telemetry.time.monotonic", lambda: next(clock)
-    )  # it takes a second
-    at = []
-    for number in range(30):
-        before = memory.latest(0)
-        telemetry.publish(100 + number / 10)
-        if memory.latest(0) != before:
-            at.append(number)
-    assert at == [0, 10, 20]
 
 
 @pytest.mark.parametrize("samples", [True, False])

@@ -61,11 +61,6 @@ def test_table_equals_the_contract() -> None:
         assert (b"STRICT" in row.options) == (name in (*LOGS, b"FIXED"))
 
 
-def test_every_script_but_that_of_blocks_is_a_row() -> None:
-    names = [row.script for row in ALGORITHMS.values()]
-    assert sorted([scripts.BLOCK, *names, *map(scripts.blocking, names)]) == sorted(SCRIPTS)
-
-
 @pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
 def test_row_fits_its_script(row: Algorithm) -> None:
     header = SCRIPTS[row.script].header
@@ -80,18 +75,6 @@ def test_row_fits_its_script(row: Algorithm) -> None:
     assert ("WAIT" in text) == (row.name == limiters.SHAPING)
     assert header["ARGV[7]"].startswith("clock")
     assert "ARGV[8]" not in header
-
-
-# -- rates -----------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, MAX_HITS), st.integers(1000, YEARS_US))
-def test_emission_is_rounded_down(most: int, window_us: int) -> None:
-    interval = limiter("GCRA", most, window_us).emission_ns()
-    if most <= window_us * 1000:
-        assert interval * most <= window_us * 1000 < (interval + 1) * most
-    else:
-        assert interval == 1
 
 
 # -- ARGV ------------------------------------------------------------------------------------------
@@ -196,32 +179,9 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
 # -- the variants ----------------------------------------------------------------------------------
 
 
-def fields(made: Limiter) -> dict[str, object]:
-    """Every field of a limiter."""
-    names = [name for name in dir(made) if not name.startswith("_")]
-    return {name: getattr(made, name) for name in names if not callable(getattr(made, name))}
-
-
 def full(algo: str) -> Limiter:
     """A hit with a distinct value in every field."""
     made = limiter(algo, 11, 61 * SECOND)
     made.cost, made.burst, made.gap_us, made.strict = 2, 13, 3 * SECOND, True
     made.penalty_us, made.wait_us, made.limits = 4 * SECOND, 5 * SECOND, [(6, 7 * SECOND)]
     return made
-
-
-@pytest.mark.parametrize("algo", [name.decode() for name in ALGORITHMS])
-def test_variants_of_a_limiter(algo: str) -> None:
-    made = full(algo)
-    before = fields(made)
-    assert len(before) == 12
-    plain = fields(limiter(algo, 10, 60 * SECOND))
-    same = {name for name, value in before.items() if value == plain[name]}
-    assert same == {"algorithm", "mode", "unit_us"}
-    gentle = {"strict": False, "penalty_us": 0}
-    assert fields(made.copy(1)) == {**before, "unit_us": 1}
-    assert fields(made.attempt()) == {**before, "unit_us": 1, **gentle}
-    assert fields(made.peek()) == {**before, "unit_us": 1, **gentle, "mode": PEEK}
-    assert fields(made) == before
-    for made.mode in (PEEK, REFUND):
-        assert made.attempt().mode == made.copy(1).mode == made.mode

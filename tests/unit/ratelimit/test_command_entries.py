@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from rlproxy.ratelimit import algorithms, grammar
 from rlproxy.ratelimit.command_entries import ENTRIES, Argument, Entry
@@ -15,7 +13,6 @@ IDS = [name.decode() for name in BY_NAME]
 FLAGS = {b"write", b"readonly", b"denyoom", b"noscript", b"blocking", b"loading", b"stale", b"fast"}
 CATEGORIES = {b"@keyspace", b"@read", b"@write", b"@fast", b"@slow", b"@blocking", b"@scripting"}
 KEY_FLAGS = {b"RO", b"RW", b"OW", b"RM", b"access", b"update", b"insert", b"delete"}
-KINDS = {b"key", b"integer", b"double", b"string", b"pure-token", b"oneof", b"block"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
@@ -55,28 +52,6 @@ def test_a_policy_stands_in_place_of_max_and_window(name: bytes) -> None:
     assert [each.name for each in limit.below] == [b"max", b"window"]
     assert policy.token == grammar.POLICY
     assert words(limit) == words(policy)
-
-
-def nodes(arguments: tuple[Argument, ...]) -> Iterator[Argument]:
-    for each in arguments:
-        yield each
-        yield from nodes(each.below)
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
-def test_the_tree_is_one_that_redis_could_tell(entry: Entry) -> None:
-    for each in nodes(entry.arguments):
-        assert each.kind in KINDS
-        assert bool(each.below) == (each.kind in (b"oneof", b"block"))
-        assert each.kind != b"pure-token" or each.token
-        assert set(each.flags) <= {b"optional", b"multiple", b"multiple_token"}
-    assert [each.kind for each in entry.arguments].count(b"key") == bool(entry.keys)
-    if entry.keys:
-        assert entry.arguments[0].kind == b"key"
-
-
-def test_names_are_there_once() -> None:
-    assert len(BY_NAME) == len(ENTRIES)
 
 
 @pytest.mark.parametrize("name", grammar.OPTIONS, ids=bytes.decode)

@@ -7,8 +7,6 @@ exact fractions.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,74 +45,6 @@ def numbers(reply: bytes) -> list[int]:
 # -- the answers of an entry -----------------------------------------------------------------------
 
 
-def model(found: list[int], sent_at: float, replied_at: float, unit_us: int, now: float) -> bytes:
-    """The reply at `now`; empty once the entry has expired."""
-    lives = min(Fraction(found[3], SECOND), Fraction(1))
-    if Fraction(now) >= Fraction(sent_at) + lives:
-        return b""
-    age_us = max(0, int((Fraction(now) - Fraction(replied_at)) * SECOND))
-    retry, reset = [-(-(time_us - age_us) // unit_us) for time_us in found[3:5]]
-    return five(1, found[1], found[2], max(1, retry), max(0, reset))
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    unit_us=st.sampled_from([SECOND, 1000]),
-    retry_us=st.one_of(st.integers(1, 3000), st.integers(1, 3 * SECOND), st.integers(1, 1 << 48)),
-    longer_us=st.one_of(st.just(0), st.integers(0, 3000), st.integers(0, 1 << 40)),
-    sent=st.integers(0, 1 << 22),
-    way=st.one_of(st.integers(0, 300), st.integers(0, 1 << 20)),
-    queries=st.lists(
-        st.one_of(
-            st.tuples(st.just("after"), st.integers(0, 1 << 21)),
-            st.tuples(st.sampled_from(["retry", "reset", "end"]), st.integers(-2, 2)),
-            st.tuples(st.just("turn"), st.integers(-2, 3)),
-        ),
-        max_size=12,
-    ),
-)
-def test_entry_answers_as_the_model_does(
-    unit_us: int,
-    retry_us: int,
-    longer_us: int,
-    sent: int,
-    way: int,
-    queries: list[tuple[str, int]],
-) -> None:
-    found = [1, 7, 3, retry_us, retry_us + longer_us]
-    sent_at, replied_at = sent * TICK, (sent + way) * TICK
-    near = {
-        "retry": replied_at + retry_us / SECOND,
-        "reset": replied_at + (retry_us + longer_us) / SECOND,
-        "end": sent_at + min(retry_us / SECOND, d.MAX_LIFE_S),
-        # The moments at which the first number of the reply changes.
-        "turn": replied_at + (1 + (retry_us - 1) % unit_us) / SECOND,
-    }
-    ticks = [sent + way + more for kind, more in queries if kind == "after"]
-    ticks += [
-        max(sent + way, int(near[kind] / TICK) + more)
-        for kind, more in queries
-        if kind != "after" and near[kind] < 1 << 20
-    ]
-    denial = opened(found, sent_at, replied_at, unit_us)
-    assert denial.state == d.OPEN
-    for tick in [sent + way, *sorted(ticks)]:
-        now = tick * TICK
-        expected = model(found, sent_at, replied_at, unit_us, now)
-        assert denial.answer(now) == expected
-        assert denial.state == (d.OPEN if expected else d.MARKED)
-        if not expected:
-            break
-
-
-def test_times_age_and_are_rounded_up() -> None:
-    denial = opened([1, 5, 0, 2_500_000, 60_000_000], 100.0, 100.25)
-    assert numbers(denial.answer(100.25)) == [1, 5, 0, 3, 60]
-    assert numbers(denial.answer(100.5)) == [1, 5, 0, 3, 60]
-    assert numbers(denial.answer(100.75)) == [1, 5, 0, 2, 60]  # just now
-    assert numbers(denial.answer(100.875)) == [1, 5, 0, 2, 60]
-
-
 def test_a_shadow_hit_is_answered_as_admitted() -> None:
     denial = opened([1, 10, 3, 5 * SECOND, 60 * SECOND], 0.0, 0.0)
     denial.rule.row = row_of(b"LOG") + WIDTH
@@ -133,14 +63,6 @@ def test_times_in_milliseconds() -> None:
     assert denial.answer(1.0 + 3146 * TICK) == b""  # 3000
 
 
-def test_unchanged_reply_is_the_same_object() -> None:
-    denial = opened([1, 5, 0, 60_000_000, 60_500_000], 0.0, 0.0)
-    first = denial.answer(0.0)
-    assert denial.answer(0.25) is first
-    assert denial.answer(0.5) is not first
-    assert denial.answer(0.5) == denial.answer(0.75) != first
-
-
 def test_reset_after_stays_zero_where_a_gap_alone_refuses() -> None:
     """The reply is about the limit with the least remaining, which may be as if never used."""
     denial = opened([1, 2, 2, 50 * SECOND, 0], 0.0, 0.0)
@@ -155,10 +77,6 @@ def test_lifetime_is_at_most_a_second_from_the_sending() -> None:
     assert denial.state == d.MARKED
 
 
-def test_a_refusal_without_retry_after_answers_nothing() -> None:
-    assert opened([1, 5, 0, -1, 9], 1.0, 1.0).answer(1.0) == b""
-
-
 @pytest.mark.parametrize("state", [d.MARKED, d.OPEN, d.DROPPED])
 def test_only_an_opening_entry_is_opened(state: int) -> None:
     denial = Denial({}, b"k", rule())
@@ -167,17 +85,6 @@ def test_only_an_opening_entry_is_opened(state: int) -> None:
     assert denial.state == state
     if state == d.OPEN:
         assert denial.answer(0.0) == b""  # it has not received a reply yet
-
-
-def test_entry_may_be_opened_again() -> None:
-    denial = opened([1, 5, 0, 500_000, 60_000_000], 0.0, 0.0)
-    assert numbers(denial.answer(0.25)) == [1, 5, 0, 1, 60]
-    assert denial.answer(0.5) == b""
-    denial.state = d.OPENING
-    denial.sent_at = 0.5
-    denial.opened([1, 9, 2, 250_000, 80_000_000], 0.5)
-    assert numbers(denial.answer(0.5)) == [1, 9, 2, 1, 80]
-    assert denial.answer(0.75) == b""
 
 
 def test_answered_hits_are_harvested() -> None:

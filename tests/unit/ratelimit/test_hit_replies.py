@@ -6,18 +6,9 @@ import pytest
 from rlproxy.ratelimit.hit_replies import admitted, five, integers, rounded
 
 
-def test_five() -> None:
-    assert five(1, 10, 0, -1, 60) == b"*5\r\n:1\r\n:10\r\n:0\r\n:-1\r\n:60\r\n"
-
-
 def test_an_admission_keeps_all_but_two_integers() -> None:
     assert admitted(five(1, 10, 3, 42, 60)) == five(0, 10, 3, -1, 60)
     assert admitted(five(0, 10, 3, -1, 60)) == five(0, 10, 3, -1, 60)
-
-
-def test_integers_are_those_of_any_reply_of_a_script() -> None:
-    assert integers(five(1, 10, 0, -1, 60)) == [1, 10, 0, -1, 60]
-    assert integers(b"*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n:7\r\n") == [1, 5, 0, 7, 9, 7]
 
 
 @pytest.mark.parametrize(

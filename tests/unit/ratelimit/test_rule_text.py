@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy, Rule
-from rlproxy.ratelimit.rule_text import rule_text
 
 GRAMMAR = Grammar(scripts.load())
 
@@ -41,46 +38,8 @@ def test_text_of_a_hit(given: str, shown: str | None) -> None:
         assert parsed(given.encode()).label() == shown.encode()
 
 
-def test_throttle_is_shown_as_gcra() -> None:
-    assert parsed(b"15 30 60", b"CL.THROTTLE").label() == b"30 60 ALGO GCRA BURST 16"
-    assert parsed(b"15 30 60 4", b"RL.THROTTLE").label() == b"30 60 ALGO GCRA COST 4 BURST 16"
-
-
 def test_a_policy_is_shown_by_its_name() -> None:
     GRAMMAR.use({b"login": Policy(b"login", b"5 60", False)})
     rule = parsed(b"POLICY login COST 2")
     for each in (rule, rule.peek(), rule.attempt(), rule.in_microseconds()):
         assert each.label() == b"login"
-
-
-def test_the_calls_of_a_waiting_hit_have_its_text() -> None:
-    rule = parsed(b"5 60 STRICT WAIT 2")
-    assert rule.peek().label() == rule.attempt().label() == rule.label() == b"5 60 STRICT WAIT 2"
-
-
-TIMES = st.integers(1000, 10**12)
-
-
-@given(st.data())
-def test_the_text_describes_the_same_call(data: st.DataObject) -> None:
-    algorithm = data.draw(st.sampled_from(["LOG", "ZLOG", "TOKEN", "GCRA", "FIXED"]))
-    ms = data.draw(st.booleans())
-
-    def time() -> str:
-        found = data.draw(TIMES)
-        return str(found // 1000) if ms else f"{found // 10**6}.{found % 10**6:06}"
-
-    words = [str(data.draw(st.integers(1, 1000))), time(), f"ALGO {algorithm}"]
-    options = [f"PENALTY {time()}", f"COST {data.draw(st.integers(1, 9))}"]
-    if algorithm in ("LOG", "ZLOG"):
-        options += ["STRICT", f"AND 7 {time()}", f"AND 8 {time()}"]
-    elif algorithm != "FIXED":
-        options.append(f"BURST {data.draw(st.integers(1, 1000))}")
-    words += data.draw(st.lists(st.sampled_from(options), unique=True))
-    words += ["MS"] * ms
-    rule = GRAMMAR.rule(b"", b"RL.HIT", [b"key", *" ".join(words).encode().split()])
-    if rule.limiter is None:  # a rate out of range
-        return
-    again = parsed(rule_text(rule.limiter))
-    assert (again.script, again.head, again.tail) == (rule.script, rule.head, rule.tail)
-    assert again.limiter is not None and rule_text(again.limiter) == rule_text(rule.limiter)

@@ -23,13 +23,6 @@ HEAD = """\
 BODY = "return redis.call('GET', KEYS[1]) or ARGV[1]\n"
 
 
-def test_header_is_parsed() -> None:
-    header = s.parse_header("x", HEAD + BODY)
-    assert header["algo"] == "X"
-    assert header["returns"] == "one or two"
-    assert list(header) == ["algo", "guarantee", "state", "KEYS[1]", "ARGV[1]", "returns", "cost"]
-
-
 def without(word: str) -> str:
     return "".join(line for line in HEAD.splitlines(True) if f"-- {word} " not in line)
 
@@ -89,11 +82,6 @@ def test_strip_shortens_the_text(text: str, short: bytes) -> None:
     assert strip(text) == short
 
 
-def test_short_names_are_unused_names() -> None:
-    text = "local long = a + b\nreturn long + c"
-    assert strip(text) == b"local d=a+b return d+c"
-
-
 def tokens(text: str) -> list[str]:
     return re.findall(r"'(?:[^'\\]|\\.)*'|\w+|\.\.|[^\s\w]", text)
 
@@ -129,14 +117,6 @@ def test_all_files_load() -> None:
         if name in names:
             assert len(script.source) <= s.MAX_EVAL_BYTES
             assert b"\n" not in script.source
-
-
-def test_a_blocking_script_contains_both() -> None:
-    loaded = s.load()
-    both = loaded[s.blocking("gcra")]
-    assert loaded[s.BLOCK].source in both.source
-    assert both.source.endswith(loaded["gcra"].source)
-    assert both.header == loaded[s.BLOCK].header
 
 
 def test_too_long_script_is_refused() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import wait_cover
-from rlproxy.session.call import Call, Lane, Part
+from rlproxy.session.call import Call, Caller, Lane, Part
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
@@ -158,3 +158,15 @@ def lane_used() -> Bench:
     bench.send(HIT)
     assert bench.settle() == FIVE
     return bench
+
+
+def rule(text: bytes = b"10 60") -> Rule:
+    """Return the rule of RL.HIT k `text`."""
+    made = GRAMMAR.rule(text, b"RL.HIT", [b"k", *text.split()])
+    assert not made.error
+    return made
+
+
+def call_of(caller: Caller, key: bytes = b"k", text: bytes = b"10 60") -> Call:
+    """Return the call of RL.HIT `key` `text`."""
+    return Call(caller, rule(text), encoding.bulk(key))

@@ -34,11 +34,6 @@ UNTOUCHED = [
     (b"FOO", b"rl.hit"),
     (b"INFO", b"get", b"rl.foo", b"rl.hit|x", b"rl"),
     (b"DOCS", b"get", b"rl.foo"),
-    (b"GETKEYS",),
-    (b"GETKEYS", b"GET", b"k"),
-    (b"GETKEYS", b"RL.FOO", b"k"),
-    (b"GETKEYSANDFLAGS", b"RL.HIT", b"k", b"1", b"2"),
-    (b"LIST", b"FILTERBY", b"PATTERN", b"rl.*"),
 ]
 
 
@@ -101,11 +96,6 @@ def test_info_of_what_redis_knows_itself_is_redis_own() -> None:
     assert planned(b"INFO", b"cl.throttle", native=True) is None
 
 
-def test_info_of_another_length_stays_as_it_is() -> None:
-    three = b"*3\r\n" + GET_7 * 3
-    assert caught(three, b"INFO", b"rl.hit", b"get") == three
-
-
 def test_docs() -> None:
     pair = bulk(b"get") + b"%1\r\n" + bulk(b"group") + bulk(b"string")
     named = (b"DOCS", b"rl.help", b"get", b"RL.HELP", b"rl.reset", b"rl.foo")
@@ -117,16 +107,6 @@ def test_docs() -> None:
     ours = Form(False).docs(help_) + Form(False).docs(reset)
     assert caught(b"*2\r\n" + pair, *named) == b"*6\r\n" + pair + ours
     assert caught(b"*0\r\n", *named) == b"*4\r\n" + ours
-
-
-@pytest.mark.parametrize("native", [False, True])
-def test_docs_of_all(native: bool) -> None:
-    count = len(ENTRIES) - native
-    got = caught(b"%0\r\n", b"DOCS", native=native)
-    assert got.startswith(b"%%%d\r\n" % count)
-    got = caught(b"*2\r\n" + PING_10 * 2, b"DOCS", native=native)
-    assert got.startswith(b"*%d\r\n" % (2 + 2 * count) + PING_10 * 2)
-    assert (b"cl.throttle" in got) == (not native)
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -23,11 +23,6 @@ def test_database(word: bytes, number: int) -> None:
     assert key(ids.of_select([word])) == ((None, None, number) if number >= 0 else None)
 
 
-def test_select_takes_one_argument() -> None:
-    assert ids.of_select([]) is None
-    assert ids.of_select([b"1", b"2"]) is None
-
-
 @pytest.mark.parametrize(
     ("args", "expected"),
     [

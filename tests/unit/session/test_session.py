@@ -3,68 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    MAX_CLIENT_HITS,
-    WORK_OF_STATUS,
-)
+from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS, WORK_OF_STATUS
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import reply_slots
-from rlproxy.session.waits import (
-    WAIT_TICK,
-)
+from rlproxy.session.waits import WAIT_TICK
 
 from tests.unit.session.bench import (
-    ARITY,
-    DOWN,
     FIVE,
     HIT,
     PING,
     PONG,
     PUSH,
     UNKNOWN,
-    WAIT,
     WRONG_HIT,
     Bench,
     in_place,
-    lane_used,
     opened,
     probed,
 )
 
-# -- opening ---------------------------------------------------------------------------------------
-
-
-def test_what_comes_while_it_opens_waits_and_goes_in_one_write() -> None:
-    bench = Bench()
-    assert bench.send(PING, HIT, PING) == b""
-    bench.session.upstream_opened()
-    assert bench.up() == PING + in_place() + PING
-    assert bench.answer(PONG + FIVE + PONG) == PONG + FIVE + PONG
-
-
 # -- routing ---------------------------------------------------------------------------------------
-
-
-def test_the_first_hit_goes_as_eval_over_the_private_connection() -> None:
-    bench = opened()
-    assert bench.send(HIT) == in_place()
-    assert bench.lane.calls == []
-    assert bench.answer(FIVE) == FIVE
-    assert bench.send(HIT) == b""
-    assert len(bench.lane.calls) == 1
-    assert bench.settle() == FIVE
-
-
-def test_a_mixed_chunk_is_one_private_write() -> None:
-    bench = probed()
-    bench.session.receive(HIT + PING + HIT + b"PING\r\n" + HIT)
-    assert bench.lane.calls == []
-    expected = in_place() + PING + in_place() + b"PING\r\n" + in_place()
-    assert bench.up() == expected
-    replies = FIVE + PONG + FIVE + PONG + FIVE
-    assert bench.answer(*[replies[at : at + 1] for at in range(len(replies))]) == replies
 
 
 def test_select_is_another_identity() -> None:
@@ -80,12 +39,6 @@ def test_select_is_another_identity() -> None:
 # -- errors on the private connection --------------------------------------------------------------
 
 
-def test_redis_own_refusal_of_a_wrong_hit_stands() -> None:
-    bench = opened()
-    bench.send(bulks(b"MULTI") + WRONG_HIT)
-    assert bench.answer(b"+OK\r\n-LOADING x\r\n") == b"+OK\r\n-LOADING x\r\n"
-
-
 def test_errors_of_our_scripts_are_cleaned() -> None:
     sha = b"0" * 40
     bench = opened()
@@ -93,13 +46,6 @@ def test_errors_of_our_scripts_are_cleaned() -> None:
     dirty = b"-OOM no script: " + sha + b", on @user_script:1.\r\n"
     whole = dirty + FIVE
     assert bench.answer(*[whole[at : at + 1] for at in range(len(whole))]) == b"-OOM no\r\n" + FIVE
-
-
-def test_a_clients_own_script_errors_are_not() -> None:
-    bench = opened()
-    dirty = b"-ERR x script: " + b"0" * 40 + b", on @user_script:1.\r\n"
-    bench.send(bulks(b"EVAL", b"x", b"0"))
-    assert bench.answer(dirty) == dirty
 
 
 HUGE_HIT = bulks(b"RL.HIT", b"k" * 70000, b"10", b"60")
@@ -113,30 +59,7 @@ def test_a_huge_hit_behind_the_lane_keeps_its_place() -> None:
     assert bench.settle().startswith(FIVE + TOO_LONG)
 
 
-def test_big_values_stream() -> None:
-    bench = opened()
-    value = bulks(b"SET", b"k", b"v" * 500000)
-    sent = b""
-    for at in range(0, len(value), 60000):
-        sent += bench.send(value[at : at + 60000])
-        assert bench.session.requests.unread() == 0
-    assert sent == value
-    reply = b"$500000\r\n" + b"v" * 500000 + b"\r\n"
-    assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
-    bench.send(bulks(b"GET", b"k"))
-    for at in range(0, len(reply), 60000):
-        assert bench.answer(reply[at : at + 60000]) == reply[at : at + 60000]
-    assert bench.send(HIT) == in_place()
-
-
 # -- pushes ----------------------------------------------------------------------------------------
-
-
-def test_pushes_come_any_time() -> None:
-    bench = probed()
-    assert bench.answer(PUSH) == PUSH
-    bench.send(PING)
-    assert bench.answer(PUSH + PONG + PUSH) == PUSH + PONG + PUSH
 
 
 @pytest.mark.parametrize("cut", range(1, len(PUSH)))
@@ -152,36 +75,10 @@ def test_a_reply_of_the_lane_never_cuts_a_push(cut: int) -> None:
     assert not bench.session.outstanding()
 
 
-@pytest.mark.parametrize("cut", range(1, len(PUSH)))
-def test_a_local_error_never_cuts_a_push(cut: int) -> None:
-    bench = probed()
-    out = bench.answer(PUSH[:cut])
-    bench.send(WRONG_HIT)
-    out += bench.down()
-    out += bench.answer(PUSH[cut:])
-    assert out in (PUSH + ARITY, ARITY + PUSH)
-
-
 def test_half_a_push_keeps_hits_off_the_lane() -> None:
     bench = probed()
     bench.answer(PUSH[:-3])
     assert bench.send(HIT) == in_place()
-
-
-@pytest.mark.parametrize("behind", [PUSH, PUSH[:5], PUSH[:-3]])
-def test_a_push_behind_a_replaced_reply_is_kept(behind: bytes) -> None:
-    bench = opened()
-    bench.send(bulks(b"CLIENT", b"TRACKING", b"ON"))
-    bench.answer(b"+OK\r\n")
-    assert bench.send(WRONG_HIT) == WRONG_HIT
-    out = bench.answer(UNKNOWN + behind) + bench.answer(PUSH[len(behind) :])
-    assert out == ARITY + PUSH
-
-
-def test_a_push_behind_the_reply_to_the_rewrite() -> None:
-    bench = lane_used()
-    bench.send(WAIT)
-    assert bench.answer(b":1\r\n" + PUSH[:8], PUSH[8:] + b":1\r\n") == PUSH + b":1\r\n"
 
 
 def test_an_unrequested_reply_is_passed_on_and_ends_the_use_of_lanes() -> None:
@@ -235,42 +132,12 @@ def test_end_of_file_while_it_opens() -> None:
     assert bench.session.wants_eof
 
 
-def test_end_of_file_waits_for_the_lane() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert bench.settle() == FIVE
-    assert bench.session.wants_eof
-
-
-def test_end_of_file_waits_for_what_waits() -> None:
-    bench = probed()
-    bench.send(HIT * 100)
-    bench.session.receive_eof()
-    out = b""
-    while bench.lane.calls:
-        assert not bench.session.wants_eof
-        out += bench.settle()
-    assert out == FIVE * 100
-    assert bench.session.wants_eof
-
-
 def test_end_of_file_inside_a_command() -> None:
     bench = Bench()
     bench.send(HIT[:-3])
     bench.session.receive_eof()
     assert bench.session.closed
     assert bench.down() == b""
-
-
-def test_end_of_file_and_no_upstream() -> None:
-    bench = Bench()
-    bench.send(PING)
-    bench.session.receive_eof()
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN
-    assert bench.session.closed
 
 
 # -- the pipe --------------------------------------------------------------------------------------
@@ -309,17 +176,6 @@ def test_malformed_replies_are_passed_on() -> None:
 
 
 @pytest.mark.heavy
-def test_too_many_replies_to_follow() -> None:
-    bench = opened()
-    pair = bulks(b"SELECT", b"0") + PING
-    many = reply_slots.MAX_SLOTS // 2 + 10
-    assert bench.send(pair * many) == pair * many
-    assert bench.answer(b"+OK\r\n+PONG\r\n" * many) == b"+OK\r\n+PONG\r\n" * many
-    assert bench.send(HIT) == in_place()
-    assert bench.answer(FIVE) == FIVE
-
-
-@pytest.mark.heavy
 def test_no_local_error_is_lost_among_too_many() -> None:
     bench = opened()
     before, many = reply_slots.MAX_SLOTS - 12, 20
@@ -333,15 +189,6 @@ def test_no_local_error_is_lost_among_too_many() -> None:
     out = bench.answer(replies)
     assert out.count(b"-ERR") == many
     assert out.count(PONG) == many
-
-
-def test_a_line_without_an_end_is_judged_by_its_length() -> None:
-    bench = opened()
-    assert bench.send(PING + b"a" * 65_536) == PING
-    assert bench.send(b"a" * 10) == b"a" * 65_546
-    bench = opened()
-    assert bench.send(b"*1\r\n$x" + b"a" * 60_000) == b""
-    assert bench.send(b"a" * 60_000) == b"*1\r\n$x" + b"a" * 120_000
 
 
 # -- names the tests above rely on -----------------------------------------------------------------

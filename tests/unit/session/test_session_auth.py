@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.connection_state import COUNTED, PLAIN, RAW
+from rlproxy.session.connection_state import COUNTED, RAW
 from rlproxy.session.waits import WAIT_QUIESCENT
 
-from tests.unit.session.bench import (
-    FIVE,
-    HIT,
-    NOAUTH,
-    PING,
-    PONG,
-    in_place,
-    opened,
-)
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
 OK = b"+OK\r\n"
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
@@ -49,26 +40,6 @@ def test_it_goes_when_nothing_is_owed(name: str) -> None:
     assert not bench.session.outstanding()
 
 
-def test_it_waits_for_one_before_it() -> None:
-    bench = opened()
-    assert bench.send(AUTH + AUTH + PING) == AUTH
-    assert bench.answer(WRONGPASS) == WRONGPASS
-    assert bench.up() == AUTH + PING
-    assert bench.answer(OK + PONG) == OK + PONG
-
-
-@pytest.mark.parametrize("first", [AUTH, HELLO, WRITTEN["HELLO"]])
-def test_where_it_comes_first_it_waits_for_nothing(first: bytes) -> None:
-    bench = opened()
-    assert bench.send(first + SELECT + PING) == first + SELECT + PING
-
-
-def test_a_hello_without_auth_waits_for_nothing() -> None:
-    bench = opened()
-    sent = PING + bulks(b"HELLO", b"3") + bulks(b"HELLO") + PING
-    assert bench.send(sent) == sent
-
-
 def test_in_multi_replies_are_not_counted_from_there_on() -> None:
     bench = opened()
     assert bench.send(MULTI + AUTH + HIT + EXEC + PING) == MULTI
@@ -80,14 +51,6 @@ def test_in_multi_replies_are_not_counted_from_there_on() -> None:
     assert bench.answer(queued + short) == queued + short
     assert bench.send(HIT) == in_place()
     assert bench.answer(FIVE) == FIVE
-
-
-def test_behind_a_multi_that_was_refused_they_are() -> None:
-    bench = opened()
-    assert bench.send(MULTI + AUTH + PING) == MULTI
-    assert bench.answer(NOAUTH) == NOAUTH
-    assert bench.up() == AUTH + PING
-    assert bench.session.private.state.level == PLAIN
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -134,15 +97,3 @@ def test_in_a_long_pipeline(size: int) -> None:
         written = bench.up()
     assert got == (PONG * size + WRONGPASS) * 50 + FIVE
     assert not bench.session.outstanding()
-
-
-def test_redis_error_of_a_hit_behind_it_is_at_its_place() -> None:
-    bench = opened()
-    bench.send(PING + AUTH + HIT + bulks(b"RL.HIT", b"k"))
-    bench.answer(PONG)
-    bench.up()
-    arity = b"-ERR wrong number of arguments for 'rl.hit' command\r\n"
-    assert (
-        bench.answer(WRONGPASS + encoding.error("OOM x"))
-        == WRONGPASS + encoding.error("OOM x") + arity
-    )

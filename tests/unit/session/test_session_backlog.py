@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from rlproxy.fairness.budget import (
-    CLIENT_WORK,
-    LEAST_HITS,
-    MAX_CLIENT_HITS,
-    SMALL,
-    TICK_WORK,
-    WORK_OF_OURS,
-)
+from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import (
-    WAIT_HELD,
-    WAIT_IN_PLACE,
-    WAIT_NOTHING,
-    WAIT_READ,
-    WAIT_TICK,
-)
+from rlproxy.session.waits import WAIT_HELD, WAIT_IN_PLACE, WAIT_NOTHING, WAIT_READ, WAIT_TICK
 
 from tests.unit.session.bench import (
     ARITY,
     FIVE,
     HIT,
-    NOAUTH,
     PING,
     PONG,
     WRONG_HIT,
     Bench,
     FakeLane,
-    KnowingLane,
     context_of,
     in_place,
-    numbered,
     opened,
     probed,
-    replied,
 )
 
 BLPOP = bulks(b"BLPOP", b"k", b"0")
@@ -65,16 +43,6 @@ def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
     assert bench.answer(FIVE) == FIVE
     assert bench.up() == in_place() * 32
     assert bench.send(HIT) == b""  # none overtakes
-
-
-@pytest.mark.parametrize("make", [opened, probed])
-def test_only_a_client_with_more_hits_than_it_may_send_is_backlogged(
-    make: Callable[[], Bench],
-) -> None:
-    for more in (0, 1):
-        bench = make()
-        bench.send(HIT * (MAX_CLIENT_HITS + more))
-        assert bench.session.context.budget.backlogged == more
 
 
 def test_wrong_hits_that_wait_for_their_place_are_bounded() -> None:
@@ -99,35 +67,6 @@ def test_a_transaction_is_not_cut() -> None:
     bench = opened()
     sent = bench.send(bulks(b"MULTI") + HIT * 200)
     assert sent == bulks(b"MULTI") + in_place() * 200
-
-
-def test_clients_become_backlogged_and_stop_being_so() -> None:
-    lane = FakeLane()
-    shared = context_of(lane)
-    benches = [probed(context=shared) for _ in range(3)]
-    first, second, third = benches
-    first.send(HIT * 200)
-    second.send(HIT * 200)
-    assert shared.budget.backlogged == 2
-    assert len(lane.calls) == 2 * MAX_CLIENT_HITS
-    third.send(HIT)  # a client with fewer hits is not affected
-    assert len(lane.calls) == 2 * MAX_CLIENT_HITS + 1
-    calls, lane.calls = lane.calls, []
-    for call in calls:
-        call.caller.lane_answered(call, FIVE)
-    for bench in benches:
-        bench.session.resume()
-    assert len(lane.calls) == MAX_CLIENT_HITS
-    first.session.abandon()
-    assert shared.budget.backlogged == 1
-    while lane.calls:
-        calls, lane.calls = lane.calls, []
-        for call in calls:
-            call.caller.lane_answered(call, FIVE)
-        shared.budget.work = 0
-        second.session.resume()
-    assert second.down() == FIVE * 200
-    assert shared.budget.backlogged == 0
 
 
 class Crowded:
@@ -213,47 +152,6 @@ def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
     assert sum(crowded.answer()) == MAX_CLIENT_HITS
 
 
-def test_refusals_that_are_remembered_are_answered_in_turns() -> None:
-    """An endless pipeline of them does not delay other clients."""
-    crowded = Crowded(2)
-    crowded.lane = KnowingLane(known=REFUSED)
-    bench = crowded.benches[0]
-    bench.session.fenced = False
-    bench.send(HIT * MAX_CLIENT_HITS + numbered(b"known") * 1000)
-    crowded.other.send(HIT)
-    for _ in range(6):
-        crowded.answer()
-        assert bench.session.wait == WAIT_TICK
-    while bench.session.outstanding():
-        crowded.turns()
-    assert crowded.got[0] == FIVE * MAX_CLIENT_HITS + REFUSED * 1000
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(2, 7))
-def test_all_hits_of_all_backlogged_clients_are_answered(random: Random, count: int) -> None:
-    crowded = Crowded(count + 1)
-    asked = [0] * count
-    for _ in range(random.randint(5, 60)):
-        number = random.randrange(count)
-        match random.randrange(5):
-            case 0 | 1:
-                many = random.choice([1, 3, 70, 200])
-                asked[number] += many
-                crowded.benches[number].send(HIT * many)
-            case 2:
-                crowded.other.send(HIT)
-            case _:
-                crowded.answer()
-        crowded.turns()
-    rounds = 0
-    while any(crowded.answer()) or any(bench.session.outstanding() for bench in crowded.benches):
-        rounds += 1
-        assert rounds < 5000, "a client waits for ever"
-    assert [len(got) for got in crowded.got] == [many * len(FIVE) for many in asked]
-    assert crowded.shared.budget.backlogged == 0
-
-
 def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
     bench.session.stops_reading()
@@ -266,86 +164,11 @@ def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     assert bench.answer(FIVE + PONG) == FIVE + PONG + ARITY
 
 
-def test_hits_in_place_wait_on_while_the_replies_before_them_are_not_read() -> None:
-    bench = opened()
-    bench.send(HIT * 100)
-    bench.session.stops_reading()
-    assert bench.session.wait == WAIT_IN_PLACE
-    assert bench.session.context.budget.backlogged == 0
-    bench.session.reads_on()
-    bench.answer(FIVE * MAX_CLIENT_HITS)
-    assert len(bench.lane.calls) == 100 - MAX_CLIENT_HITS
-
-
 def test_in_a_transaction_requests_go_on_while_replies_are_left_unread() -> None:
     bench = opened()
     bench.send(bulks(b"MULTI"))
     bench.session.stops_reading()
     assert bench.send(HIT + PING) == in_place() + PING
-
-
-def test_large_input_waits_for_the_next_tick_once_the_work_is_spent() -> None:
-    bench = opened()
-    shared = bench.session.context
-    shared.budget.work = TICK_WORK
-    much = PING * (SMALL // len(PING) + 1)
-    assert bench.send(PING) == PING
-    bench.session.receive(much)
-    assert bench.session.wait == WAIT_TICK
-    assert not bench.session.private.to_redis
-    shared.budget.work = 0
-    bench.session.receive(PING)  # behind what waits
-    bench.session.go_on()
-    assert bench.up() == much + PING
-    shared.budget.work = 0
-    bench.session.receive(much)
-    assert bench.up() == much
-    assert shared.budget.work > SMALL // len(PING)
-    for opens in (True, False):  # also when many get at once what they waited for
-        bench = Bench()
-        bench.session.receive(much)
-        bench.session.context.budget.work = TICK_WORK
-        if opens:
-            bench.session.upstream_opened()
-        else:
-            bench.session.upstream_failed("refused")
-        assert bench.session.wait == WAIT_TICK
-        assert not bench.session.private.to_redis
-        assert not bench.session.to_client
-        assert bench.up() == (much if opens else b"")
-        assert opens == (not bench.down())
-
-
-def test_long_input_is_left_for_the_next_turn_on_every_way() -> None:
-    """Wrong hits of a client that uses a lane, blank lines, and hits answered without Redis."""
-    wrong = 3 * CLIENT_WORK // WORK_OF_OURS
-    bench = probed()
-    bench.session.receive(WRONG_HIT * wrong)
-    assert CLIENT_WORK // 20 < len(bench.session.to_client) < wrong // 2
-    bench.up()
-    assert bench.down() == ARITY * wrong
-
-    bench = probed()
-    bench.session.receive(b"\r\n" * (2 * CLIENT_WORK))
-    assert bench.session.wait == WAIT_TICK
-    bench.up()
-    assert not bench.session.outstanding()
-
-    bench = Bench()
-    circuit = bench.session.context.circuit
-    circuit.open = True
-    bench.session.receive(HIT * wrong)
-    assert len(bench.session.to_client) < wrong // 2
-    bench.up()
-    assert bench.down().count(b"-") == wrong
-
-
-def test_a_command_that_is_not_whole_is_read_on() -> None:
-    """However little may wait of a client: what would make it a command is to come."""
-    for replies in ([], [NOAUTH], [PONG]):
-        bench = replied(*replies)
-        bench.send(b"echo " + b"a" * 60_000)
-        assert not bench.session.full()
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -360,30 +183,3 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
     assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
     bench.session.abandon()
     assert bench.session.wait == WAIT_NOTHING
-
-
-def test_what_waits_for_a_connection_that_fails_is_answered_in_turns() -> None:
-    bench = Bench()
-    bench.send(PING * 300)
-    bench.session.upstream_failed("refused")
-    first = len(bench.session.to_client)
-    assert first < 150
-    bench.session.receive(PING)
-    assert len(bench.session.to_client) == first
-    bench.session.go_on()
-    bench.session.go_on()
-    assert bench.down().count(b"-UPSTREAMDOWN") >= 300
-    bench.session.go_on()
-
-
-def test_what_came_after_a_failure_is_for_the_next_connection() -> None:
-    bench = Bench()
-    many = 5 * CLIENT_WORK // WORK_OF_OURS
-    bench.send(PING * many)
-    bench.session.upstream_failed("refused")
-    while bench.session.private.unopened > 0:
-        bench.session.receive(PING * 200)
-        bench.session.go_on()
-    assert many <= len(bench.session.to_client) < many + 200
-    bench.session.go_on()
-    assert bench.session.private.status == private_stream.PRIVATE_OPENING

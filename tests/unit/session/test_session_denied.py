@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
+from rlproxy.resp.command_table import CommandTable
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import command_policy, private_stream
+from rlproxy.session import command_policy
 
-from tests.unit.session.bench import FIVE, HIT, PING, PONG, Bench, in_place, opened, probed
+from tests.unit.session.bench import HIT, PING, PONG, Bench, opened, probed
 from tests.unit.session.test_session_faults import Faulty, each_mode
 
 TABLE = command_policy.table(("keys", "config|set", "rl.hit", "set", "ft.x", "exec"), False)
@@ -44,27 +42,6 @@ def test_in_multi_redis_rejects_what_it_does_not_know(bench: Bench) -> None:
     assert bench.answer(b"+OK\r\n" + UNKNOWN) == b"+OK\r\n" + NO_KEYS
 
 
-def test_a_denied_exec_leaves_multi_open(bench: Bench) -> None:
-    bench.send(MULTI)
-    bench.answer(b"+OK\r\n")
-    assert bench.send(bulks(b"EXEC")) == bulks(b"RL.DENIED", b"EXEC")
-    bench.answer(UNKNOWN)
-    assert bench.session.private.state.multi
-
-
-def test_where_nothing_is_counted_redis_own_text_stands(bench: Bench) -> None:
-    off = bulks(b"CLIENT", b"REPLY", b"OFF")
-    assert bench.send(off + KEYS) == off + INSTEAD
-    assert bench.answer(UNKNOWN) == UNKNOWN
-
-
-def test_behind_asking_too_redis_sees_a_command(bench: Bench) -> None:
-    """It forgets ASKING with it."""
-    asking = bulks(b"ASKING")
-    assert bench.send(asking + KEYS + PING) == asking + INSTEAD + PING
-    assert bench.answer(b"+OK\r\n" + UNKNOWN + PONG) == b"+OK\r\n" + NO_KEYS + PONG
-
-
 def test_a_hit() -> None:
     bench = denying(probed())
     assert bench.send(HIT) == b""
@@ -72,14 +49,6 @@ def test_a_hit() -> None:
     assert bench.down() == NO_HIT
     assert bench.send(PING + HIT) == PING
     assert bench.answer(PONG) == PONG + NO_HIT
-
-
-def test_a_hit_that_redis_has_not_denied_runs_where_eval_is() -> None:
-    bench = denying(opened(), command_policy.table(("eval", "evalsha"), False))
-    assert bench.send(HIT) == in_place()
-    assert bench.answer(FIVE) == FIVE
-    bench.send(HIT)
-    assert bench.settle() == FIVE
 
 
 @each_mode
@@ -100,75 +69,11 @@ def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     assert not bench.session.outstanding()
 
 
-@pytest.mark.parametrize("mode", ["allow", "deny"])
-def test_behind_a_deferred_handshake_it_needs_no_redis(mode: str) -> None:
-    bench = Faulty(mode)
-    bench.session.requests.use(TABLE)
-    bench.circuit.connect_failed(0.0, "no answer within 1000 ms")
-    assert bench.send(bulks(b"CLIENT", b"SETNAME", b"x") + KEYS, KEYS) == b""
-    assert bench.down() == b"+OK\r\n" + NO_KEYS * 2
-    assert bench.session.context.stats.errors == {"denied": 2}
-    assert bench.session.private.status == private_stream.PRIVATE_NONE
-
-
-def test_a_large_one_is_neither_sent_nor_held(bench: Bench) -> None:
-    assert bench.send(b"*2\r\n$4\r\nKEYS\r\n$1000000\r\n") == b""
-    assert bench.down() == NO_KEYS
-    for _ in range(10):
-        assert bench.send(b"x" * 100_000) == b""
-        assert bench.session.requests.unread() == 0
-    assert bench.send(b"\r\n" + PING) == PING
-
-
-def test_a_large_one_that_breaks(bench: Bench) -> None:
-    assert bench.send(b"*3\r\n$4\r\nKEYS\r\n$3\r\nab") == b""
-    assert bench.down() == NO_KEYS
-    assert bench.send(b"c\r\n$x\r\n" + PING) == BROKEN
-    assert bench.send(PING) == b""
-
-
-def test_the_rest_of_config_waits_for_what_decides(bench: Bench) -> None:
-    get = bulks(b"CONFIG", b"GET", b"dir")
-    assert bench.send(get[:-3]) == b""
-    assert bench.send(get[-3:]) == get
-    long = bulks(b"CONFIG", b"SET", b"dir", b"x" * 100_000)
-    assert bench.send(long) == b""
-
-
-def test_one_whose_end_has_not_come_while_redis_is_away() -> None:
-    bench = denying(Bench())
-    long = bulks(b"SET", b"k", b"v" * 100_000)
-    bench.send(long[:90_000])
-    bench.session.upstream_failed("no answer")
-    assert bench.down() == NO_KEYS.replace(b"keys", b"set")
-    assert bench.send(long[90_000:]) == b""
-    assert bench.down() == b""
-    assert bench.session.context.stats.errors == {"denied": 1}
-
-
-def test_the_table_may_change_between_commands(bench: Bench) -> None:
-    bench.session.requests.use(UNRESTRICTED)
-    assert bench.send(KEYS) == KEYS
-    bench.session.requests.use(TABLE)
-    bench.answer(b"*0\r\n")
-    assert bench.send(KEYS) == b""
-    half = bulks(b"GET", b"x" * 100)[:-10]
-    assert bench.send(half) == half
-    bench.session.requests.use(command_policy.table(("get",), False))
-    assert bench.send(b"x" * 8 + b"\r\n" + bulks(b"GET", b"k")) == b"x" * 8 + b"\r\n"
-
-
 BROKEN_ONES = [
     (b"*01\r\n" + KEYS, b"*01\r\n"),
     (b"*1\r\n$01\r\nPING\r\n", b"*1\r\n$01\r\n"),
     (b"*2\r\n$4\r\nECHO\r\nping\r\n", b"*2\r\n$4\r\nECHO\r\nping\r\n"),
     (b"*-0\r\n" + PING, b"*-0\r\n"),
-    (b"*x\rk" + PING, b"*x\rk"),
-    (b"*2147483648\r\n" + PING, b"*2147483648\r\n"),
-    (b"*1\r\n$600000000\r\nabc", b"*1\r\n$600000000\r\n"),
-    (b"ping 'a\r\n" + PING, b'"\r\n'),
-    (b"keys\0\r\n" + PING, BROKEN),
-    (b"a" * 70_000 + b"\n" + PING, b"a" * 65_537),
 ]
 
 
@@ -182,13 +87,6 @@ def test_of_what_is_broken_only_the_mistake_is_passed_on(
     assert (
         bench.answer(PONG + b"-ERR Protocol error: x\r\n") == PONG + b"-ERR Protocol error: x\r\n"
     )
-
-
-@pytest.mark.parametrize(("sent", "passed"), BROKEN_ONES[:6], ids=lambda data: repr(data[:20]))
-def test_the_mistake_byte_by_byte(sent: bytes, passed: bytes) -> None:
-    bench = denying(opened())
-    got = b"".join(bench.send(sent[at : at + 1]) for at in range(len(sent)))
-    assert got == passed
 
 
 def test_without_rules_what_is_broken_is_passed_on_whole() -> None:
@@ -209,56 +107,3 @@ def test_names_that_redis_may_take_for_a_denied_one(name: bytes) -> None:
             assert bench.send(data[at : at + step]) == b""
         assert bench.down().startswith((b"-NOPERM command 'k", b"-ERR CONFIG command of", b"-NOPE"))
         assert bench.send(PING) == PING
-
-
-@pytest.mark.parametrize("name", [b"x" * 65, b"x" * 100_000, b"KEYSX\0", b"RL.HIT\0x"])
-def test_other_names_pass(bench: Bench, name: bytes) -> None:
-    data = bulks(name, b"SET", b"a", b"1")
-    assert bench.send(data + PING) == data + PING
-
-
-def test_more_arguments_than_are_looked_at_as_a_rule(bench: Bench) -> None:
-    assert bench.send(b"*1048577\r\n$4\r\nKEYS\r\n$1\r\nx") == b""
-    assert bench.down() == NO_KEYS
-    other = denying(opened())
-    data = b"*1048577\r\n$4\r\nMGET\r\n$1\r\nx"
-    assert other.send(data) == data
-
-
-PIECES = [
-    (PING, PING, PONG),
-    (KEYS, b"", NO_KEYS),
-    (b"keys *\r\n", b"", NO_KEYS),
-    (b'"k\\x65ys"\n', b"", NO_KEYS),
-    (bulks(b"config", b"Set", b"a", b"1"), b"", NO_KEYS.replace(b"keys", b"config|set")),
-    (bulks(b"CONFIG", b"GET", b"a"), bulks(b"CONFIG", b"GET", b"a"), b"*0\r\n"),
-    (bulks(b"FT.X", b"y" * 300), b"", NO_KEYS.replace(b"keys", b"ft.x")),
-    (bulks(b"SET", b"k", b"v" * 5000), b"", NO_KEYS.replace(b"keys", b"set")),
-    (bulks(b"GET", b"set"), bulks(b"GET", b"set"), b"$-1\r\n"),
-    (HIT, b"", NO_HIT),
-]
-
-
-@given(
-    st.lists(st.sampled_from(PIECES), max_size=30),
-    st.lists(st.integers(1, 400), min_size=1, max_size=40),
-)
-@settings(max_examples=150, deadline=None)
-def test_cut_anywhere_and_answered_in_order(
-    pieces: list[tuple[bytes, bytes, bytes]], cuts: list[int]
-) -> None:
-    bench = denying(opened())
-    data = b"".join(piece[0] for piece in pieces)
-    sent = b""
-    at = turn = 0
-    while at < len(data):
-        step = cuts[turn % len(cuts)]
-        sent += bench.send(data[at : at + step])
-        at += step
-        turn += 1
-    assert sent == b"".join(piece[1] for piece in pieces)
-    got = bench.down()
-    for piece in pieces:
-        if piece[1]:
-            got += bench.answer(piece[2])
-    assert got == b"".join(piece[2] for piece in pieces)

@@ -7,29 +7,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 
-from tests.unit.session.bench import (
-    DOWN,
-    FIVE,
-    HIT,
-    PING,
-    PONG,
-    PUSH,
-    WRONG_HIT,
-    Bench,
-    in_place,
-    opened,
-    probed,
-)
-
-
-def test_upstream_failed_keeps_an_unfinished_command() -> None:
-    bench = Bench()
-    bench.send(PING + HIT[:-4])
-    bench.session.upstream_failed("refused")
-    assert bench.down() == DOWN
-    bench.send(HIT[-4:])
-    bench.session.upstream_opened()
-    assert bench.up() == in_place()
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, WRONG_HIT, Bench, opened, probed
 
 
 def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
@@ -69,15 +47,6 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     assert bench.up() == b""
 
 
-def test_upstream_lost_waits_for_the_lane() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.session.upstream_lost()
-    assert not bench.session.closed
-    assert bench.settle() == FIVE
-    assert bench.session.closed
-
-
 def test_upstream_lost_and_then_the_lane_too() -> None:
     bench = probed()
     bench.send(HIT * 2)
@@ -88,28 +57,3 @@ def test_upstream_lost_and_then_the_lane_too() -> None:
     bench.session.resume()
     assert bench.down() in (FIVE, FIVE + encoding.LOST)
     assert bench.session.closed
-
-
-def test_calls_that_were_never_sent_go_before_what_waited() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.send(PING)
-    bench.session.lane_returned(bench.lane.calls[0])
-    bench.session.resume()
-    assert bench.up() == in_place() + PING
-
-
-def test_a_call_returned_while_half_a_push_is_out() -> None:
-    bench = probed()
-    bench.send(HIT)
-    out = bench.answer(PUSH[:-3])
-    bench.send(HIT)
-    first = bench.lane.calls[0]
-    bench.session.lane_answered(first, FIVE)
-    for call in bench.lane.calls[1:]:
-        bench.session.lane_returned(call)
-    bench.session.resume()
-    out += bench.down() + bench.answer(PUSH[-3:])
-    assert out == PUSH + FIVE
-    assert bench.up() == in_place()
-    assert bench.answer(FIVE) == FIVE

@@ -6,7 +6,6 @@ import gc
 
 import pytest
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
@@ -25,9 +24,9 @@ from tests.unit.session.bench import (
     PONG,
     WRONG_HIT,
     Bench,
+    call_of,
     in_place,
 )
-from tests.unit.session.parts import call_of
 
 MODES = {
     "error": None,
@@ -38,7 +37,6 @@ LATE = encoding.late(1.0)
 REFUSED = encoding.unreachable("redis:1", "connection refused")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
 MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
-NO_ROOM = b"-ERR max number of clients reached\r\n"
 
 
 class Faulty(Bench):
@@ -144,18 +142,6 @@ def test_never_while_the_client_leaves_its_replies_unread() -> None:
     assert bench.down() == bench.without(b"")
 
 
-def test_not_in_the_middle_of_a_push() -> None:
-    bench = Faulty("allow").open()
-    bench.send_at(10.0, HIT)
-    push = b">2\r\n$3\r\nfoo\r\n$3\r\nbar\r\n"
-    assert bench.answer_at(10.0, push[:9]) == push[:9]
-    bench.session.overdue(20.0)
-    assert bench.down() == b""
-    assert bench.answer_at(20.5, push[9:]) == push[9:]
-    bench.session.overdue(22.0)
-    assert bench.down() == bench.without(b"")
-
-
 @each_mode
 def test_late_on_the_lane(mode: str) -> None:
     bench = Faulty(mode).open()
@@ -170,20 +156,6 @@ def test_late_on_the_lane(mode: str) -> None:
     bench.session.resume()
     assert bench.down() == bench.without(LATE) * 2
     assert bench.up() == PING  # it goes on
-
-
-def test_late_calls_of_a_client_that_has_left_are_counted() -> None:
-    bench = Faulty().open()
-    bench.send(HIT)
-    bench.answer(FIVE)
-    bench.send_at(1.0, HIT * 2)
-    calls = bench.lane.calls
-    bench.session.abandon()
-    bench.session.let_go()
-    for call in [*calls, *calls]:
-        bench.session.lane_failed(call, LATE, "late")
-    hits = bench.session.context.stats.hits
-    assert (hits[UNSEEN], sum(hits)) == (2, 3)
 
 
 def test_no_part_holds_a_session_that_is_let_go() -> None:
@@ -239,22 +211,3 @@ def test_while_it_is_open_a_lane_gets_no_more() -> None:
     assert bench.down() == bench.without(b"") * 2
     bench.send_at(9.0, HIT)
     assert len(bench.lane.calls) == 1
-
-
-def test_redis_own_words_of_that_text_later_are_a_reply() -> None:
-    bench = Faulty("allow").open()
-    bench.send(PING)
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.private.status == private_stream.PRIVATE_OPEN
-
-
-def test_no_timeout_and_its_return() -> None:
-    bench = Faulty("allow").open()
-    bench.session.context.failure.mode = "deny"
-    bench.timeouts.timeout_s = 0.0
-    bench.send_at(10.0, HIT)
-    assert bench.session.overdue(100.0) == NOTHING
-    bench.timeouts.timeout_s = 0.5
-    bench.send_at(100.0, HIT)
-    bench.session.overdue(100.5)
-    assert bench.down() == five(1, 10, 0, 1, 1) * 2

@@ -53,21 +53,6 @@ def test_a_client_that_is_connected_is_counted(freed: Freed) -> None:
     assert freed.left() == 0
 
 
-def test_a_held_hit_that_sleeps(freed: Freed) -> None:
-    client = freed.world.waits()
-    freed.leaves(client)
-    del client
-    assert freed.left() == 0
-
-
-def test_a_held_hit_with_a_question_on_the_private_connection(freed: Freed) -> None:
-    client = freed.world.client()
-    client.send(WAITING)
-    freed.leaves(client)
-    del client
-    assert freed.left() == 0
-
-
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_held_hit_with_a_question_on_the_lane(freed: Freed, event: str) -> None:
     client = freed.world.probed()

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import hiredis
 import pytest
-from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.replies import ReplyFramer
-from rlproxy.session import command_policy, private_stream
+from rlproxy.session import private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
-from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.timeouts import NEVER
 
-from tests.unit.session.bench import FIVE, HIT, NOAUTH, in_place
-from tests.unit.session.test_session_faults import LATE, MODES, NO_ROOM, REFUSED, Faulty
+from tests.unit.session.bench import FIVE, HIT, in_place
+from tests.unit.session.test_session_faults import REFUSED, Faulty
 
 OK = b"+OK\r\n"
 HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
 AUTH = bulks(b"AUTH", b"bob", b"pw")
-MULTI = bulks(b"MULTI")
 INFO = bulks(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
 MAINTENANCE = bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")
 SELECT = bulks(b"SELECT", b"3")
@@ -70,37 +64,6 @@ def test_the_handshake_gets_an_error_where_hits_do() -> None:
     assert asking(bench) == GET
 
 
-def test_the_circuit_is_open() -> None:
-    bench = Faulty("allow")
-    bench.circuit.connect_failed(0.0, "connection refused")
-    assert bench.send(SELECT + HIT + INFO) == b""
-    assert bench.down() == OK + bench.without(b"") + OK
-    assert bench.session.private.status == private_stream.PRIVATE_NONE
-
-
-def test_a_connection_that_does_not_open() -> None:
-    bench = Faulty("allow")
-    bench.send_at(10.0, SELECT + HIT + GET)
-    assert bench.session.private.status == private_stream.PRIVATE_OPENING
-    bench.session.overdue(10.9)
-    assert bench.down() == b""
-    bench.session.overdue(11.0)
-    assert bench.down() == OK + bench.without(LATE)
-    bench.session.upstream_opened()
-    assert bench.up() == SELECT
-    assert bench.answer(OK) == b""
-    assert bench.up() == GET
-
-
-def test_a_handshake_without_a_hit() -> None:
-    bench = Faulty("allow")
-    moved: list[bytes] = []
-    bench.session.flush = lambda: moved.append(bench.down())
-    bench.send_at(10.0, SELECT)
-    bench.session.overdue(11.0)
-    assert moved == [OK]
-
-
 def test_a_server_that_is_no_redis() -> None:
     bench = deferred()
     asking(bench)
@@ -143,21 +106,6 @@ def test_a_client_that_redis_refuses_gets_the_error_and_runs_nothing(
     assert bench.up() == b""
 
 
-def test_a_name_that_redis_does_not_take_changes_nothing() -> None:
-    bench = deferred(written=INFO)
-    assert asking(bench) == INFO
-    assert bench.answer(b"-ERR unknown subcommand\r\n") == b""
-    assert bench.up() == GET
-    assert not bench.session.closed
-
-
-def test_redis_requires_a_password_and_the_client_sent_none() -> None:
-    bench = deferred(written=bulks(b"HELLO", b"3"))
-    asking(bench)
-    assert bench.answer(NOAUTH) == NOAUTH
-    assert bench.session.closed
-
-
 def test_lost_before_its_last_reply() -> None:
     bench = deferred()
     asking(bench, GET + HIT)
@@ -165,13 +113,6 @@ def test_lost_before_its_last_reply() -> None:
     bench.session.upstream_lost()
     assert bench.session.closed
     assert bench.down() == b""
-
-
-def test_the_servers_client_limit_ends_the_handshake() -> None:
-    bench = deferred()
-    asking(bench, GET + HIT)
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert bench.session.closed
 
 
 def test_redis_hangs_during_the_deferred_handshake() -> None:
@@ -202,31 +143,6 @@ def test_a_deferred_auth_is_sent_when_nothing_is_owed() -> None:
     assert bench.answer(WRONGPASS) == WRONGPASS
     assert bench.up() == b""
     assert bench.session.closed
-
-
-def test_a_deferred_auth_and_the_clients_end_of_file() -> None:
-    bench = deferred("allow", written=SELECT + AUTH)
-    bench.send(GET)
-    bench.session.receive_eof()
-    bench.session.upstream_opened()
-    assert bench.up() == SELECT
-    assert bench.answer(OK) == b""
-    assert bench.up() == AUTH
-    assert not bench.session.wants_eof
-    assert bench.answer(OK) == b""
-    assert bench.up() == GET
-    assert bench.session.wants_eof
-
-
-def test_redis_hangs_while_an_auth_waits() -> None:
-    bench = silent("allow", INFO + AUTH + HIT)
-    assert bench.up() == INFO
-    assert bench.session.overdue(11.0) == NOTHING
-    assert (bench.up(), bench.down()) == (b"", b"")
-    assert bench.circuit.open
-    assert bench.answer_at(13.0, OK) == OK
-    assert bench.up() == AUTH + in_place()
-    assert bench.answer(OK + FIVE) == OK + FIVE
 
 
 def silent(mode: str, written: bytes) -> Faulty:
@@ -262,26 +178,6 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     assert later.session.private.status == private_stream.PRIVATE_NONE
 
 
-@pytest.mark.parametrize("written", [SELECT, GET, MULTI, bulks(b"BLPOP", b"q", b"0"), HELLO])
-def test_a_private_connection_is_not_silent_where_redis_answers_others(written: bytes) -> None:
-    """A client may block with its first command, or ask for what takes long."""
-    bench = silent("allow", written)
-    assert bench.session.overdue(10.6) == 10.0
-    bench.circuit.replied(10.6)  # as the control connection has queried Redis
-    assert bench.session.overdue(11.0) == NOTHING  # reported once, not at every check
-    assert not bench.circuit.open
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_a_private_connection_that_redis_has_answered_is_not_silent(known: bool) -> None:
-    bench = silent("allow", SELECT + GET if known else b"\r\n")
-    bench.up()
-    if known:
-        assert bench.answer_at(10.0, OK[:1]) == b""
-    assert bench.session.overdue(12.0) == NOTHING
-    assert not bench.circuit.open
-
-
 @pytest.mark.parametrize(
     ("mode", "written"),
     [
@@ -310,57 +206,6 @@ def test_commands_that_redis_may_have_run_wait_for_it(mode: str, written: bytes)
     assert bench.up() == b""
 
 
-def test_a_client_that_redis_has_answered_waits_for_it() -> None:
-    bench = silent("allow", SELECT + INFO)
-    bench.up()
-    assert bench.answer_at(10.0, OK[:1]) == b""
-    assert bench.session.overdue(12.0) == NOTHING
-    assert bench.answer(OK[1:] + OK) == OK + OK
-    assert bench.send_at(20.0, SELECT) == SELECT
-    bench.session.overdue(22.0)
-    assert bench.down() == b""
-
-
-def test_a_handshake_of_unsupported_commands_alone() -> None:
-    bench = Faulty("allow")
-    assert failed(bench, MAINTENANCE).startswith(b"-ERR unknown subcommand")
-    assert asking(bench) == GET
-    assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("written", [SELECT + HIT + INFO, HIT, GET])
-def test_the_servers_client_limit_closes_the_client(mode: str, written: bytes) -> None:
-    bench = silent(mode, written)
-    bench.up()
-    assert bench.answer(NO_ROOM) == NO_ROOM
-    assert not bench.session.closed
-    bench.session.upstream_lost()
-    assert bench.session.closed
-    assert bench.down() == b""
-    assert not bench.circuit.open  # Redis replied
-
-
-def test_a_connection_that_opens_is_not_dropped() -> None:
-    bench = deferred()
-    bench.send_at(20.0, HIT)
-    left: list[int] = []
-    bench.session.flush = lambda: left.append(bench.session.private.status)
-    bench.session.overdue(21.0)
-    assert bench.down() == bench.without(LATE)
-    assert private_stream.PRIVATE_NONE not in left
-
-
-def test_the_end_of_file_of_a_client_as_redis_hangs() -> None:
-    bench = silent("allow", SELECT + HIT)
-    bench.session.receive_eof()
-    assert bench.session.wants_eof
-    bench.session.overdue(11.0)
-    assert bench.down() == b""
-    assert not bench.session.closed
-    assert bench.answer(OK + FIVE) == OK + FIVE
-
-
 def test_a_longer_outage_adds_to_the_handshake() -> None:
     bench = deferred(written=HELLO)
     assert failed(bench, GET) == REFUSED
@@ -373,150 +218,3 @@ def test_no_handshake_of_an_authenticated_client_is_answered() -> None:
     bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
     assert bench.send_at(2.0, SELECT) == SELECT
     assert bench.down() == b""
-
-
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("later", [False, True])
-def test_denied_commands_stay_denied(later: bool, known: bool) -> None:
-    table = command_policy.table(("select",), False)
-    denied = b"-NOPERM command 'select' is denied by rlproxy (--deny-command)\r\n"
-    if later:  # it has its reply already
-        bench = deferred()
-        bench.session.requests.use(table)
-        assert asking(bench) == HELLO + INFO + SELECT
-        assert bench.answer(MAP + OK + OK) == b""
-        assert bench.up() == GET
-        assert bench.send(SELECT) == b""
-        assert bench.answer(b"$-1\r\n") == b"$-1\r\n" + denied
-    else:
-        bench = Faulty("allow")
-        bench.session.requests.use(table)
-        if known:
-            bench.circuit.connect_failed(0.0, "connection refused")
-        assert failed(bench, SELECT + HIT) == denied + bench.without(REFUSED)
-
-
-def test_a_denied_subcommand_leaves_the_others() -> None:
-    bench = Faulty("allow")
-    bench.session.requests.use(command_policy.table(("client|kill",), False))
-    assert failed(bench, INFO + HIT) == OK + bench.without(REFUSED)
-
-
-def test_the_handshake_ends_with_its_client() -> None:
-    bench = deferred()
-    bench.session.abandon()
-    bench.session.let_go()
-    assert bench.session.private.handshake is None
-
-
-class AwayAndBack:
-    """A client, and a Redis that comes and goes, at random."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.bench = Faulty("allow")
-        self.requested: list[bytes] = []  # by the client
-        self.unsent = b""
-        self.replies = ReplyFramer()  # to the client
-        self.answered = 0
-        self.answered_ok: list[bytes] = []  # what was answered OK while there was no Redis
-        self.received: list[bytes] = []  # by Redis, on its present connection
-        self.owed = b""  # by Redis
-        self.silent = 0  # times that the circuit opened as Redis sent nothing
-        self.reader = hiredis.Reader()  # Redis'
-
-    def step(self) -> None:
-        session = self.bench.session
-        steps = [self.ask, self.send, self.send]
-        if session.private.status == private_stream.PRIVATE_OPENING:
-            steps += [self.open, self.fail]
-        elif session.private.status == private_stream.PRIVATE_OPEN:
-            steps += [self.answer] * 5 + [self.lose, self.hang]
-        self.random.choice(steps)()
-        self.receive()
-        self.check()
-
-    def ask(self) -> None:
-        get = bulks(b"GET", b"k%d" % len(self.requested))
-        self.requested.append(self.random.choice([HELLO, SELECT, INFO, get, get, HIT, HIT]))
-        self.unsent += self.requested[-1]
-
-    def send(self) -> None:
-        cut = self.random.randrange(len(self.unsent) + 1)
-        self.bench.session.receive(self.unsent[:cut])
-        self.unsent = self.unsent[cut:]
-
-    def open(self) -> None:
-        self.received, self.owed, self.reader = [], b"", hiredis.Reader()
-        self.bench.session.upstream_opened()
-
-    def fail(self) -> None:
-        self.bench.session.upstream_failed("connection refused")
-
-    def lose(self) -> None:
-        self.bench.session.upstream_lost()
-
-    def hang(self) -> None:
-        session = self.bench.session
-        self.bench.now += 2.0
-        opened = self.bench.circuit.counts.opened
-        session.overdue(self.bench.now)
-        assert session.private.status == private_stream.PRIVATE_OPEN
-        self.silent += self.bench.circuit.counts.opened - opened
-
-    def answer(self) -> None:
-        cut = self.random.randrange(len(self.owed) + 1)
-        data, self.owed = self.owed[:cut], self.owed[cut:]
-        self.bench.session.upstream_received(data)
-
-    def receive(self) -> None:
-        """Redis receives what the session sends: first the deferred handshake."""
-        self.reader.feed(self.bench.up())
-        while words := self.reader.gets():
-            assert isinstance(words, list)
-            name = words[0]
-            if name in (b"GET", b"EVAL"):
-                assert self.received[: len(self.answered_ok)] == self.answered_ok
-            self.received.append(bulks(*words))
-            if name == b"HELLO":
-                self.owed += MAP
-            elif name == b"EVAL":
-                self.owed += FIVE
-            else:
-                self.owed += encoding.bulk(words[1]) if name == b"GET" else OK
-
-    def check(self) -> None:
-        """The client gets one reply for each command, in order."""
-        replies = self.replies
-        replies.feed(self.bench.down())
-        while frame := replies.frame():
-            requested = self.requested[self.answered]
-            self.answered += 1
-            if requested == HIT:
-                assert frame in (FIVE, self.bench.without(b""), encoding.LOST)
-            elif b"GET" in requested:
-                own = encoding.bulk(requested.split(b"\r\n")[4])
-                assert frame == own or frame.startswith(b"-UPSTREAMDOWN")
-            else:
-                assert frame[:1] == (b"%" if requested == HELLO else b"+")
-                if self.bench.session.private.status in (
-                    private_stream.PRIVATE_NONE,
-                    private_stream.PRIVATE_OPENING,
-                ):
-                    self.answered_ok.append(requested)
-
-
-def test_random_outages_keep_replies_in_order_and_handshakes_first() -> None:
-    answered_ok = kept = silent = 0
-    for seed in range(400):
-        run = AwayAndBack(Random(seed))
-        for _ in range(60):
-            if len(run.answered_ok) > MAX_COMMANDS - 4 or run.bench.session.closed:
-                break
-            run.step()
-        answered_ok += bool(run.answered_ok)
-        silent += run.silent
-        kept += bool(run.answered_ok and run.received[: len(run.answered_ok)] == run.answered_ok)
-    assert answered_ok > 100
-    assert kept > 50
-    assert silent > 50

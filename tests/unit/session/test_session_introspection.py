@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.ratelimit.entry_form import Form
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.session import reply_slots
-from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
-from rlproxy.session.connection_state import ConnectionState
-from rlproxy.session.context import FailurePolicy, ServerFacts
-from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import S_PASS, Catch, Slot
-from rlproxy.session.timeouts import HitTimeouts
+from rlproxy.session.command_replies import UNKNOWN
 
-from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened, probed
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
 COUNT = bulks(b"COMMAND", b"COUNT")
 ALL = bulks(b"COMMAND")
@@ -90,16 +82,6 @@ def test_in_a_pipeline(row: tuple[bytes, bytes, bytes, bytes]) -> None:
         assert bench.answer(*each(replies)) == got
 
 
-def test_hits_go_by_lane_behind_it(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, up, reply, expected = row
-    bench = probed()
-    assert bench.send(request) == up
-    assert bench.send(HIT) == in_place()  # its reply is not here yet
-    assert bench.answer(reply + FIVE) == expected + FIVE
-    assert bench.send(HIT) == b""
-    assert bench.settle() == FIVE
-
-
 def test_the_protocol_is_that_of_the_reply() -> None:
     bench = opened()
     hello = bulks(b"HELLO", b"3")
@@ -109,40 +91,6 @@ def test_the_protocol_is_that_of_the_reply() -> None:
     expected = b"*2\r\n" + GET_SETS + sets[0]
     expected += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
     assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected
-
-
-def test_untouched_in_a_transaction_and_edited_behind_it() -> None:
-    bench = opened()
-    multi, execute = bulks(b"MULTI"), bulks(b"EXEC")
-    assert bench.send(multi + COUNT + execute + COUNT) == multi + COUNT + execute + COUNT
-    queued = b"+OK\r\n+QUEUED\r\n*1\r\n:240\r\n"
-    assert bench.answer(queued + b":240\r\n") == queued + b":240\r\n"  # sent before EXEC's reply
-    bench.send(COUNT)
-    assert bench.answer(b":240\r\n") == b":%d\r\n" % (240 + OURS)
-
-
-@pytest.mark.parametrize("reply", [UNKNOWN, b"*1\r\n$1\r\nk\r\n"])
-def test_arguments_too_long_to_be_looked_at(reply: bytes) -> None:
-    bench = opened()
-    long = b"x" * 20000
-    request = bulks(b"COMMAND", b"GETKEYS", b"RL.HIT", long, b"1", b"2")
-    pieces = [request[at : at + 3000] for at in range(0, len(request), 3000)]
-    for written in ([request], pieces):
-        assert bench.send(*written, PING) == request + PING
-        assert bench.answer(reply + PONG) == reply + PONG
-    many = bulks(b"COMMAND", b"INFO", *[b"rl.hit"] * 6000)
-    assert bench.send(many) == many
-    nils = b"*6000\r\n" + b"$-1\r\n" * 6000
-    assert bench.answer(nils) == nils
-
-
-@pytest.mark.parametrize("words", [[b"INFO"], [b"GETKEYS", b"RL.RESET"]])
-def test_what_would_have_to_be_remembered_at_length_passes_untouched(words: list[bytes]) -> None:
-    bench = opened()
-    request = bulks(b"COMMAND", *words, *[b"rl.hit"] * (MAX_EDITED // 12))
-    assert len(request) > MAX_EDITED
-    assert bench.send(request + PING) == request + PING
-    assert bench.answer(b"-ERR theirs\r\n" + PONG) == b"-ERR theirs\r\n" + PONG
 
 
 def test_an_edited_reply_leaves_once_it_is_whole() -> None:
@@ -167,71 +115,3 @@ def test_a_push_behind_the_last_value_stays_behind_ours(
         bench = opened()
         assert bench.send(request + subscribe) == up + subscribe
         assert bench.answer(*pieces(reply + push)) == expected + push
-
-
-def test_a_push_before_it_goes_before_it(row: tuple[bytes, bytes, bytes, bytes]) -> None:
-    request, _, reply, expected = row
-    push = b">2\r\n$3\r\nfoo\r\n:1\r\n"
-    for pieces in ([push + reply + push], each(push + reply + push)):
-        bench = opened()
-        bench.send(request)
-        assert bench.answer(*pieces) == push + expected + push
-
-
-def test_lost_in_the_middle() -> None:
-    for request, _, reply, expected in ROWS.values():
-        for size in range(len(reply)):
-            bench = opened()
-            bench.send(request + bulks(b"RL.HIT", b"k"))
-            got = bench.answer(reply[:size])
-            bench.session.upstream_lost()
-            got += bench.down()
-            assert expected.startswith(got)
-            assert bench.session.closed
-
-
-def test_what_is_no_resp_goes_on_as_it_comes() -> None:
-    bench = opened()
-    bench.send(COUNT)
-    assert bench.answer(b"<html>\r\n") == b"<html>\r\n"
-    assert bench.answer(b"x") == b"x"
-
-
-def test_where_no_more_is_counted_nothing_is_edited(monkeypatch: pytest.MonkeyPatch) -> None:
-    if reply_slots.__file__.endswith(".so"):
-        pytest.skip("compiled: its constants are fixed")
-    monkeypatch.setattr(reply_slots, "MAX_SLOTS", 2)
-    bench = opened()
-    assert bench.send(COUNT) == COUNT
-    assert bench.answer(b":240\r\n") == b":240\r\n"
-
-
-# -- Catch alone -------------------------------------------------------------------
-
-
-def owed(*slots: Slot) -> tuple[ReplySlots, list[bytes]]:
-    out: list[bytes] = []
-    failure = FailurePolicy(ServerFacts("redis:1"), HitTimeouts(CircuitBreaker()), Counters())
-    made = ReplySlots(ConnectionState(), out, failure)
-    for slot in slots:
-        slot.passed = int(slot.kind == S_PASS)
-        made.expect(slot)
-    return made, out
-
-
-def test_a_caught_reply_is_given_whole() -> None:
-    seen: list[bytes] = []
-
-    def edit(frame: bytes) -> bytes:
-        seen.append(frame)
-        return b"+%d\r\n" % len(seen)
-
-    made, out = owed(Slot(S_PASS), Catch(edit), Catch(edit))
-    made.expect_one()
-    nested = b"*2\r\n*1\r\n$2\r\n\r\n\r\n%1\r\n+a\r\n:1\r\n"
-    for byte in each(PONG + nested + b"$-1\r\n" + PONG):
-        made.feed(byte)
-        made.answer()
-    assert seen == [nested, b"$-1\r\n"]
-    assert b"".join(out) == PONG + b"+1\r\n+2\r\n" + PONG
-    assert made.quiescent()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import (
-    MAX_CLIENT_HITS,
-)
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.private_stream import REFRESH_S
-from rlproxy.session.waits import (
-    WAIT_LANE,
-)
+from rlproxy.session.waits import WAIT_LANE
 
 from tests.unit.session.bench import (
     DENIED,
     FIVE,
     HIT,
-    PING,
-    PONG,
     KnowingLane,
     in_place,
     numbered,
@@ -41,23 +35,6 @@ def test_the_window_opens_again_when_half_is_answered() -> None:
     bench.session.lane_answered(bench.lane.calls[31], FIVE)
     bench.session.resume()
     assert len(bench.lane.calls) == 96
-
-
-def test_more_than_the_window_and_then_another_command() -> None:
-    bench = probed()
-    bench.send(HIT * (MAX_CLIENT_HITS + 1), PING + HIT)
-    assert bench.settle() == FIVE * MAX_CLIENT_HITS
-    assert bench.lane.calls == []
-    assert bench.up() == in_place() + PING + in_place()
-    assert bench.answer(FIVE + PONG + FIVE) == FIVE + PONG + FIVE
-
-
-@pytest.mark.parametrize("cut", [1, 5, 20, len(HIT) - 1])
-def test_a_hit_cut_behind_the_full_window(cut: int) -> None:
-    bench = probed()
-    bench.send(HIT * MAX_CLIENT_HITS + HIT[:cut], HIT[cut:] + PING)
-    assert bench.settle() == FIVE * MAX_CLIENT_HITS
-    assert bench.up() == in_place() + PING
 
 
 # -- the fence: clients that wrote on their own connection------------------------------------------
@@ -101,35 +78,11 @@ def test_what_may_write_sets_the_fence(sent: bytes) -> None:
     assert bench.session.fenced
 
 
-def test_a_hit_in_place_sets_the_fence() -> None:
-    bench = unfenced()
-    assert bench.send(bulks(b"GET", b"k") + HIT) == bulks(b"GET", b"k") + in_place()
-    assert bench.session.fenced
-
-
 def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
     bench = unfenced()
     bench.send(HIT)
     bench.session.lane_returned(bench.lane.calls.pop())
     assert bench.up() == in_place()
-    assert bench.session.fenced
-
-
-def test_hits_by_lane_leave_the_fence_alone() -> None:
-    bench = unfenced()
-    for fenced in (False, True):
-        bench.session.fenced = fenced
-        bench.send(HIT, bulks(b"RL.PEEK", b"k", b"10", b"60"))
-        assert bench.settle() == FIVE * 2
-        assert bench.session.fenced == fenced  # it is the lane that lifts it
-
-
-def test_what_waits_for_the_lane_has_not_written_yet() -> None:
-    bench = unfenced()
-    bench.send(HIT, bulks(b"DEL", b"k"))
-    assert not bench.session.fenced
-    bench.settle()
-    assert bench.up() == bulks(b"DEL", b"k")
     assert bench.session.fenced
 
 
@@ -148,16 +101,6 @@ def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
     assert not bench.session.outstanding()
 
 
-def test_any_number_of_known_replies_goes_at_once() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    many = 3 * MAX_CLIENT_HITS + 1
-    bench.send(numbered(b"full") * many)
-    assert bench.down() == DENIED * many
-    assert not bench.session.outstanding()
-    assert bench.session.requests.unread() == 0
-    assert bench.send(PING) == PING
-
-
 def test_known_replies_behind_unknown_ones_take_room() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
     bench.send(numbered(b"1") + numbered(b"full") * 2 * MAX_CLIENT_HITS)
@@ -165,29 +108,6 @@ def test_known_replies_behind_unknown_ones_take_room() -> None:
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()
-
-
-def test_known_replies_behind_what_a_lane_gives_back() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1") + numbered(b"full") + numbered(b"2"))
-    for call in bench.lane.calls:
-        bench.session.lane_returned(call)
-    assert bench.up() == in_place(b"1") + in_place(b"2")
-    other = five(0, 10, 1, -1, 60)
-    assert bench.answer(FIVE + other) == FIVE + DENIED + other
-
-
-def test_a_client_that_ends_with_known_replies() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"full"))
-    bench.session.receive_eof()
-    assert bench.session.wants_eof
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1"), numbered(b"full"))
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert bench.settle() == FIVE + DENIED
-    assert bench.session.wants_eof
 
 
 @pytest.mark.parametrize("ignores_empty", [True, False])

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.hit_replies import five
+from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
+from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
 from rlproxy.session.waits import WAIT_HELD
 
-from tests.unit.ratelimit.test_wait_queue import script_reply
-from tests.unit.session.bench import (
-    FIVE,
-    PING,
-)
+from tests.unit.ratelimit.test_wait_queue import rule, script_reply
+from tests.unit.session.bench import FIVE, NOAUTH, PING, PONG, PUSH
 from tests.unit.session.waiting import (
     ADMITTED,
     ADMITTED_REPLY,
+    BEHIND,
+    DISCARD,
+    EXEC,
+    GET,
     HIT,
+    HIT_RULE,
     LATER,
+    MULTI,
+    NIL,
+    OK,
+    PEEKED,
+    QUEUED,
+    REFUSED_REPLY,
+    RULE,
     SHAPED,
     WAITING,
-    Client,
     World,
+    absent,
     attempt,
     peek,
 )
@@ -47,52 +57,6 @@ def test_the_first_hit_of_a_client_takes_its_private_connection() -> None:
     assert world.waiting.count == 0
 
 
-def test_as_the_first_command_of_all() -> None:
-    world = World()
-    client = Client(world)
-    assert client.send(WAITING) == b""
-    assert client.session.private.status == private_stream.PRIVATE_OPENING
-    assert world.waiting.count == 0
-    client.session.upstream_opened()
-    client.session.flush()
-    assert client.up() == attempt()
-    assert client.answer(ADMITTED) == ADMITTED_REPLY
-
-
-def test_it_takes_the_private_connection_where_the_lane_has_no_room() -> None:
-    world = World()
-    client = world.probed()
-    client.send(HIT)
-    world.lane_answers(FIVE)
-    world.lane.room = 0
-    assert client.send(WAITING) == attempt()
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        b"RL.HIT k 10 1 WAIT 5\r\n",
-        b"rl.hit k 10 1 wait 5\r\n",
-        b"rl.Hit \"k\" 10 1 'wait' 5\n",
-        bulks(b"rl.hit", b"k", b"10", b"1", b"wAIt", b"5"),
-        b"\r\n*0\r\n" + WAITING,
-    ],
-)
-@pytest.mark.parametrize("piecemeal", [True, False])
-def test_however_it_is_written(written: bytes, piecemeal: bool) -> None:
-    world = World()
-    client = world.waits()
-    other = world.probed()
-    pieces = [written[at : at + 1] for at in range(len(written))] if piecemeal else [written]
-    assert other.send(*pieces) == b""
-    assert world.on_lanes() == [peek()]  # in the same queue, behind the other
-    world.lane_answers(LATER)
-    client.vanishes()
-    assert world.on_lanes() == [attempt()]
-    world.lane_answers(ADMITTED)
-    assert other.down() == ADMITTED_REPLY
-
-
 # -- LEAKY -----------------------------------------------------------------------------------------
 
 
@@ -105,3 +69,323 @@ def test_what_follows_a_held_hit_waits_for_its_reply() -> None:
     world.clock.advance(0.1)
     assert client.down() == five(0, 10, 5, -1, 1)
     assert client.up() == PING
+
+
+# -- where nothing can be held: as if its WAIT were absent -----------------------------------------
+
+
+def test_in_a_transaction_it_acts_as_if_absent() -> None:
+    world = World()
+    client = world.client()
+    assert client.send(MULTI) == MULTI
+    client.answer(OK)
+    assert client.send(WAITING + PING) == absent() + PING
+    assert client.answer(QUEUED * 2) == QUEUED * 2
+    assert client.send(EXEC) == EXEC
+    out = b"*2\r\n" + REFUSED_REPLY + PONG
+    assert client.answer(out) == out
+    assert world.waiting.count == 0
+    assert client.send(WAITING) != b"" or world.calls()
+    assert world.waiting.count == 1
+
+
+@pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
+def test_behind_a_transaction_in_one_write_it_waits(end: bytes, reply: bytes) -> None:
+    world = World()
+    client = world.client()
+    assert client.send(MULTI + PING + end + WAITING + PING) == MULTI + PING + end
+    assert client.answer(OK + QUEUED) == OK + QUEUED
+    assert client.up() == b""
+    assert client.answer(reply) == reply
+    assert client.up() == attempt()
+    assert client.answer(LATER) == b""
+    world.clock.advance(2)
+    assert client.up() == b""
+    world.lane_answers(ADMITTED)
+    assert client.down() == ADMITTED_REPLY
+    assert client.up() == PING
+
+
+UNCOUNTABLE = [
+    (bulks(b"SUBSCRIBE", b"c"), b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"),
+    (bulks(b"CLIENT", b"REPLY", b"OFF"), b""),
+    (bulks(b"CLIENT", b"REPLY", b"SKIP"), b""),
+    (bulks(b"MONITOR"), OK),
+    (bulks(b"FOO"), b"-ERR unknown command\r\n"),
+    (b"*x\r\n", b"-ERR Protocol error\r\n"),
+]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize(("before", "reply"), UNCOUNTABLE)
+def test_where_nothing_can_be_held_it_acts_as_if_absent(
+    before: bytes, reply: bytes, answered: bool
+) -> None:
+    world = World()
+    waits = world.waits()  # hits are sent although another hit waits
+    client = world.client()
+    client.send(before)
+    if answered and reply:
+        client.answer(reply)
+    written = WAITING if before == b"*x\r\n" else absent()
+    assert client.send(WAITING) == written
+    plain = HIT if before == b"*x\r\n" else absent(HIT_RULE)
+    assert client.send(HIT) == plain
+    assert world.waiting.count == 1
+    waits.vanishes()
+
+
+def test_too_many_wait_already() -> None:
+    world = World()
+    client = world.client()
+    hit = rule(RULE)
+    others = []
+
+    def nothing(_: object = None) -> None:
+        return
+
+    for number in range(MAX_WAITING):
+        where = (0, b"%d" % number)
+        others.append(Waiter(world.waiting, where, hit, nothing, nothing, nothing, nothing))
+        others[-1].start()
+    assert client.send(WAITING + PING) == absent() + PING
+    assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
+    others.pop().cancel()
+    blocking = world.waits()
+    assert client.send(WAITING + PING) == peek() + PING  # it doesn't overtake either
+    assert client.answer(LATER + PONG) == five(1, 10, 0, 2, 9) + PONG
+    blocking.vanishes()
+
+
+# -- a client leaves, or a connection is lost ------------------------------------------------------
+
+
+def test_a_waiting_client_that_half_closes_leaves() -> None:
+    world = World()
+    one, two = world.waits(), world.waits()
+    one.ends()
+    assert one.session.closed
+    assert one.down() == b""
+    assert world.callers() == [two.session]  # the next one tries at once
+    world.lane_answers(ADMITTED)
+    assert two.down() == ADMITTED_REPLY
+
+
+def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
+    for frame, reply in ((ADMITTED, ADMITTED_REPLY), (LATER, REFUSED_REPLY)):
+        world = World()
+        client = world.client()
+        client.send(WAITING)
+        client.ends()
+        assert not client.session.closed
+        out = client.answer(frame)
+        while world.calls():
+            world.lane_answers(frame)
+        out += client.answer(frame) if client.up() else client.down()
+        assert out == reply
+        assert client.session.wants_eof
+        assert world.waiting.count == 0
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_the_private_connection_is_lost_with_a_question_under_way(by_lane: bool) -> None:
+    world = World()
+    one = world.probed() if by_lane else world.client()
+    one.send(WAITING)
+    if not by_lane:
+        one.answer(ADMITTED[:7])
+    one.loses_upstream()
+    assert one.down() == b""
+    assert one.session.closed
+    assert world.waiting.count == 0
+    if by_lane:
+        world.lane_answers(ADMITTED)
+    assert one.down() == b""
+
+
+def test_the_lane_is_lost_with_questions_of_many() -> None:
+    world = World()
+    clients = [world.probed() for _ in range(4)]
+    for client in clients:
+        client.send(WAITING)
+    assert len(world.calls()) == 4
+    world.lane_lost(sent=2)
+    # an attempt may have been counted; a peek, sent or not, is asked again
+    assert [client.down() for client in clients] == [encoding.LOST, b"", b"", b""]
+    assert [client.up() for client in clients] == [b"", peek(), peek(), peek()]
+    clients[1].answer(LATER)
+    assert clients[1].up() == attempt()
+    assert clients[1].answer(ADMITTED) == ADMITTED_REPLY
+    clients[3].answer(LATER)
+    clients[2].answer(LATER)
+    assert clients[2].up() == attempt()
+    assert clients[2].answer(ADMITTED) == ADMITTED_REPLY
+    assert clients[3].up() == attempt()
+    assert clients[3].answer(ADMITTED) == ADMITTED_REPLY
+    assert world.waiting.count == 0
+
+
+def test_an_unauthenticated_hit_does_not_wait() -> None:
+    world = World()
+    head = world.waits()
+    one = world.client()
+    assert one.send(WAITING) == peek()
+    assert one.answer(NOAUTH) == NOAUTH
+    assert one.send(HIT) == peek(HIT_RULE)  # it was no probe
+    assert one.answer(NOAUTH) == NOAUTH
+    assert head.down() == b""
+    assert world.waiting.count == 1
+
+
+# -- hits without WAIT ----------------------------------------------------------------------------
+
+
+def test_a_hit_does_not_overtake_by_lane() -> None:
+    world = World()
+    waits = world.waits()
+    client = world.probed()
+    assert client.send(HIT + bulks(b"RL.HIT", b"other", b"10", b"60")) == b""
+    assert world.on_lanes() == [peek(HIT_RULE), absent(HIT_RULE, b"other")]
+    world.lane_answers(PEEKED, FIVE)
+    assert client.down() == BEHIND + FIVE
+    world.clock.advance(2)
+    assert len(world.calls()) == 1
+    world.lane_answers(ADMITTED)
+    assert waits.down() == ADMITTED_REPLY
+    client.send(HIT)
+    assert world.on_lanes() == [absent(HIT_RULE)]
+
+
+def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
+    world = World()
+    world.waits()
+    client = world.client()
+    assert client.send(GET + HIT + HIT + GET) == GET + peek(HIT_RULE) * 2 + GET
+    replies = NIL + PEEKED + PEEKED + NIL
+    out = client.answer(*[replies[at : at + 1] for at in range(len(replies))])
+    assert out == NIL + BEHIND * 2 + NIL
+    assert client.idle()
+
+
+def test_in_a_transaction_it_can_overtake() -> None:
+    """The reply is inside EXEC's, which is passed on as it came."""
+    world = World()
+    world.waits()
+    client = world.client()
+    assert client.send(MULTI + HIT + EXEC) == MULTI + absent(HIT_RULE) + EXEC
+
+
+def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
+    world = World()
+    waits = world.waits()
+    client = world.client()
+    select = bulks(b"SELECT", b"3")
+    sent = client.send(select + HIT + GET)
+    out = client.answer(OK)
+    sent += client.up()
+    assert sent == select + absent(HIT_RULE) + GET
+    assert out + client.answer(FIVE + NIL) == OK + FIVE + NIL
+    # and in that database, when no hit waits in database 0
+    waits.vanishes()
+    world.allowed = False
+    three = world.client()
+    three.send(select)
+    three.answer(OK)
+    three.send(WAITING)
+    three.answer(LATER)
+    client.send(bulks(b"SELECT", b"0"))
+    client.answer(OK)
+    sent = client.send(HIT + select + HIT)
+    out = client.answer(FIVE + OK)
+    sent += client.up()
+    assert sent == absent(HIT_RULE) + select + peek(HIT_RULE)
+    assert out + client.answer(PEEKED) == FIVE + OK + BEHIND
+
+
+LOOKING = [
+    bulks(b"RL.PEEK", b"k", b"10", b"60"),
+    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0"),
+    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0", b"WAIT", b"5"),
+    bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"),
+    bulks(b"RL.RESET", b"k"),
+    bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60", b"0"),
+]
+
+
+@pytest.mark.parametrize("command", LOOKING)
+@pytest.mark.parametrize("lane", [True, False])
+def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) -> None:
+    world = World()
+    world.waits()
+    client = world.probed() if lane else world.client()
+    sent = client.send(command)
+    if world.calls():
+        assert world.calls()[0].behind is None
+        assert world.calls()[0].caller is client.session
+        world.lane_answers(FIVE)
+        assert client.down() == FIVE
+    else:
+        assert sent
+        assert client.answer(FIVE) == FIVE
+    assert world.waiting.count == 1
+
+
+# -- what is given back ----------------------------------------------------------------------------
+
+GIVES = [
+    (bulks(b"RL.RESET", b"k"), b":1\r\n", True),
+    (bulks(b"RL.RESET", b"a", b"k", b"b"), b":2\r\n", True),
+    (b"rl.reset a k\r\n", b":0\r\n", True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), FIVE, True),
+    (bulks(b"RL.BLOCK", b"k", b"0"), FIVE, True),
+    (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"k"), b"-NOPERM no\r\n", False),
+    (bulks(b"RL.RESET", b"K"), b":1\r\n", False),
+    (bulks(b"RL.PEEK", b"k", b"10", b"60"), FIVE, False),
+]
+
+
+@pytest.mark.parametrize("pushes", [True, False])
+@pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
+def test_returned_quota_wakes_waiting_hits(
+    command: bytes, answer: bytes, wakes: bool, pushes: bool
+) -> None:
+    world = World()
+    head, other = world.waits(), world.waits()
+    client = world.client()
+    assert client.send(GET + command + GET) != b""
+    stream = NIL + (PUSH if pushes else b"") + answer + NIL
+    assert client.answer(*[stream[at : at + 1] for at in range(len(stream))]) == stream
+    assert world.on_lanes() == ([attempt()] if wakes else [])
+    if wakes:
+        world.lane_answers(ADMITTED)
+        assert head.down() == ADMITTED_REPLY
+        assert world.callers() == [other.session]
+
+
+# -- pushes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_lane", [True, False])
+def test_half_a_push_is_finished_first(by_lane: bool) -> None:
+    world = World()
+    world.allowed = by_lane
+    client = world.probed()
+    client.send(WAITING)
+    if by_lane:
+        world.lane_answers(LATER)
+    else:
+        client.answer(LATER)
+    world.clock.advance(2)
+    out = client.answer(PUSH[:-3])
+    if world.calls():
+        world.lane_answers(ADMITTED)
+        assert ADMITTED_REPLY not in client.down()
+        out += client.answer(PUSH[-3:])
+    else:
+        assert client.up() == attempt()
+        out += client.answer(PUSH[-3:] + ADMITTED)
+    assert out == PUSH + ADMITTED_REPLY
+    assert client.send(PING) == PING
+    assert client.answer(PONG) == PONG
+    assert client.idle()

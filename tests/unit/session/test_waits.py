@@ -40,16 +40,6 @@ def test_every_wait_is_ended_by_an_event() -> None:
     assert unended == ["WAIT_TICK", "WAIT_HELD", "WAIT_READ"]
 
 
-def test_a_wait_has_one_kind_of_event() -> None:
-    masks = (waits.ENDED_BY_LANE, waits.ENDED_BY_PRIVATE, waits.TIMED)
-    assert sum(mask.bit_count() for mask in masks) == sum(masks).bit_count()
-
-
-def test_closing_is_no_wait() -> None:
-    masks = (waits.ENDED_BY_LANE, waits.ENDED_BY_PRIVATE, waits.TIMED)
-    assert not any(mask & waits.CLOSE for mask in masks)
-
-
 def test_the_table_of_events_names_masks_and_waits_that_exist() -> None:
     named = set(re.findall(r"\b(?:WAIT|ENDED_BY)_\w+", EVENTS))
     assert named <= set(vars(waits))

@@ -19,13 +19,7 @@ from rlproxy.session.waits import WAIT_NOTHING
 
 from tests.contexts import worker_context
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, script_reply
-from tests.unit.session.bench import (
-    FIVE,
-    GRAMMAR,
-    PING,
-    PONG,
-    FakeLane,
-)
+from tests.unit.session.bench import FIVE, GRAMMAR, PING, PONG, FakeLane
 
 WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
 RULE = "10 1 WAIT 5"

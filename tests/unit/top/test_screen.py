@@ -7,14 +7,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from rich.screen import Screen
 from rlproxy.top.client import Client, Rows, Sample
-from rlproxy.top.screen import POLICIES, View
+from rlproxy.top.screen import View
 
 Policies = dict[str, tuple[str, float, float]]  # mode, hits and refused hits by name
 NONE: Rows = {}
@@ -141,47 +140,10 @@ def test_the_frame_that_the_page_shows() -> None:
     assert f"```text\n{shown}\n```\n" in page
 
 
-def test_policies_with_most_hits_come_first() -> None:
-    policies: Policies = {f"p{number}": ("enforced", 9.0, 9.0) for number in range(20)}
-    before = sample(100.0, policies=policies)
-    for name, mode, hits in (("p7", "enforced", 1000.0), ("trial", "shadow", 4000.0)):
-        policies = {**policies, name: (mode, policies.get(name, ("", 0.0, 0.0))[1] + hits, 259.0)}
-    policies["unused"] = ("enforced", 0.0, 0.0)
-    view = seen(before, sample(102.0, 5000, policies=policies))
-    made = [line.split() for line in frame(view)]
-    made = made[made.index(["policy", "hits/s", "refused/s", "mode"]) :]
-    assert made[1:4] == [
-        ["trial", "2,000", "130", "shadow"],
-        ["p7", "500", "125", "enforced"],
-        ["p0", "0", "0", "enforced"],
-    ]
-    assert made[POLICIES + 1 :][:2] == [
-        [],
-        ["key", "of", "the", "last", "minute", "hits/s", "refused/s", "refused", "by"],
-    ]
-    assert ["trial", "2,000", "130", "shadow"] in [line.split() for line in frame(view, 40)]
-
-
 def test_many_policies_are_requested_less_often() -> None:
     assert seen(sample(100.0)).pause_s(1.0) == 1.0
     policies: Policies = {f"p{number}": ("enforced", 0.0, 0.0) for number in range(10_000)}
     assert seen(sample(100.0, policies=policies)).pause_s(1.0) == 5.0
-
-
-def test_what_refused_a_key_is_shown_beside_it() -> None:
-    refused: Rows = {"user:1": (50, 0, "5 60 PENALTY 300 AND 20 3600")}
-    view = seen(sample(100.0), sample(102.0, 10, refused=refused))
-    made = [line.split() for line in frame(view)]
-    assert made[-3][-2:] == ["refused", "by"]
-    assert made[-2:] == [
-        ["user:1", "100", "1", *["5", "60", "PENALTY", "300", "AND"]],
-        ["20", "3600"],
-    ]
-
-
-def test_before_two_samples_rates_are_zero() -> None:
-    view = seen(sample(100.0, 50))
-    assert "hits/s             0    at most 0" in frame(view)
 
 
 def test_trouble_is_shown_and_the_last_values_stay() -> None:
@@ -217,51 +179,6 @@ def test_rates_that_may_be_wrong_are_marked() -> None:
     assert made == [["sure", "20"], ["unsure", "~20", "10"], ['""', "0.5"]]
 
 
-def test_bars_show_the_latest_that_have_room() -> None:
-    view, hits = seen(sample(100.0)), 0
-    for at in range(1, 200):
-        hits += 10 * min(at, 100)
-        add(view, sample(100.0 + at, hits))
-    (line,) = (line for line in frame(view) if line.startswith("hits/s"))
-    assert line.startswith("hits/s         1,000  ██") and line.endswith("██  at most 1,000")
-    assert 70 < len(line) <= 80
-    assert re.search("▁▁+▂▂+▃▃+▄▄+▅▅+▆▆+▇▇+███+", "\n".join(frame(view, 260)))
-
-
-def test_a_long_key_is_wrapped() -> None:
-    key = "login:" + "x" * 90 + ":203.0.113.7"
-    made = keys_of(two(10, {key: (10, 0, "")}))
-    assert len(made) > 1 and "".join(made) == key
-    assert keys_of(two(10, {key: (10, 0, "")}), 260) == [key]
-
-
-def test_lines_are_wrapped_in_a_narrow_terminal() -> None:
-    key = "login:" + "x" * 30
-    view = two(10, {key: (50, 0, "")}, {key: (50, 0, "5 60 PENALTY 300")})
-    made = frame(view, 40)
-    assert "".join(keys_of(view, 40)) == key
-    text = " ".join(" ".join(made).split())
-    assert "private connections 0 lanes 0 waiting 0" in text and "bytes out 0/s" in text
-
-
-def test_sorting() -> None:
-    view = two(
-        10,
-        {"b": (9, 0, ""), "a": (3, 0, ""), "c": (6, 0, "")},
-        {"a": (2, 0, ""), "c": (1, 0, "")},
-    )
-    assert keys_of(view) == ["b", "c", "a"]
-    for stroke, order in (
-        ("r", "acb"),
-        ("k", "abc"),
-        ("x", "abc"),
-        ("\x1b[A", "abc"),
-        ("h", "bca"),
-    ):
-        assert view.press(stroke)
-        assert "".join(keys_of(view)) == order
-
-
 def test_a_filter() -> None:
     view = two(10, {"api:q": (9, 0, ""), "login:1": (3, 0, ""), "login:2": (6, 0, "")})
     assert view.press("/log")
@@ -275,11 +192,6 @@ def test_a_filter() -> None:
     assert len(keys_of(view)) == 3
     assert view.press("/q\r")
     assert keys_of(view) == ["api:q"]
-
-
-@pytest.mark.parametrize("stroke", ["q", "Q", "\x04", "hq"])
-def test_the_keys_that_end_it(stroke: str) -> None:
-    assert not two(10).press(stroke)
 
 
 @settings(max_examples=50, deadline=None)

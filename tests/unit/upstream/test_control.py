@@ -19,7 +19,6 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
-NO_RIGHT = b"-NOPERM User proxy has no permissions to run the 'script|load' command\r\n"
 
 
 class Answering(asyncio.Transport):
@@ -124,75 +123,6 @@ async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     assert not world.control.loaded
     await until(lambda: world.loading.loaded)
     assert len(world.target.connections) == 2
-    world.task.cancel()
-
-
-async def test_a_refused_load_is_tried_again_with_the_other_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_KEEP_S", 0.01)
-    world = World()
-    world.target.replies = {b"HELLO": NODE, b"LOAD": NO_RIGHT}
-    await world.control.settled.wait()
-    assert world.control.kind == "cluster"
-    loads = world.count(b"LOAD")
-    await until(lambda: world.count(b"PING") >= 3)
-    assert world.count(b"LOAD") == world.count(b"HELLO") * loads
-    world.target.replies[b"HELLO"] = HELLO
-    world.control._retry_at = 0.0
-    await until(lambda: world.control.kind == "scripts")
-    assert world.control.problem.startswith("SCRIPT LOAD: NOPERM")
-    del world.target.replies[b"LOAD"]
-    world.control._retry_at = 0.0
-    await until(lambda: world.control.loaded)
-    await until(lambda: not world.control.problem)
-    world.task.cancel()
-
-
-async def test_scripts_are_loaded_once_the_login_is_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_PING_S", 0.02)
-    monkeypatch.setattr(module, "_KEEP_S", 0.01)
-    world = World()
-    world.target.replies[b"HELLO"] = b"-WRONGPASS no\r\n"
-    await world.control.settled.wait()
-    assert world.control.kind == "login" and not world.control.loaded
-    world.target.replies[b"HELLO"] = HELLO
-    await until(lambda: world.control.loaded)
-    await until(lambda: not world.control.problem)
-    world.task.cancel()
-
-
-async def test_a_server_that_refuses_an_empty_request() -> None:
-    world = World()
-    world.target.replies[b"*0"] = b"-ERR empty\r\n+PONG\r\n"
-    await world.control.settled.wait()
-    assert world.control.loaded
-    world.task.cancel()
-
-
-NODE = b"%1\r\n$4\r\nmode\r\n$7\r\ncluster\r\n"
-
-
-@pytest.mark.parametrize(
-    ("url", "to_write"),
-    [
-        ("redis://h", "redis+cluster://h:6379"),
-        ("rediss://bob:pw@[::1]:7000", "rediss+cluster://USER:PASSWORD@[::1]:7000"),
-        ("unix:///s", "redis+cluster://HOST:PORT"),
-        ("redis+sentinel://h/m", "redis+cluster://HOST:PORT"),
-        ("redis://h?standalone=yes", ""),
-        ("redis+cluster://h", ""),
-    ],
-)
-async def test_a_node_of_a_cluster(url: str, to_write: str) -> None:
-    world = World(url)
-    world.target.replies = {b"HELLO": NODE}
-    await world.control.settled.wait()
-    assert world.control.kind == ("cluster" if to_write else "")
-    assert (f"write --upstream {to_write}; " in world.control.problem) == bool(to_write)
-    assert world.control.loaded
     world.task.cancel()
 
 

@@ -17,7 +17,6 @@ OLD = Address("old", 1)
 NEW = Address("new", 2)
 SENTINELS = [Address("s1", 1), Address("s2", 1), Address("s3", 1)]
 MASTER = b"*1\r\n$6\r\nmaster\r\n"
-REPLICA = b"*1\r\n$5\r\nslave\r\n"
 
 
 class Wire(asyncio.Transport):
@@ -120,36 +119,6 @@ async def test_a_server_that_is_refused_is_logged_though_one_sentinel_answers_fi
         world.failover.suspect()
         await asyncio.sleep(0.01)
     assert len(caplog.messages) == 1
-
-
-async def test_a_refused_server_and_sentinels_that_fail_are_in_one_line(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REPLY_S", 0.05)
-    world.failover.start()
-    await until(lambda: world.target.where == "old:1")
-    world.roles[NEW] = REPLICA
-    world.names = {SENTINELS[0]: (NEW, 4), SENTINELS[1]: (NEW, 4)}
-    del world.roles[OLD]
-    world.failover.suspect()
-    await until(lambda: caplog.messages)
-    refused = "new:2, which the Sentinels name, is a replica"
-    failing = "1 of 3 Sentinels of m fail: s3:1 no answer"
-    assert caplog.messages == [f"{refused}; {failing}; the master stays old:1"]
-
-
-async def test_the_latest_reason_is_given_while_no_master_is_known(world: World) -> None:
-    world.roles[OLD] = REPLICA
-    world.failover.start()
-    await world.failover.settled.wait()
-    why = "no master known as m: old:1, which the Sentinels name, "
-    assert await world.unknown() == f"{why}is a replica"
-    del world.roles[OLD]
-    world.failover.suspect()
-    # (not 10 s later)
-    async with asyncio.timeout(5.0):
-        while await world.unknown() != f"{why}cannot be reached: connection refused":
-            await asyncio.sleep(0.01)
 
 
 async def test_a_sentinel_that_demands_a_password(

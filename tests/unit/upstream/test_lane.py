@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rlproxy.config.urls import Address
+from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
-from rlproxy.ratelimit.hit_replies import five, integers
+from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.requests import COMMAND, NEED_MORE, RequestFramer
 from rlproxy.session import context
 from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -29,7 +27,6 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.hit_lane import MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
-from rlproxy.upstream.lane_denials import MAX_KEPT_KEY
 from rlproxy.upstream.lane_pool import LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -47,7 +44,6 @@ NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
-SECOND = 1_000_000
 ADMITTED = five(0, 1, 0, -1, 60)
 REFUSED = five(1, 1, 0, 42, 60)
 STAYS = five(1, 1, 0, 41_000_001, 59_500_000)  # in microseconds
@@ -266,34 +262,12 @@ def bench(loop: Loop) -> Bench:
 # -- the handshake ---------------------------------------------------------------------------------
 
 
-def test_a_lane_of_a_database_asks_behind_its_select(loop: Loop) -> None:
-    bench = Bench(loop)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 3))
-    assert other is not None
-    other.wake()
-    loop.turns()
-    hello = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
-    assert bench.sent() == hello + bulks(b"SELECT", b"3") + TRACK
-    for piece in (WELCOME, OK, OK):
-        assert not other.ready
-        bench.answer(piece)
-    assert other.ready
-
-
 @pytest.mark.parametrize("refusal", [b"-ERR unknown subcommand\r\n", NO_EVALSHA, b":1\r\n"])
 def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
     bench = Bench(loop, tracks=refusal)
     for _ in range(4):
         assert bench.ask(REFUSED) == REFUSED
     assert len(bench.denial_cache or ()) == 0
-
-
-def test_no_refusal_is_remembered_if_none_shall_be(loop: Loop) -> None:
-    bench = Bench(loop, remembers=0)
-    for _ in range(4):
-        assert bench.ask(REFUSED) == REFUSED
-    bench.answer(touched(b"k") + ALL_TOUCHED)
-    assert bench.ask(ADMITTED) == ADMITTED
 
 
 def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> None:
@@ -341,6 +315,20 @@ def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * len(keys)
 
 
+def test_a_session_goes_on_once_its_calls_are_answered(bench: Bench) -> None:
+    session = Session(
+        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of)
+    )
+    hit = bulks(b"RL.HIT", b"k", b"1", b"60")
+    session.receive(hit)
+    session.upstream_opened()
+    session.upstream_received(ADMITTED)
+    session.receive(hit * (MAX_CLIENT_HITS + 2))
+    assert bench.sent() == by_sha(HIT) * MAX_CLIENT_HITS
+    bench.answer(ADMITTED * MAX_CLIENT_HITS)
+    assert bench.sent() == by_sha(HIT) * 2
+
+
 def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     """They may find their scripts missing, as a call of another lane has."""
     calls = [bench.hit()]
@@ -359,25 +347,10 @@ def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * 4
 
 
-def test_errors_of_redis_are_cleaned(bench: Bench) -> None:
-    error = b"-ERR no script: " + b"0" * 40 + b", on @user_script:1.\r\n"
-    assert bench.ask(error) == b"-ERR no\r\n"
-
-
 @pytest.mark.parametrize("garbage", [ADMITTED, b"+OK\r\n", b"what\r\n", b"$x\r\n"])
 def test_a_reply_that_nobody_asked_for_ends_the_lane(bench: Bench, garbage: bytes) -> None:
     bench.answer(garbage)
     assert bench.wire.aborted
-    assert not bench.lane.ready
-
-
-def test_a_lost_lane_tells_what_was_sent_and_returns_what_was_not(bench: Bench) -> None:
-    sent = bench.hit()
-    bench.sent()
-    bench.hit(key=b"other")
-    bench.wire.abort()
-    bench.loop.turns()
-    assert sent.reply == r.LOST
     assert not bench.lane.ready
 
 
@@ -398,57 +371,6 @@ def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> No
     assert behind.reply == ADMITTED
     assert again.reply == REFUSED
     assert bench.known()
-
-
-@pytest.mark.parametrize("of", [HIT, IN_MS])
-def test_the_opener_is_answered_in_the_clients_unit(bench: Bench, of: Rule) -> None:
-    unit_us = of.unit_us
-    expected = five(1, 1, 0, -(-41_000_001 // unit_us), 59_500_000 // unit_us + unit_us // SECOND)
-    assert bench.open(of) == expected
-    assert bench.hit(of).reply == expected
-
-
-@pytest.mark.parametrize("of", [HIT, IN_MS])
-def test_an_opener_that_is_admitted_is_too(bench: Bench, of: Rule) -> None:
-    found = b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:59000001\r\n"
-    assert bench.open(of, found=found) == five(0, 1, 0, -1, 60 if of is HIT else 59_001)
-    assert bench.open(of)  # as if the key had never been marked
-    assert bench.known(of)
-
-
-def test_an_opener_that_errs_opens_nothing(bench: Bench) -> None:
-    assert bench.open(found=b"-OOM no memory\r\n") == b"-OOM no memory\r\n"
-    assert bench.open() == five(1, 1, 0, 42, 60)  # as if the key had never been marked
-    assert bench.known()
-
-
-NEVER = [
-    rule(b"1", b"60", b"COST", b"2"),
-    rule(b"5", b"60", b"COST", b"0"),
-    rule(b"1", b"60", b"STRICT"),
-    rule(b"1", b"60", b"WAIT", b"3"),
-    PEEK,
-    REFUND,
-    HIT.peek(),
-    HIT.attempt(),
-]
-
-
-@pytest.mark.parametrize("of", NEVER[:-1])
-def test_what_is_never_remembered(bench: Bench, of: Rule) -> None:
-    for _ in range(3):
-        bench.ask(REFUSED, of)
-    assert len(bench.denial_cache or ()) == 0
-
-
-def test_no_refusal_is_remembered_of_a_long_key(bench: Bench) -> None:
-    key = b"k" * MAX_KEPT_KEY
-    while len(r.bulk(key)) > MAX_KEPT_KEY:
-        key = key[1:]
-    bench.open(key=key)
-    assert bench.known(key=key)
-    for _ in range(3):
-        assert bench.ask(REFUSED, key=key + b"k") == REFUSED
 
 
 # -- what drops an entry ---------------------------------------------------------------------------
@@ -491,29 +413,6 @@ def test_a_push_for_all(bench: Bench, push: bytes) -> None:
         assert bench.ask(REFUSED, key=key) == REFUSED
 
 
-@pytest.mark.parametrize(
-    "push",
-    [
-        b">3\r\n$7\r\nmessage\r\n$10\r\ninvalidate\r\n$1\r\nk\r\n",
-        b">1\r\n$22\r\ntracking-redir-broken\r\n"[:-3] + b"n\r\n",
-        b">0\r\n",
-        b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n",
-    ],
-)
-def test_any_other_push_is_nothing(bench: Bench, push: bytes) -> None:
-    bench.open()
-    bench.answer(push)
-    assert bench.hit().reply
-    assert bench.lane.ready
-    bench.answer(touched(b"unknown"))
-    assert bench.hit().reply
-
-
-def test_a_broken_push_ends_the_lane(bench: Bench) -> None:
-    bench.answer(b">x\r\n")
-    assert bench.wire.aborted
-
-
 @pytest.mark.parametrize("of", [OTHER, IN_MS, REFUND, HIT.attempt()])
 def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     bench.open()
@@ -525,14 +424,6 @@ def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     assert bench.hit().reply == b""
     assert bench.sent() == by_sha(HIT)
     assert bench.hit(key=b"kk").reply
-
-
-def test_a_look_leaves_it(bench: Bench) -> None:
-    bench.open()
-    for of in (PEEK, HIT.peek()):
-        for reply in (REFUSED, ADMITTED):
-            assert bench.ask(reply, of) == reply
-    assert bench.hit().reply
 
 
 @pytest.mark.parametrize("reply", [ADMITTED, b"-OOM no\r\n", b"-OOM 1\r\n", b"*-1\r\n"])
@@ -547,20 +438,6 @@ def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) 
     bench.answer(reply)
     assert beside.reply == reply
     assert bench.ask(REFUSED) == REFUSED
-
-
-@pytest.mark.parametrize("refusal", [b"-NOPERM no\r\n", b"-ERR unknown\r\n", b"+QUEUED\r\n"])
-def test_caching_refused(bench: Bench, refusal: bytes) -> None:
-    """Rights were taken: nothing is remembered on this lane any more; the hit is answered."""
-    bench.open(key=b"old")
-    bench.ask(REFUSED)
-    call = bench.hit()
-    assert bench.sent() == opener(HIT)
-    bench.answer(refusal + STAYS)
-    assert call.reply == five(1, 1, 0, 42, 60)
-    for key in (b"k", b"k", b"k", b"old", b"old", b"old"):
-        assert bench.ask(REFUSED, key=key) == REFUSED
-    assert bench.lane.ready
 
 
 def test_the_loss_of_the_lane(bench: Bench) -> None:
@@ -583,22 +460,6 @@ def test_the_loss_of_the_lane(bench: Bench) -> None:
     assert bench.known(key=b"new")
 
 
-def test_an_entry_is_its_lanes_own(bench: Bench) -> None:
-    bench.open()
-    first = bench.lane, bench.wire
-    second = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
-    assert second is not None
-    second.wake()
-    bench.loop.turns()
-    bench.sent()
-    bench.answer(WELCOME + OK)
-    bench.lane = second
-    assert bench.ask(REFUSED) == REFUSED
-    bench.answer(touched(b"k"))
-    bench.lane = first[0]
-    assert bench.hit().reply
-
-
 # -- the fence -------------------------------------------------------------------------------------
 
 
@@ -617,17 +478,6 @@ def test_who_wrote_elsewhere_asks_redis_until_the_lane_has_answered(bench: Bench
     assert bench.hit(caller=writer).reply
     bench.answer(REFUSED)
     assert bench.hit(caller=other).reply
-
-
-def test_the_fence_keeps_nobody_from_opening(bench: Bench) -> None:
-    writer = client()
-    writer.fenced = True
-    bench.ask(REFUSED)
-    call = bench.hit(caller=writer)
-    assert call.reply == b""
-    assert bench.sent() == opener(HIT)
-    bench.answer(OK + STAYS)
-    assert bench.hit(caller=writer).reply
 
 
 # -- scripts that Redis does not know, and rights --------------------------------------------------
@@ -665,53 +515,6 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
     assert [call.reply for call in calls] == [ADMITTED, *replies]
 
 
-def test_no_script_is_loaded_before_all_lanes_are_answered(bench: Bench) -> None:
-    """Or it would appear between two calls of a client of another lane."""
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
-    assert other is not None
-    first = bench.wire
-    other.wake()
-    bench.sent()
-    bench.answer(WELCOME + OK)
-    context = [Call(client(), HIT, r.bulk(b"%d" % at)) for at in range(3)]
-    for call in context[:2]:
-        assert other.submit(call) == b""
-    bench.sent()
-    bench.hit()
-    bench.loop.turns()
-    first.writes.clear()
-    first.protocol.data_received(NOSCRIPT)
-    assert first.writes == [by_source(HIT)]
-    other.submit(context[2])
-    assert bench.sent() == b""
-    bench.answer(ADMITTED)
-    assert bench.sent() == b""
-    assert not bench.loading.drained()
-    bench.answer(NOSCRIPT)
-    assert bench.loading.drained()
-    assert bench.sent() == by_source(HIT, b"1") + by_source(HIT, b"2")
-
-
-def test_a_lost_lane_delays_no_loading(bench: Bench) -> None:
-    bench.hit()
-    bench.sent()
-    bench.wire.abort()
-    bench.loop.turns()
-    assert bench.loading.drained()
-
-
-def test_a_lane_is_ready_before_the_scripts_are_loaded(bench: Bench) -> None:
-    bench.wire.abort()
-    bench.loading.loaded = False
-    bench.loop.turns()
-    bench.loop.now += 1.0
-    bench.lane.wake()
-    bench.sent()
-    bench.answer(WELCOME + OK)
-    bench.hit()
-    assert bench.sent() == by_source(HIT)
-
-
 @pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
 def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
     caller = Returned()
@@ -741,40 +544,6 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     assert bench.sent() == opener(HIT)
     bench.answer(OK + STAYS)
     assert bench.known()
-
-
-def test_noscript_to_a_hit_before_an_opener(bench: Bench) -> None:
-    """It runs behind the opener now, and the reply to it counts."""
-    for reply in (ADMITTED, REFUSED):
-        bench.hit()
-        late = bench.hit()
-        bench.sent()
-        bench.answer(REFUSED)
-        bench.hit()
-        assert bench.sent() == opener(HIT)
-        bench.answer(NOSCRIPT)
-        assert bench.sent() == b""
-        bench.answer(OK + STAYS)
-        assert bench.sent() == by_source(HIT)
-        bench.loads()
-        assert bench.hit().reply
-        bench.answer(reply)
-        assert late.reply == reply
-        assert bench.known() == (reply == REFUSED)
-        bench.answer(touched(b"k"))
-
-
-def test_no_refusal_is_answered_here_before_what_was_not_run(bench: Bench) -> None:
-    """The client's own call before it may free the key."""
-    bench.open(key=b"open")
-    bench.hit(REFUND, b"other")
-    bench.hit(key=b"more")
-    bench.sent()
-    bench.answer(NOSCRIPT)
-    call = bench.hit(key=b"open")
-    assert call.reply == b""
-    bench.answer(ADMITTED)
-    assert bench.sent() == by_source(REFUND, b"other") + by_source(HIT, b"open")
 
 
 @pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
@@ -819,313 +588,6 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     assert bench.sent() == by_source(PEEK)
     assert bench.counters.noscript == 0
     assert bench.loading.loaded
-
-
-def test_rights_to_neither_are_the_clients_to_know_and_are_looked_for_again(bench: Bench) -> None:
-    for user in (b"this user", b"User run the 'evalsha' command"):
-        call = bench.hit()
-        bench.sent()
-        bench.answer(NO_EVALSHA.replace(b"this user", user))
-        assert bench.sent() == by_source(HIT)
-        denied = b"-NOPERM " + user + b" has no permissions to run the 'eval' command\r\n"
-        bench.answer(denied)
-        assert call.reply == denied
-
-
-# -- any traffic -----------------------------------------------------------------------------------
-
-
-class Redis:
-    """Redis, as far as a lane can see: two limiters that are full or not, and the keys whose
-    changes it announces to the lane. It announces no change that the lane itself makes.
-    """
-
-    def __init__(self) -> None:
-        self.full = {b"a": False, b"b": False}
-        self.known = True  # the scripts
-        self.allows = True  # CLIENT CACHING
-        self.connected()
-
-    def connected(self) -> None:
-        """A new connection."""
-        self.framer = RequestFramer()
-        self.told_of: set[bytes] = set()
-        self.caching = False
-        self.out = b""
-
-    def take(self, data: bytes) -> None:
-        framer = self.framer
-        if data:
-            framer.feed(data)
-        while (code := framer.next()) != NEED_MORE:
-            assert code == COMMAND
-            words = framer.buf[framer.start : framer.end].split(b"\r\n")[2::2]
-            if words[0] == b"CLIENT":
-                self.caching = self.allows
-                self.out += OK if self.allows else b"-NOPERM no\r\n"
-                continue
-            self.call(words)
-            self.caching = False
-
-    def call(self, words: list[bytes]) -> None:
-        if words[0] == b"EVALSHA" and not self.known:
-            self.out += NOSCRIPT
-            return
-        key, most, unit = words[3], int(words[4]), words[6] if len(words) > 6 else b""
-        if self.caching:
-            self.told_of.add(key)
-        times = (59_000_000, 60_000_000) if unit == b"1" else (59, 60)
-        if b"refund" in words:
-            self.full[key] = False
-            self.out += five(0, 1, 1, -1, 0)
-        elif self.full[key] and most == 1:  # (the other rule takes one more)
-            self.out += five(1, 1, 0, *times)
-        else:
-            self.full[key] = True
-            self.out += five(0, 1, 0, -1, times[1])
-
-    def touch(self, key: bytes, full: bool) -> None:
-        """Another connection fills or frees a limiter."""
-        self.full[key] = full
-        if key in self.told_of:
-            self.told_of.remove(key)
-            self.out += touched(key)
-
-    def flush(self) -> None:
-        self.full = dict.fromkeys(self.full, False)
-        self.told_of.clear()
-        self.out += ALL_TOUCHED
-
-
-KEYS = (b"a", b"b")
-TRAFFIC = st.lists(
-    st.tuples(
-        st.sampled_from(
-            ["hit"] * 6
-            + ["open", "open", "other", "refund", "fill", "free", "write"]
-            + ["redis"] * 4
-            + ["settle", "settle", "flush", "forget", "time", "refuse", "lose"]
-        ),
-        st.sampled_from(KEYS),
-        st.integers(0, 2),
-        st.one_of(st.just(10_000), st.integers(1, 60)),
-    ),
-    max_size=40,
-)
-
-
-class Traffic:
-    """A lane, the Redis behind it, and three clients."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.bench, self.redis = Bench(loop), Redis()
-        self.clients = [client() for _ in range(3)]
-        self.calls: list[Call] = []
-        self.wrote: dict[bytes, Session | None] = dict.fromkeys(KEYS)  # the latest to free a key
-
-    def hit(self, of: Rule, key: bytes, caller: Session) -> None:
-        call = self.bench.hit(of, key, caller)
-        self.calls.append(call)
-        if call.reply and not self.redis.full[key]:
-            # another connection freed it, and the push is on its way
-            assert self.redis.out
-            assert self.wrote[key] is not caller
-
-    def exchange(self, most: int) -> None:
-        """The lane's bytes go to Redis, and up to `most` bytes come back."""
-        redis, loading = self.redis, self.bench.loading
-        redis.take(self.bench.sent())
-        if not loading.loaded and loading.drained():
-            redis.known = True
-            self.bench.loads()
-        self.bench.answer(redis.out[:most])
-        redis.out = redis.out[most:]
-
-    def quiet(self) -> None:
-        """Until nothing is on its way any more."""
-        while self.redis.out or any(not call.reply for call in self.calls):
-            self.exchange(10_000)
-
-    def settle(self) -> None:
-        """When nothing is on its way the lane knows no more than Redis does."""
-        self.quiet()
-        for key in KEYS:
-            self.hit(HIT, key, self.clients[0])
-        self.quiet()
-
-    def step(self, kind: str, key: bytes, number: int, most: int) -> None:
-        bench, redis, caller = self.bench, self.redis, self.clients[number]
-        if kind in ("hit", "other", "refund"):
-            self.hit({"hit": HIT, "other": OTHER, "refund": REFUND}[kind], key, caller)
-        elif kind == "redis":
-            self.exchange(most)
-        elif kind == "settle":
-            self.settle()
-        elif kind == "open":
-            redis.touch(key, True)
-            for _ in range(3):
-                self.hit(HIT, key, caller)
-                self.quiet()
-        elif kind == "lose":
-            self.lose()
-        elif kind == "time":
-            bench.loop.now += 0.25
-        else:
-            redis.take(bench.sent())
-            self.strike(kind, key, caller)
-
-    def strike(self, kind: str, key: bytes, caller: Session) -> None:
-        """Something happens in Redis."""
-        redis = self.redis
-        if kind in ("fill", "free"):
-            redis.touch(key, kind == "fill")
-            self.wrote[key] = None
-        elif kind == "write":
-            if all(call.reply or call.caller is not caller for call in self.calls):
-                redis.touch(key, False)
-                caller.fenced = True  # as its session does
-                self.wrote[key] = caller
-        elif kind == "flush":
-            redis.flush()
-            self.wrote = dict.fromkeys(KEYS)
-        elif kind == "forget":
-            redis.known = False
-        else:
-            redis.allows = False
-
-    def lose(self) -> None:
-        """The connection is lost, and opened again."""
-        bench = self.bench
-        bench.sent()
-        bench.wire.abort()
-        bench.loop.turns()
-        self.redis.connected()
-        bench.loop.now += 0.05
-        bench.lane.wake()
-        assert bench.sent() == HELLO + TRACK
-        bench.answer(WELCOME + OK)
-
-
-@settings(max_examples=120, deadline=None)
-@given(TRAFFIC)
-def test_whatever_happens_nobody_is_told_what_redis_would_not_say(
-    steps: list[tuple[str, bytes, int, int]],
-) -> None:
-    """A refusal by the lane is one that Redis would give too, unless the push of the change is
-    still on its way. The client that made the change gets none. Each call has one reply.
-    """
-    loop = Loop()
-    try:
-        traffic = Traffic(loop)
-        for kind, key, number, most in steps:
-            traffic.step(kind, key, number, most)
-        traffic.settle()
-        for call in traffic.calls:
-            if call.reply == r.LOST:
-                continue
-            found = integers(call.reply)
-            assert len(found) == 5
-            assert found[0] in (0, 1)
-            if found[0] == 1:
-                assert found[3] in (58, 59)
-                assert found[4] in (59, 60)
-    finally:
-        loop.close()
-
-
-class Client:
-    """A session whose hits may take the lane, and the replies it passed on."""
-
-    def __init__(self, bench: Bench, number: int) -> None:
-        self.session = Session(
-            worker_context(
-                grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of
-            )
-        )
-        self.number = number
-        self.sent = 0
-        self.down = b""
-        self.session.receive(bulks(b"RL.HIT", b"probe", b"1", b"60"))
-        self.session.upstream_opened()
-        self.session.upstream_received(ADMITTED)
-        assert self.take() == ADMITTED
-
-    def take(self) -> bytes:
-        out = b"".join(self.session.to_client)
-        self.session.to_client.clear()
-        return out
-
-    def hits(self, count: int) -> None:
-        """Send `count` hits, each with another key and max."""
-        out = b""
-        for _ in range(count):
-            self.sent += 1
-            key = b"%d-%d" % (self.number, self.sent)
-            out += bulks(b"RL.HIT", key, b"%d" % self.sent, b"60")
-        self.session.receive(out)
-
-
-ORDERS = st.lists(
-    st.one_of(
-        st.tuples(st.integers(0, 2), st.sampled_from([1, 1, 2, 3, 70])),
-        st.tuples(st.just(-1), st.one_of(st.just(100_000), st.integers(1, 400))),
-        st.tuples(st.sampled_from([-2, -3]), st.just(0)),
-    ),
-    max_size=30,
-)
-
-
-@settings(max_examples=80, deadline=None)
-@given(ORDERS)
-def test_no_hit_overtakes_another_of_its_client(steps: list[tuple[int, int]]) -> None:
-    """Whenever Redis forgets its scripts, and however it answers: each hit is counted once."""
-    loop = Loop()
-    try:
-        bench = Bench(loop)
-        clients = [Client(bench, number) for number in range(3)]
-        framer, counted, known, out = RequestFramer(), [], True, b""
-
-        def exchange(most: int) -> None:
-            nonlocal known, out
-            sent = bench.sent()
-            if sent:
-                framer.feed(sent)
-            while framer.next() == COMMAND:
-                words = framer.buf[framer.start : framer.end].split(b"\r\n")[2::2]
-                if words[0] == b"EVALSHA" and not known:
-                    out += NOSCRIPT
-                    continue
-                counted.append(words[3])
-                out += five(0, int(words[4]), 0, -1, 60)
-            bench.answer(out[:most])
-            out = out[most:]
-            for client in clients:  # the next tick
-                client.session.context.budget.work = 0
-                client.session.go_on()
-
-        for kind, number in steps:
-            if kind >= 0:
-                clients[kind].hits(number)
-            elif kind == -1:
-                exchange(number)
-            elif kind == -2:
-                known = False
-            elif not bench.loading.loaded and bench.loading.drained():
-                known = True
-                bench.loads()
-        rounds = 0
-        while any(client.session.outstanding() for client in clients):
-            exchange(100_000)
-            rounds += 1
-            assert rounds < 1000, "a hit is never answered"
-        for client in clients:
-            keys = [b"%d-%d" % (client.number, number + 1) for number in range(client.sent)]
-            assert [key for key in counted if key.startswith(b"%d-" % client.number)] == keys
-            replies = [five(0, number + 1, 0, -1, 60) for number in range(client.sent)]
-            assert client.take() == b"".join(replies)
-            assert client.session.private.to_redis[1:] == [r.bulk(b"probe"), rule(b"1", b"60").tail]
-    finally:
-        loop.close()
 
 
 def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:

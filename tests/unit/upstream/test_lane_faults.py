@@ -153,39 +153,6 @@ def test_the_time_before_noscript_counts(bench: Faulty) -> None:
     assert caller.got == []
 
 
-def test_what_waits_behind_a_call_that_is_not_answered_is_late_and_never_sent(
-    bench: Faulty,
-) -> None:
-    caller = Late()
-    calls = [bench.call_of(caller) for _ in range(2)]
-    bench.sent()
-    bench.look(100.0)
-    bench.answer(NOSCRIPT)
-    bench.look(100.9)
-    assert caller.late == []
-    bench.look(101.0)
-    assert caller.late == calls
-    assert bench.sent() == b""
-    bench.answer(NOSCRIPT)
-    assert bench.sent() == b""
-    assert bench.lane.room == bench.pool.context.max_lane_hits
-
-
-def test_late_replies_tell_of_their_keys(bench: Faulty) -> None:
-    bench.ask(REFUSED)
-    assert bench.denial_cache is not None
-    assert len(bench.denial_cache) == 1
-    caller = Late()
-    bench.call_of(caller)
-    assert bench.sent() == opener(HIT)
-    bench.look(bench.loop.now)
-    bench.look(bench.loop.now + 1.0)
-    assert len(caller.late) == 1
-    bench.answer(OK + b"*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60000000\r\n")
-    assert len(bench.denial_cache) == 0  # it was admitted
-    assert bench.ask(REFUSED) == REFUSED
-
-
 def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
     bench.pool.context.timeouts.timeout_s = 0.2
     bench.ask(REFUSED)
@@ -198,19 +165,6 @@ def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
     assert bench.known()
     bench.loop.now = 101.0  # a second since it was sent
     assert not bench.known()
-
-
-def test_who_is_fenced_stays_so_behind_a_late_reply(bench: Faulty) -> None:
-    caller = Late()
-    bench.sent_call(caller)
-    bench.look(100.0)
-    bench.look(101.0)
-    caller.session.fenced = True
-    bench.answer(ADMITTED)
-    assert caller.session.fenced
-    bench.sent_call(caller)
-    bench.answer(ADMITTED)
-    assert not caller.session.fenced
 
 
 def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None:
@@ -239,13 +193,6 @@ def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty
     assert bench.wire.aborted
 
 
-def test_a_lane_is_kept_while_nobody_hears_redis(bench: Faulty) -> None:
-    bench.sent_call()
-    for now in (100.0, 101.0, 105.0, 300.0):
-        bench.look(now)
-    assert not bench.wire.aborted
-
-
 def test_room(bench: Faulty) -> None:
     bench.pool.context.max_lane_hits = 5
     bench.ask(ADMITTED, key=b"x")
@@ -255,11 +202,3 @@ def test_room(bench: Faulty) -> None:
     bench.answer(ADMITTED * 2)
     assert bench.shared.room == 4
     assert len(calls) == 3
-
-
-def test_without_a_timeout_nothing_is_watched(bench: Faulty) -> None:
-    bench.pool.context.timeouts.timeout_s = 0.0
-    caller = Late()
-    bench.sent_call(caller)
-    assert bench.look(1000.0) == NOTHING
-    assert caller.late == []

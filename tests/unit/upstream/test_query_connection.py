@@ -7,7 +7,6 @@ from typing import Any
 
 import hiredis
 import pytest
-from rlproxy.net.tls_contexts import TlsFailure
 from rlproxy.upstream.query_connection import MAX_UNREAD, Closed, NoRoom, QueryConnection
 
 
@@ -70,27 +69,3 @@ async def test_the_reason_of_the_end(data: bytes, error: type[OSError], text: st
     with pytest.raises(OSError):
         await connection.query(b"PING")
     assert wire.written == before
-
-
-async def test_a_refusal_that_came_before_any_request() -> None:
-    connection = QueryConnection()
-    Wire(connection)
-    connection.data_received(b"-ERR max number of clients reached\r\n")
-    with pytest.raises(NoRoom):
-        await connection.query(b"PING")
-
-
-async def test_a_tls_failure_is_the_reason() -> None:
-    connection = QueryConnection()
-    Wire(connection)
-    connection.connection_lost(TlsFailure("certificate verify failed"))
-    with pytest.raises(TlsFailure, match="certificate verify failed"):
-        await connection.read()
-
-
-async def test_replies_before_the_end_are_read() -> None:
-    connection = QueryConnection()
-    Wire(connection)
-    connection.data_received(b"+one\r\n")
-    connection.connection_lost(None)
-    assert await connection.read() == [b"one"]

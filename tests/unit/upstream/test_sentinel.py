@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rlproxy.config.urls import Address
 from rlproxy.upstream.sentinel import (
     MASTER,
@@ -20,7 +18,6 @@ from rlproxy.upstream.sentinel import (
     answer,
     choose,
     role,
-    unanswered,
 )
 
 OLD = Address("10.0.0.1", 7001)
@@ -44,15 +41,6 @@ def _key(name: str) -> bytes:
 def test_an_answer() -> None:
     told = answer("m", [b"10.0.0.1", b"7001"], facts(name="m", flags="master", config_epoch=4))
     assert told == Answer(OLD, 4)
-
-
-def test_an_answer_in_resp3() -> None:
-    assert answer("m", [b"10.0.0.1", b"7001"], {b"config-epoch": b"4"}) == Answer(OLD, 4)
-
-
-def test_an_ipv6_address_and_a_name() -> None:
-    assert str(answer("m", [b"::1", b"1"], []).address) == "[::1]:1"
-    assert str(answer("m", [b"redis-0.example", b"1"], []).address) == "redis-0.example:1"
 
 
 @pytest.mark.parametrize(
@@ -148,29 +136,6 @@ def test_later(told: list[Answer | None], claim: Claim | None) -> None:
     assert choose(told, KNOWN) == claim
 
 
-answers = st.one_of(
-    st.none(),
-    st.just(DOWN),
-    st.builds(Answer, st.sampled_from([OLD, NEW, THIRD]), st.integers(0, 8)),
-)
-
-
-@given(st.lists(answers, min_size=1, max_size=5))
-def test_nobody_moves_while_one_confirms_and_none_is_newer(told: list[Answer | None]) -> None:
-    told = [*told, Answer(OLD, 4)]
-    claim = choose(told, KNOWN)
-    if claim is not None and claim.address != OLD:
-        assert claim.epoch > 4
-
-
-@given(st.lists(answers, max_size=5), st.one_of(st.none(), st.just(KNOWN)))
-def test_a_claim_is_what_somebody_says(told: list[Answer | None], known: Master | None) -> None:
-    claim = choose(told, known)
-    if claim is not None:
-        named = [each.address for each in told if each is not None]
-        assert claim.address in named
-
-
 @pytest.mark.parametrize(
     ("if_gone", "itself", "former", "taken"),
     [
@@ -187,13 +152,6 @@ def test_a_claim_is_what_somebody_says(told: list[Answer | None], known: Master 
 )
 def test_accepts(if_gone: bool, itself: str, former: str, taken: bool) -> None:
     assert accepts(Claim(NEW, 5, if_gone), itself, former) is taken
-
-
-def test_unanswered() -> None:
-    here, there = Address("s", 1), Address("s", 2)
-    assert unanswered([(here, Answer(OLD, 1)), (there, Answer(OLD, 1))]) == ""
-    told = [(here, DOWN), (there, Answer(why="has no master named m"))]
-    assert unanswered(told) == "s:1 connection refused, s:2 has no master named m"
 
 
 # -- when -----------------------------------------------------------------------------------------

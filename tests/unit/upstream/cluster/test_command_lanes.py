@@ -19,7 +19,7 @@ from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.command_lane import MAX_SHARED_REPLY
-from rlproxy.upstream.lane_pool import IDLE_S, MAX_LANES_PER_USER
+from rlproxy.upstream.lane_pool import IDLE_S
 
 from tests.unit.upstream.cluster.test_lanes import (
     ASK,
@@ -135,28 +135,6 @@ def test_the_lane_of_a_slot(bench: Bench) -> None:
     assert bench.node_of(SLOT) is bench.a
     assert bench.node_of(key_slot(FAR)) is bench.b
     assert bench.node_of(NO_SLOT) is None
-
-
-def test_a_lane_that_is_not_ready_holds_up_no_other(bench: Bench) -> None:
-    assert bench.node_of() is bench.a
-    assert bench.share().chosen(key_slot(FAR)) is None  # it begins to connect
-    assert bench.node_of() is bench.a
-    (lane,) = bench.a.pool.lanes()
-    lane.room = 0
-    assert bench.share().chosen(SLOT) is None
-    assert bench.node_of(key_slot(FAR)) is bench.b
-
-
-def test_a_slot_without_an_owner_stays_private(bench: Bench) -> None:
-    bench.cluster.map.owners[SLOT] = -1
-    assert bench.node_of() is None
-
-
-def test_the_number_of_one_users_lanes_is_bounded(bench: Bench) -> None:
-    lanes = [
-        bench.lanes.share_of(Identity(b"me", b"%d" % n, 0), 2, c.SHARED_READ) for n in range(40)
-    ]
-    assert sum(lane is not None for lane in lanes) == MAX_LANES_PER_USER
 
 
 @pytest.mark.parametrize(

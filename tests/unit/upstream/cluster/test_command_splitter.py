@@ -68,13 +68,3 @@ def test_what_is_malformed(data: bytes) -> None:
     assert splitter.next() == c.MALFORMED
     assert splitter.next() == c.MALFORMED
     assert splitter.rest() == data
-
-
-def test_the_rest_of_released_bytes_is_complete() -> None:
-    splitter = CommandSplitter()
-    incomplete = b"*2\r\n$4\r\nECHO\r\n$1000\r\n" + b"x" * 500
-    splitter.feed(command("PING") + incomplete)
-    assert splitter.next() == c.COMMAND
-    assert splitter.next() == c.NEED_MORE
-    splitter.release()
-    assert splitter.rest() == incomplete

@@ -9,7 +9,6 @@ import hiredis
 import pytest
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import text_of
-from rlproxy.upstream.cluster.info_reply import info
 
 from tests import harness
 from tests.harness import RedisServer
@@ -79,12 +78,6 @@ def test_the_rest_is_refused(line: str) -> None:
     assert made(line) == expected.encode()
 
 
-def test_a_refusal_is_one_short_line() -> None:
-    found = FACE.cluster_reply([b"\r\n\xff" + b"x" * 999], 2)
-    assert found.count(b"\r\n") == 1
-    assert len(found) < 200
-
-
 @pytest.mark.parametrize("line", ["SLOTS x", "MYID x", "KEYSLOT", "KEYSLOT a b", ""])
 def test_wrong_arguments(node: RedisServer, line: str) -> None:
     if node.version < (7,):
@@ -110,22 +103,6 @@ def test_hello(node: RedisServer, protocol: int) -> None:
     edited = ALONE.hello_reply(theirs)
     before = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
     assert edited == theirs.replace(before, b"$4\r\nmode\r\n$10\r\nstandalone\r\n")
-
-
-@pytest.mark.parametrize("frame", [b"-NOPROTO x\r\n", b"-WRONGPASS x\r\n", b"*0\r\n", b"+OK\r\n"])
-def test_other_replies_to_hello_are_not_edited(frame: bytes) -> None:
-    assert ALONE.hello_reply(frame) == frame
-
-
-def test_info_of_a_standalone_server(node: RedisServer) -> None:
-    with node.raw() as raw:
-        one = reply(raw, "INFO")
-    assert b"\r\ncluster_enabled:1\r\n" in one
-    for replies in ([one], [one, one]):
-        shown = info(replies, ALONE)
-        assert b"\r\ncluster_enabled:0\r\n" in shown
-        assert b"_mode:standalone\r\n" in shown
-        assert b"_mode:cluster" not in shown
 
 
 def test_info_text_edits_whole_lines() -> None:

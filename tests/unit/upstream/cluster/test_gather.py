@@ -9,8 +9,6 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster import gather as g
 from rlproxy.upstream.cluster import routes as r
 
-from tests.unit.upstream.cluster.replies import parsed
-
 ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
 BLOB = b"!7\r\nERR one\r\n"
@@ -58,14 +56,6 @@ def test_another_type_is_an_error(how: int) -> None:
     assert g.JOINED[how]([b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
 
 
-def test_concatenated() -> None:
-    assert g.concatenated([bulks(b"a"), b"*0\r\n", bulks(b"b", b"a")]) == bulks(b"a", b"b", b"a")
-    assert g.concatenated([b"~1\r\n:1\r\n", b"~1\r\n:2\r\n"]) == b"~2\r\n:1\r\n:2\r\n"
-    assert g.concatenated([NIL2, bulks(b"b")]) == bulks(b"b")
-    nested = b"*1\r\n*2\r\n:1\r\n$1\r\nx\r\n"
-    assert parsed(g.concatenated([nested, nested])) == [[1, b"x"], [1, b"x"]]
-
-
 def test_union() -> None:
     assert g.union([bulks(b"a", b"b"), bulks(b"b", b"c")]) == bulks(b"a", b"b", b"c")
 
@@ -88,11 +78,6 @@ def test_one_succeeded() -> None:
 def test_first_not_nil(nil: bytes) -> None:
     assert g.first_not_nil([nil, b"$1\r\na\r\n"]) == b"$1\r\na\r\n"
     assert g.first_not_nil([nil, nil]) == nil
-
-
-def test_text() -> None:
-    assert g.text([b"$2\r\na\n\r\n", b"$2\r\nb\n\r\n"]) == b"$4\r\na\nb\n\r\n"
-    assert g.text([b"=6\r\ntxt:a\n\r\n", b"=6\r\ntxt:b\n\r\n"]) == b"=8\r\ntxt:a\nb\n\r\n"
 
 
 VALUES = st.lists(
@@ -118,17 +103,3 @@ def test_a_split_mget_equals_the_whole(
         if places:
             parts.append((places, encoded([values[at] for at in places], nil)))
     assert placed(parts) == encoded(values, nil)
-
-
-def test_a_part_of_mget_fails() -> None:
-    assert placed([([0], bulks(b"a")), ([1], ERROR)]) == ERROR
-    assert placed([([0, 1], bulks(b"a"))]).startswith(b"-ERR")
-    assert placed([([0], b"+OK\r\n")]).startswith(b"-ERR")
-
-
-@given(st.lists(st.lists(st.binary(max_size=5)), min_size=1, max_size=4))
-def test_concatenation_keeps_all_elements(lists: list[list[bytes]]) -> None:
-    frames = [bulks(*words) for words in lists]
-    assert g.concatenated(frames) == bulks(*[word for words in lists for word in words])
-    assert g.union(frames) == bulks(*dict.fromkeys(word for words in lists for word in words))
-    assert g.elements(frames) == [bulk for frame in frames for bulk in g.elements([frame]) or []]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rlproxy.resp.encoding import bulk
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import text_of
@@ -71,21 +69,7 @@ def test_statistics_of_commands_are_weighted() -> None:
     assert found == bulk(row % (4, 6, b"1.50"))
 
 
-def test_memory_in_words_follows_the_number() -> None:
-    one = bulk(b"# Memory\r\nused_memory:1536\r\nused_memory_human:1.50K\r\n")
-    assert info([one, one], FACE) == bulk(
-        b"# Memory\r\nused_memory:3072\r\nused_memory_human:3.00K\r\n"
-    )
-
-
 def test_errors() -> None:
     one = bulk(b"# Server\r\n")
     assert info([one, b"-NOPERM x\r\n"], FACE) == b"-NOPERM x\r\n"
     assert info([one, b"$-1\r\n"], FACE).startswith(b"-ERR")
-
-
-@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"db0:x", b"# Keyspace"]), max_size=9))
-def test_no_text_breaks_it(found: list[bytes]) -> None:
-    one = bulk(b"\r\n".join(found))
-    joined = info([one, one], FACE)
-    assert text_of(joined) is not None

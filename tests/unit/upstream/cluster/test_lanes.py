@@ -198,43 +198,6 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
     assert bench.b.sent() == by_sha(HIT)
 
 
-def test_slots_that_move_at_once_share_a_drain(bench: Bench) -> None:
-    bench.hit()
-    assert bench.a.sent()
-    for slot in (*range(5001, 5101), SLOT):
-        bench.cluster.moved(slot, B)
-    assert len(bench.lane._drains) == 1
-    bench.hit()
-    bench.wait(0.01)
-    assert bench.b.sent() == b""
-    bench.a.answer(ADMITTED)
-    bench.wait(0.01)
-    assert bench.b.sent() == by_sha(HIT)
-
-
-@pytest.mark.parametrize("end", ["late", "lost"])
-def test_a_drain_ends_without_replies(bench: Bench, end: str) -> None:
-    bench.hit()
-    assert bench.a.sent()
-    bench.cluster.moved(SLOT, B)
-    call = bench.hit()
-    if end == "lost":
-        assert bench.a.wire is not None
-        bench.a.wire.abort()
-        bench.wait(0.01)
-    else:
-        bench.wait(0.9 * LIMIT_S)
-        assert bench.b.sent() == b""
-        call = bench.hit()
-        bench.b.circuit.replied(bench.loop.now)
-        bench.wait(0.2 * LIMIT_S)
-    assert bench.replies()[0] == end.encode()
-    sent = bench.b.sent()
-    assert sent.endswith(by_sha(HIT))
-    bench.b.answer(ADMITTED * sent.count(by_sha(HIT)))
-    assert call.reply == ADMITTED
-
-
 def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> None:
     lost = bench.hit()
     assert bench.a.sent()
@@ -370,22 +333,3 @@ def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     assert len(bench.loop.wires) == 4  # it is not tried again
     bench.lanes.close_idle(bench.loop.now - IDLE_S)
     assert lane.retired  # sessions get another one
-
-
-def test_a_lane_that_closed_as_idle_is_replaced(bench: Bench) -> None:
-    bench.loop.now += 61.0
-    bench.lanes.close_idle(bench.loop.now - IDLE_S)
-    bench.loop.turns()
-    assert bench.lane.retired
-    assert [node.pool.lanes() for node in (bench.a, bench.b)] == [[], []]  # none counts any more
-    lane = bench.lanes.lane_of(Identity(None, None, 0))
-    assert isinstance(lane, ClusterLane) and lane is not bench.lane
-    lane.wake()
-    bench.loop.turns()
-    assert len(bench.loop.wires) == 4
-    bench.a.wire, bench.b.wire = bench.loop.wires[2:]
-    for node in (bench.a, bench.b):
-        assert node.sent().startswith(b"*")
-        node.answer(WELCOME, OK)
-    lane.wake()
-    assert lane.ready

@@ -20,8 +20,6 @@ ASKED = Address("10.0.0.1", 7000)
         (b"-ASK 0 node.example:6381\r\n", 0, Address("node.example", 6381)),
         (b"-MOVED 8579 :19202\r\n", 8579, Address("10.0.0.1", 19202)),
         (b"-MOVED 8579 ?:19202\r\n", 8579, Address("10.0.0.1", 19202)),
-        (b"-MOVED 1 ::1:6381\r\n", 1, Address("::1", 6381)),
-        (b"-MOVED 1 [::1]:6381\r\n", 1, Address("::1", 6381)),
         (b"-MOVED 1 nowhere\r\n", NO_SLOT, None),
         (b"-MOVED x 127.0.0.1:6381\r\n", NO_SLOT, None),
         (b"-MOVED\r\n", NO_SLOT, None),
