@@ -346,7 +346,7 @@ def unread(proxy: Proxy, size: int = 8) -> Raw:
     raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
     raw.sock.connect(("127.0.0.1", proxy.port))
     raw.sock.settimeout(harness.DEADLINE_S)
-    raw.closed, raw._buffer = False, b""
+    raw.closed, raw._buffer = False, bytearray()
     raw.send(command("GET", "mb") * size)
     return raw
 
