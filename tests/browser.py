@@ -1,6 +1,4 @@
-"""A headless Chromium for the tests, driven over a pipe: the page's content, console and
-requests.
-"""
+"""A headless Chromium, driven over a pipe, for the picture of the live page."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """One page of a browser. `complaints` are its console's errors and uncaught exceptions, and
-    `fetched` are the URLs that it requested.
-    """
+    """One page of a browser."""
 
     def __init__(self, path: str) -> None:
         self._profile = tempfile.mkdtemp(prefix="rlproxy-browser-")
@@ -67,8 +63,6 @@ class Browser:
         self._last = 0
         self._buffer = b""
         self._session = ""
-        self.complaints: list[str] = []
-        self.fetched: list[str] = []
         try:
             self._attach()
         except (BrowserError, OSError):
@@ -80,8 +74,7 @@ class Browser:
         page = next(each for each in targets if each["type"] == "page")
         answer = self.ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = answer["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+        self.ask("Page.enable")
 
     def ask(self, method: str, **params: object) -> dict[str, Any]:
         """Return the result of one call of the DevTools protocol. Raises BrowserError."""
@@ -102,27 +95,14 @@ class Browser:
                 raise BrowserError(f"no answer to {method}")
 
     def _messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Read its messages; record the events."""
+        """Read its messages."""
         if not select.select([self._tell_in], [], [], max(0.0, timeout_s))[0]:
             return []
         data = os.read(self._tell_in, 1 << 20)
         if not data:
             raise BrowserError("the browser has ended")
         *texts, self._buffer = (self._buffer + data).split(b"\0")
-        found: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        for each in found:
-            self._note(each.get("method", ""), each.get("params", {}))
-        return found
-
-    def _note(self, method: str, params: dict[str, Any]) -> None:
-        if method == "Network.requestWillBeSent":
-            self.fetched.append(params["request"]["url"])
-        elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(params["exceptionDetails"]))
-        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(str(params["entry"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
-            self.complaints.append(str(params["args"]))
+        return [json.loads(text) for text in texts]
 
     def open(self, url: str) -> None:
         """Open the URL."""
@@ -146,22 +126,10 @@ class Browser:
             )
         )
 
-    def look(self, width: int, height: int = 900, dark: bool = False, scale: float = 1) -> None:
-        """Set the window's size in pixels and the preferred colour scheme."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=scale,
-            mobile=width < 600,
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
-
-    def press(self, key: str) -> None:
-        """Press and release a key of the keyboard."""
-        for kind in ("keyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+    def look(self, width: int) -> None:
+        """Set the window's width in pixels."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
 
     def picture(self, path: Path) -> None:
         """A picture of the whole page, as PNG."""

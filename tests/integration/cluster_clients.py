@@ -1,5 +1,5 @@
-"""What clients get that use a cluster through the proxy, as one dict per client: redis-py,
-valkey-py and valkey-glide here, those of Node in clients/cluster_client.js.
+"""What clients get that use a cluster through the proxy, as one dict per client: redis-py and
+valkey-py here, those of Node in clients/cluster_client.js.
 
 Each client runs the same list of operations. An operation that the client or the server refuses
 because of several slots has the result ONE_SLOT.
@@ -215,109 +215,6 @@ def _received(run: Callable[[Any], Any], read: Callable[..., Any], count: int) -
         if message is not None:  # it may be None before the time is over
             found.append([message["channel"], message["data"]])
     return found
-
-
-# -- valkey-glide ----------------------------------------------------------------------------------
-
-
-def glide(_library: str, kind: str, way: Way, plain_port: int) -> Results:
-    """Run a client of valkey-glide. It subscribes in RESP3 only."""
-    return asyncio.run(_glide(kind == "cluster", way, way.pushes(plain_port)))
-
-
-async def _glide(in_cluster: bool, way: Way, pusher: threading.Timer) -> Results:
-    g: Any = importlib.import_module("glide")
-    word = "Cluster" if in_cluster else ""
-    configuration = getattr(g, f"Glide{word}ClientConfiguration")
-    tls: dict[str, Any] = {}
-    if way.ca:
-        roots = g.TlsAdvancedConfiguration(root_pem_cacerts=Path(way.ca).read_bytes())
-        advanced = getattr(g, f"AdvancedGlide{word}ClientConfiguration")(tls_config=roots)
-        tls = {"use_tls": True, "advanced_config": advanced}
-    modes = configuration.PubSubChannelModes
-    channels = {modes.Exact: {"news"}, modes.Pattern: {"new*"}}
-    if in_cluster:
-        channels[modes.Sharded] = set(SHARDED)
-    subscribes = {"pubsub_subscriptions": configuration.PubSubSubscriptions(channels, None, None)}
-    more = {
-        name: getattr(getattr(g, name_of), value) for name, (name_of, value) in way.more.items()
-    }
-    client = await getattr(g, f"Glide{word}Client").create(
-        configuration(
-            [g.NodeAddress(way.host, way.port)],
-            protocol=g.ProtocolVersion.RESP3 if way.protocol == 3 else g.ProtocolVersion.RESP2,
-            request_timeout=int(1000 * LATEST_S),
-            **(subscribes if way.protocol == 3 else {}),
-            **tls,
-            **more,
-        )
-    )
-    try:
-        return await _use_glide(g, client, in_cluster, way.protocol == 3, pusher)
-    finally:
-        await client.close()
-
-
-async def _use_glide(
-    g: Any, client: Any, in_cluster: bool, subscribes: bool, pusher: threading.Timer
-) -> Results:
-    batch = g.ClusterBatch if in_cluster else g.Batch
-    out: Results = {}
-    await client.flushall()
-    out["hit"] = await client.custom_command(list(HIT))
-    out["set"] = [await client.set(key, value) for key, value in VALUES.items()]
-    out["get"] = [await client.get(key) for key in KEYS]
-    out["mset"] = await client.mset(VALUES)
-    out["mget"] = await client.mget(KEYS)
-    pipe = batch(False)
-    for key in KEYS:
-        pipe.get(key)
-    out["pipeline"] = await client.exec(pipe.custom_command(list(HIT)), raise_on_error=True)
-    multi = batch(True).set("{tag}a", "1").incr("{tag}a").custom_command(list(IN_TAG))
-    out["transaction"] = await client.exec(multi, raise_on_error=True)
-    crossing = batch(True).set(KEYS[0], "0").set(KEYS[1], "1")
-    try:
-        out["crossing"] = await client.exec(crossing, raise_on_error=True)
-    except g.RequestError as error:
-        out["crossing"] = ONE_SLOT if "slot" in str(error).lower() else str(error)
-    out["keys"] = sorted(await client.custom_command(["KEYS", "key:*"]))
-    out["dbsize"] = await client.dbsize()
-    out["scan"] = sorted(await _scan_glide(g, client, in_cluster))
-    script = g.Script(SCRIPT)
-    out["script"] = [await client.invoke_script(script, [key]) for key in KEYS]
-    pusher.start()
-    out["popped"] = await client.blpop(["list"], LATEST_S)
-    if subscribes:
-        await client.publish("m", "news")
-        out["messages"] = [await _message(client) for _ in range(2)]
-    if subscribes and in_cluster:
-        for channel in SHARDED:
-            await client.publish("m", channel, sharded=True)
-        out["sharded"] = [await _message(client) for _ in SHARDED]
-    out["behind"] = await client.get(KEYS[1])
-    text = normal(await client.info())
-    texts = list(text.values()) if isinstance(text, dict) else [text]
-    out["mode"] = texts[0].partition("_mode:")[2].split()[0]
-    if isinstance(text, dict):
-        out["nodes"] = list(text)
-    out["del"] = await client.delete(KEYS)
-    out["reset"] = await client.custom_command(["RL.RESET", "limit"])
-    return out
-
-
-async def _scan_glide(g: Any, client: Any, in_cluster: bool) -> list[bytes]:
-    cursor: Any = g.ClusterScanCursor() if in_cluster else b"0"
-    found: list[bytes] = []
-    while True:
-        cursor, some = await client.scan(cursor, match="key:*", count=2)
-        found += some
-        if cursor.is_finished() if in_cluster else cursor == b"0":
-            return found
-
-
-async def _message(client: Any) -> list[bytes]:
-    message = await asyncio.wait_for(client.get_pubsub_message(), LATEST_S)
-    return [message.channel, message.message]
 
 
 # -- clients of Node -------------------------------------------------------------------------------

@@ -75,7 +75,6 @@ CLIENTS = {
         Client("redis-cli", "sh", ("-c", f"redis-cli --version | {_HEAD}"), "POSIX sh", ()),
         Client("redis-py", "python", _python("redis"), "Python", _PYTHON),
         Client("valkey-py", "python", _python("valkey"), "Python", _PYTHON),
-        Client("valkey-glide", "python", _python("valkey-glide"), "Python", _PYTHON),
         Client("starlette", "python", _python("starlette"), "Python", _PYTHON),
         Client("fastapi", "python", _python("fastapi"), "Python", _PYTHON),
         Client("node-redis", "node", _node("redis"), "Node.js", _NODE),

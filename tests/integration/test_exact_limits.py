@@ -1,8 +1,8 @@
 """Limits are exact under concurrency: no window of a key ever holds more hits than its max, and no
 hit that would have fitted is refused. The server's own record of a real load proves it.
 
-The method. Clients of at least four libraries hit twenty keys over 64 connections (singly,
-pipelined, inside MULTI), while a connection to the server reads MONITOR. MONITOR shows every script
+The method. 48 connections hit twenty keys (singly, pipelined, inside MULTI), while a connection to
+the server reads MONITOR. MONITOR shows every script
 call in the order in which the server ran it, with a time in microseconds, followed by the calls of
 the script. A hit was admitted if and only if there is an `[0 lua] "RPUSH" key stamp`, and then the
 stamp is the clock that judged it. Hence:
@@ -10,36 +10,39 @@ stamp is the clock that judged it. Hence:
 1. Brute force, without a model: for each key and each admitted stamp, at most max hits are admitted
    from then until a window later.
 2. A model of the sliding log in ten lines, fed in the server's order, computes for each hit whether
-   there was room. An admitted hit's clock is its stamp, so the model is exact there, `remaining`
-   included. A refused hit's clock is not shown, but it has two bounds: it is not before the last
-   MONITOR line of an earlier command, and not after the line of the script's own TIME. For a hit
-   inside EXEC, whose clock may stand still from EXEC's beginning, the lower bound is the last line
-   of another connection. If there was no room even at the later bound, the refusal was right. If
-   there was room at the earlier one, it was wrong. In between no verdict is possible, so the test
-   requires that this is rare. The clocks of scripts and of MONITOR are read differently and can
-   differ by half a millisecond for moments on a busy machine. The admitted hits' stamps show the
-   difference, and the bounds of the refused hits are widened by it.
+   there was room. A refused hit's clock is not shown, but it has two bounds: it is not before the
+   last MONITOR line of an earlier command, and not after the line of the script's own TIME. For a
+   hit inside EXEC the lower bound is the last line of another connection. If there was room at the
+   earlier bound, the refusal was wrong. If there was room at the later one only, no verdict is
+   possible, so the test requires that this is rare. The clocks of scripts and of MONITOR differ a
+   little; the admitted hits' stamps show by how much, and widen the bounds.
 3. The replies, counted by key, verdict and `remaining`, are exactly those the model computes: none
    is lost, repeated or delivered to another client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import bisect
+import random
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
+
+import hiredis
 
 from tests import harness
-from tests.harness import RedisServer
-from tests.integration.load_clients import KINDS, LoadClient, foreign_loaders, python_loaders
+from tests.harness import RedisServer, command
 
-SECONDS = 3
-MANY = 5000  # refusals suffice
-CONNECTIONS = 64
+SECONDS = 2
+MANY = 3000  # refusals suffice
+CONNECTIONS = 48
+KINDS = [(f"exact:{number}", 2 + 3 * number, 40 + 25 * number) for number in range(20)]
+Seen = Counter[tuple[str, int, int, int]]  # key, limited, limit and remaining of replies
 LINE = re.compile(rb"\+(\d+)\.(\d{6}) \[\d+ ([^\]]+)\] (.*)")
 CALL = re.compile(rb'"1" "(exact:\d+)" "(\d+)" "(\d+)" "1000"$')
 END = b"the-load-is-over"
@@ -140,42 +143,80 @@ def skew_of(hits: list[Hit]) -> int:
     return max(found)
 
 
-def load(
-    server: RedisServer, directory: Path, seconds: int
-) -> tuple[list[LoadClient], list[bytes]]:
-    """Run all clients for a number of seconds on an empty server; return them and MONITOR's
+class Client:
+    """One connection: hits on random keys, singly, among PINGs, or inside MULTI."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        self._parser = hiredis.Reader()
+
+    async def run(self, port: int, end: float) -> None:
+        """Send until `end`, and count the replies."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.monotonic() < end:
+            kinds = random.choices(KINDS, k=random.choice((1, 4, 12)))
+            hits = [command("RL.HIT", key, most, window, "MS") for key, most, window in kinds]
+            way = random.randrange(3)
+            if way == 0:
+                replies = await self._ask(hits)
+            elif way == 1:
+                replies = await self._ask([each for hit in hits for each in (hit, command("PING"))])
+                assert replies[1::2] == [b"PONG"] * len(hits)
+                replies = replies[::2]
+            else:
+                replies = await self._ask([command("MULTI"), *hits, command("EXEC")])
+                assert replies[:-1] == [b"OK"] + [b"QUEUED"] * len(hits)
+                replies = replies[-1]
+            for (key, _, _), reply in zip(kinds, replies, strict=True):
+                limited, limit, remaining, retry_after, _ = reply
+                assert retry_after > 0 if limited else retry_after == -1, reply
+                self._seen[key, limited, limit, remaining] += 1
+        self._writer.close()
+
+    async def _ask(self, requests: list[bytes]) -> list[Any]:
+        self._writer.write(b"".join(requests))
+        replies: list[Any] = []
+        while len(replies) < len(requests):
+            data = await asyncio.wait_for(self._reader.read(65536), harness.DEADLINE_S)
+            assert data, "the connection was closed"
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                replies.append(reply)
+        return replies
+
+
+def load(server: RedisServer, seconds: int) -> tuple[Seen, list[bytes]]:
+    """Run all clients for a number of seconds on an empty server; return the replies and MONITOR's
     lines.
     """
-    with server.raw() as raw:
-        raw.ask("FLUSHALL")
-    loaders = python_loaders(CONNECTIONS) + foreign_loaders(2, directory)
+    server.ask("FLUSHALL")
+    seen: Seen = Counter()
+
+    async def clients(port: int) -> None:
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(Client(seen).run(port, end) for _ in range(CONNECTIONS)))
+
     with harness.proxy(server, "--denial-cache", "0") as proxy:  # Redis sees every hit
         monitor = Monitor(server)
-        for loader in loaders:
-            loader.start(proxy.port, seconds)
-        for loader in loaders:
-            loader.finish(seconds + 60)
-        return loaders, monitor.lines(server)
+        asyncio.run(clients(proxy.port))
+        return seen, monitor.lines(server)
 
 
 def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
-    own_server: RedisServer, tmp_path: Path
+    own_server: RedisServer,
 ) -> None:
     for seconds in (SECONDS, 5 * SECONDS, 20 * SECONDS):
-        loaders, lines = load(own_server, tmp_path, seconds)
-        assert [text for loader in loaders for text in loader.errors] == []
-        lacking = lack_of(loaders, lines)
+        seen, lines = load(own_server, seconds)
+        lacking = lack_of(seen, lines)
         if not lacking:
             break  # otherwise the machine is slow
     assert lacking == "", "the load proves too little"
-    assert len(loaders) >= 4
-    assert sum(loader.connections for loader in loaders[:4]) == CONNECTIONS
     by_key: dict[str, list[Hit]] = {key: [] for key, _, _ in KINDS}
     all_hits = hits_of(lines)
     skew = skew_of(all_hits)
     for hit in all_hits:
         by_key[hit.key].append(hit)
-    expected: Counter[tuple[str, int, int, int]] = Counter()
+    expected: Seen = Counter()
     refused = undecided = 0
     for key, max_hits, window_ms in KINDS:
         hits = by_key[key]
@@ -202,28 +243,21 @@ def test_no_window_holds_more_than_max_and_nothing_admissible_is_refused(
             )
             undecided += room_at <= hit.latest
     assert undecided < 0.05 * refused, f"{undecided} of {refused} refusals prove nothing"
-    seen: Counter[tuple[str, int, int, int]] = Counter()
-    for loader in loaders:
-        seen += loader.seen
     assert seen == expected
 
 
-def lack_of(loaders: list[LoadClient], lines: list[bytes]) -> str:
-    """What the test requires that this load was too short for: several libraries, the lane, MULTI,
-    and many hits, admitted and refused.
+def lack_of(seen: Seen, lines: list[bytes]) -> str:
+    """What the test requires that this load was too short for: the lane, MULTI, and many hits of
+    each key, admitted and refused.
     """
-    for loader in loaders:
-        if loader.seen.total() <= 100:
-            return f"{loader.name} did next to nothing"
     by_lane = sum(b'"EVALSHA"' in line[:90] for line in lines)
     in_place = sum(b'"EVAL"' in line[:90] for line in lines)
     transactions = sum(line.upper().endswith(b'"EXEC"') for line in lines)
     if min(by_lane, in_place, transactions) <= 200:
         return f"{by_lane} by lane, {in_place} in place, {transactions} transactions"
     replies: Counter[tuple[str, int]] = Counter()  # by key and verdict
-    for loader in loaders:
-        for (key, limited, _, _), count in loader.seen.items():
-            replies[key, limited] += count
+    for (key, limited, _, _), count in seen.items():
+        replies[key, limited] += count
     for key, max_hits, _ in KINDS:
         if replies[key, 0] <= 2 * max_hits:
             return f"{key}: {replies[key, 0]} admitted"
