@@ -131,7 +131,8 @@ def extensions() -> list[Extension]:
         # mypyc writes the group's header to the directory of its package.
         extension.include_dirs.append("build/rlproxy")
         # Without it every call between the files goes through the table of exported symbols.
-        extension.extra_compile_args.append("-fvisibility=hidden")
+        # (mypyc gives all extensions one list)
+        extension.extra_compile_args = [*extension.extra_compile_args, "-fvisibility=hidden"]
     return found
 
 

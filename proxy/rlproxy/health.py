@@ -12,7 +12,11 @@ from typing import Final
 from rlproxy.config.urls import DEFAULT_LISTEN, parse_running, without_password
 
 TIMEOUT_S: Final = 2.0
+USAGE: Final = """\
+usage: rlproxy health [[tls:]HOST:PORT|unix:PATH|URL]
 
+Exits with 0 if a server replies there, with 1 if not. Without an argument it uses the first address
+of RLPROXY_LISTEN, or 127.0.0.1:6380."""
 
 # names of the TLS alerts that a server sends to a client without a certificate
 _WANTS_CERTIFICATE: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE")
@@ -67,8 +71,9 @@ def main(argv: Sequence[str]) -> int:
     DEFAULT_LISTEN. With RLPROXY_PROXY_PROTOCOL=yes a PROXY header precedes the PING.
     """
     if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        print("usage: rlproxy health [[tls:]HOST:PORT|unix:PATH|URL]", file=sys.stderr)
-        return 2
+        asked = argv[0] in ("-h", "--help")
+        print(USAGE, file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
     listen = os.environ.get("RLPROXY_LISTEN", "").split()
     listen.sort(key=lambda address: address.startswith("tls:"))
     header = os.environ.get("RLPROXY_PROXY_PROTOCOL", "").strip().lower() == "yes"

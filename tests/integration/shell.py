@@ -34,7 +34,6 @@ STAND_INS = {
     "kubectl": "needs a cluster",
     "pip": "takes long; tests/integration/test_wheel.py installs the project",
     "ps": "shows no rlproxy: here it is called python",
-    "scripts/test": "is what runs this",
     "systemctl": "needs systemd as the first process",
     "useradd": "changes the machine",
 }
@@ -135,8 +134,8 @@ class Shell:
         for name in STAND_INS:
             self._put(name, _NOTE.format(place=self._place, name=name))
         # The real scripts/run, with nothing to install.
-        shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
         self._put("scripts/setup", "#!/bin/sh\n")
+        shutil.copy(ROOT / "scripts/run", self.directory / "scripts/run.real")
         self._put(".venv/bin/rlproxy", f'#!/bin/sh\nexec {sys.executable} -m rlproxy "$@"\n')
         for name, run in (
             ("rlproxy", f"{sys.executable} -m rlproxy"),

@@ -182,7 +182,7 @@ def test_reload(own_server: RedisServer, actions: list[str], tmp_path: Path) -> 
         first, *mistakes = found["error"].split("\n")
         assert (status, first) == (409, why)
         assert [line.removeprefix(f"--config {file}: policy ") for line in mistakes] == [
-            """'b': the rule is no text: expected "RULE" or {rule = "RULE", shadow = true}""",
+            """'b': the rule is not a string: expected "RULE" or {rule = "RULE", shadow = true}""",
             "'a': syntax error near 'GAP'",
         ]
         answers(made, "/metrics", 200, rejected.replace("0.0", r"1\.0"))

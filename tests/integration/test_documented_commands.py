@@ -47,7 +47,7 @@ FIGURES = {
     ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
     (
         "tutorial.md",
-        "limited      0: yes, it may; and it was counted. 1: no, and nothing was counted",
+        "limited      0: admitted, and counted. 1: refused, and not counted",
     ): "what they mean",
 }
 # Blocks with a dedicated test: the page, the block's first words, and the test.
@@ -356,11 +356,6 @@ def ps(args: list[str], terminal: Shell) -> None:
     parser.parse_args(args)
 
 
-def scripts_test(args: list[str], terminal: Shell) -> None:
-    assert args == []
-    assert os.access(ROOT / "scripts" / "test", os.X_OK)
-
-
 CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
     "dmesg": dmesg,
     "docker": docker,
@@ -368,7 +363,6 @@ CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
     "kubectl": kubectl,
     "pip": pip,
     "ps": ps,
-    "scripts/test": scripts_test,
     "systemctl": systemctl,
     "useradd": useradd,
 }

@@ -364,6 +364,8 @@ def test_a_reload_replaces_all_policies_and_logs_them(fresh: Named) -> None:
                 b"trial": [b"1 60", b"enforced", 2, 1],
             }
         )
+        fresh.reload('trial = "2 60"\nfresh = {rule = "7 60", shadow = true}\n')
+        fresh.logs("policies added: none; removed: none; changed: trial\n")
 
 
 @ON_ONE_ENGINE

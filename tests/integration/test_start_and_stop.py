@@ -562,7 +562,7 @@ def test_dead_embedded_server_ends_the_proxy() -> None:
 
 
 def test_health_and_top_reach_a_proxy_by_the_same_forms(
-    own_server: RedisServer, tmp_path: Path
+    own_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rlproxy.sock"
     listen = (*ANY_PORT, "--listen", f"unix:{path}")
@@ -573,5 +573,8 @@ def test_health_and_top_reach_a_proxy_by_the_same_forms(
             assert "hits" in Client(form).sample(1).stats
         done = ["-m", "rlproxy", "health", f"127.0.0.1:{port}"]
         assert subprocess.run([sys.executable, *done], cwd=harness.ROOT).returncode == 0
+        monkeypatch.setenv("RLPROXY_LISTEN", f"tls::1 0.0.0.0:{port}")
+        assert health.main([]) == 0
     assert health.main([f"127.0.0.1:{port}"]) == 1
-    assert health.main(["a", "b"]) == 2
+    assert health.main(["--help"]) == 0
+    assert health.main(["--nope"]) == health.main(["a", "b"]) == 2

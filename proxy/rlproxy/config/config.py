@@ -67,23 +67,20 @@ class Config:
 
     listen: tuple[Address, ...] = SERVING.fixed(
         LISTEN,
-        "addresses where clients connect; without HOST: 127.0.0.1; tls: with TLS; may be given "
+        "address where clients connect; without HOST: 127.0.0.1; tls: with TLS; may be given "
         "several times (in the environment: separated by blanks)",
     )
     upstream: Upstream = SERVING.fixed(  # noqa: RUF009
         UPSTREAM,
-        "the Redis behind the proxy: redis://[user:password@]host[:port], rediss:// over "
-        "TLS, unix://[user:password@]/path, "
-        "redis+sentinel://[user:password@]host[:port][,host[:port]...]/master"
-        "[?sentinel_user=u&sentinel_password=p] "
-        "(rediss+sentinel:// over TLS) for the master that these Sentinels name, "
-        "redis+cluster://[user:password@]host[:port][,host[:port]...] (rediss+cluster:// over "
-        "TLS) for the Redis Cluster to which these nodes belong, embedded: for a private Valkey "
-        "server that ends with the proxy, or embedded:cluster for a private cluster of three "
-        "masters, on ports of 127.0.0.1 that every local user can reach. With ?standalone=yes "
-        "redis://, rediss:// and unix:// accept one node of a Redis Cluster and serve it as one "
-        "server. The default applies only at a terminal. The credentials are for the proxy's "
-        "control connection only; clients authenticate themselves",
+        "the Redis behind the proxy: redis://HOST[:PORT], unix:///PATH, "
+        "redis+sentinel://HOST[:PORT],.../MASTER for the master that these Sentinels name, "
+        "redis+cluster://HOST[:PORT],... for the Redis Cluster of these nodes, embedded: for a "
+        "private Valkey server that ends with the proxy, or embedded:cluster for three private "
+        "masters on ports of 127.0.0.1, which every local user can reach. rediss://, "
+        "rediss+sentinel:// and rediss+cluster:// use TLS. USER:PASSWORD@ before the host or path "
+        "is for the proxy's control connection only: clients authenticate themselves. "
+        "?sentinel_user=U&sentinel_password=P is for the Sentinels. With ?standalone=yes one node "
+        "of a Redis Cluster is served as one server. The default applies only at a terminal",
     )
     workers: int = SERVING.fixed(
         number(1, 1, 256),
@@ -92,27 +89,24 @@ class Config:
     )
     share: bool | None = SERVING.fixed(
         AUTO,
-        "single ordinary commands (GET, SET, ...) of many clients share connections too "
-        "(command lanes), in order; in front of a cluster also short pipelines. All other "
-        "commands use the client's private connection. auto: yes with redis+cluster:// and "
-        "embedded:cluster, else no",
+        "single ordinary commands (GET, SET, ...) of many clients share connections too, in "
+        "order; in front of a cluster also short pipelines. auto: yes in front of a cluster, "
+        "else no",
     )
     denial_cache: int = SERVING.fixed(
         number(65536, 0, 100_000_000),
         "refusals remembered at most. A remembered refusal answers the same hit without Redis, "
-        "for up to a second or until Redis reports that the key was touched. 0: none",
+        "for up to a second. 0: none",
     )
     announce: Address | None = CLUSTER.fixed(  # noqa: RUF009
         ANNOUNCE,
-        "with redis+cluster://: the one address that cluster-aware clients see as the owner of "
-        "all slots, such as that of a load balancer; without it, the address at which the client "
-        "reached the proxy",
+        "with redis+cluster://: the address that cluster-aware clients see, such as that of a load "
+        "balancer; without it, the address at which the client reached the proxy",
     )
     present: str = CLUSTER.fixed(
         choice("cluster", "cluster|standalone"),
-        "with redis+cluster://: what clients see that detect the kind of server: a cluster with "
-        "one master, or one server without a cluster (standalone). Some clients refuse commands "
-        "over several slots where they detect a cluster",
+        "with redis+cluster://: what clients detect: a cluster with one master, or one server "
+        "(standalone). Some clients refuse commands over several slots where they detect a cluster",
     )
     cross_slot: str = CLUSTER.fixed(
         choice("split", "split|error"),
@@ -124,7 +118,7 @@ class Config:
         "the reply to a hit while Redis can't be reached, is too slow, or can't run it (LOADING, "
         "BUSY, READONLY, OOM ...): an error (-UPSTREAMDOWN, or Redis' own), admitted (0 limit "
         "limit -1 0), or refused (1 limit 0 1 1). For allow and deny ioredis needs "
-        "enableReadyCheck: false: its INFO gets an error while Redis is away",
+        "enableReadyCheck: false",
     )
     hit_timeout_ms: int = FAULTS.reloadable(
         number(1000, 0, 3_600_000, "MS"),
@@ -141,8 +135,7 @@ class Config:
     )
     protected_mode: bool = ADMISSION.reloadable(
         YES,
-        "while Redis' default user needs no password, turn away clients of other machines (to "
-        "Redis' own protected mode every client of a proxy is local)",
+        "while Redis' default user needs no password, turn away clients of other machines",
     )
     local_commands: bool = ADMISSION.reloadable(
         NO,
@@ -152,10 +145,10 @@ class Config:
     deny_command: tuple[str, ...] = ADMISSION.reloadable(
         COMMANDS,
         "a command that no client may send, alone or with a subcommand (KEYS, or config|set for "
-        "CONFIG SET); may be given several times (in the environment: separated by blanks)",
+        "CONFIG SET); may be given several times",
     )
     unix_mode: int = ADMISSION.fixed(
-        MODE, "permissions of the unix sockets of --listen, octal; set before the sockets listen"
+        MODE, "permissions of the unix sockets of --listen and --admin, octal"
     )
     proxy_protocol: bool = ADMISSION.fixed(
         NO,
@@ -201,23 +194,23 @@ class Config:
     )
     max_accept_rate: int = LIMITS.reloadable(
         number(1000, 0, 1_000_000),
-        "new clients of each worker per second while other clients are served, so that a flood "
-        "of connections does not delay them; the rest wait in the system's queue. 0: no limit",
+        "new clients of each worker per second while other clients are served; the rest wait in "
+        "the system's queue. 0: no limit",
     )
     max_client_hits: int = LIMITS.fixed(
         number(64, 1, 1_000_000),
-        "unanswered hits of one client; its further hits wait, so that a long pipeline does not "
-        "delay other clients. Clients with longer pipelines share this number",
+        "unanswered hits of one client; its further hits wait. Clients with longer pipelines share "
+        "this number",
     )
     max_lane_hits: int = LIMITS.fixed(
         number(65536, 1, 10_000_000),
-        "unanswered hits of all clients on one lane, a connection that clients share; further hits "
-        "use their client's private connection",
+        "unanswered hits on one lane, a connection that clients share; further hits use their "
+        "client's private connection",
     )
     max_unread: int = LIMITS.fixed(
         number(65536, 1024, 1_073_741_824, "BYTES"),
         "bytes of replies that a client may leave unread until the proxy stops reading from "
-        "Redis for it (then Redis' own output limits apply)",
+        "Redis for it",
     )
     handshake_timeout_s: float = LIMITS.fixed(
         seconds("10"), "time for a new client's TLS handshake and PROXY header"
@@ -225,7 +218,7 @@ class Config:
     idle_timeout_s: float = LIMITS.reloadable(
         seconds("0", zero=True),
         "close a client that sent nothing for this time and is owed no reply (subscribers "
-        "stay). 0: never; Redis' own timeout applies as well",
+        "stay). 0: never",
     )
     write_timeout_s: float = LIMITS.reloadable(
         seconds("60", zero=True),
@@ -248,12 +241,11 @@ class Config:
     admin_token_file: str = SEEING.fixed(
         FILE,
         "with --admin-actions: a file that other users can't read, whose first line is the token, "
-        "at least 16 characters; it is read at each request for an action",
+        "at least 16 characters",
     )
     metrics_prefixes: int = SEEING.fixed(
         number(0, 0, MAX_PREFIXES),
-        "count hits also by key prefix, up to the first colon, for this number of prefixes; "
-        "further ones count as (other). 0: none",
+        "count hits also by key prefix, up to the first colon, for this number of prefixes",
     )
     log_level: str = SEEING.reloadable(
         choice("info", "debug|info|warning|error"),

@@ -8,6 +8,7 @@ import argparse
 import difflib
 import os
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,9 +34,9 @@ Subcommands:
   rlproxy health [ADDRESS]       exits with 0 if a proxy answers there
   rlproxy docs FILE ...          writes the generated tables into the pages of docs/
 
-Every option is also an environment variable (RLPROXY_UPSTREAM, ...) and a key of the file that
---config names (upstream = "redis://127.0.0.1:6379"). The command line wins over the environment,
-the environment over the file. Its section [policies] names rules: login = "5 60 PENALTY 300" is
+Every option is also an environment variable (--hit-timeout: RLPROXY_HIT_TIMEOUT) and a key of the
+file that --config names (hit-timeout = 500). The command line wins over the environment, the
+environment over the file. The file's section [policies] names rules: login = "5 60 PENALTY 300" is
 for RL.HIT user:42 POLICY login. On SIGHUP the file and all certificates are read again.
 Exit codes: 0 a clean stop, 1 could not start or failed, 2 wrong usage.
 """
@@ -64,6 +65,13 @@ _OF_A_SERVICE: Final = re.compile(
 )
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help whose URLs and hyphenated words are not broken."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         # A password that contains a blank spans several words.
@@ -76,6 +84,8 @@ class _Parser(argparse.ArgumentParser):
             hint = _similar(first, _FLAGS, "--")
         elif "://" in first:
             hint = "; the URL of Redis is given with --upstream"
+        elif first:
+            hint = "; rlproxy --help lists the options and subcommands"
         raise ConfigError([shown + hint])
 
 
@@ -86,12 +96,12 @@ def parser() -> argparse.ArgumentParser:
         description="A Redis-protocol proxy that adds exact, shared rate limits (RL.HIT) to any "
         "Redis and passes every other command on untouched.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     groups = {option.group: made.add_argument_group(option.group) for option in OPTIONS}
     for option in OPTIONS:
-        default = f"default {option.value.default}; " if option.value.default else ""
+        default = f" (default {option.value.default})" if option.value.default else ""
         groups[option.group].add_argument(
             option.flag,
             dest=option.field,
@@ -99,14 +109,13 @@ def parser() -> argparse.ArgumentParser:
             action="append" if option.value.repeats else "store",
             nargs="?" if option.value in SWITCHES else None,
             const="yes" if option.value in SWITCHES else None,
-            help=f"{option.help} ({default}environment {option.variable})",
+            help=f"{option.help}{default}",
         )
     made.add_argument(
         "--config",
         metavar="FILE",
         help="a TOML file whose keys are the options above without their dashes in front, and "
-        "whose section [policies] has named rules "
-        f"(environment {_CONFIG})",
+        f"whose section [policies] has named rules (environment {_CONFIG})",
     )
     made.add_argument(
         "--check-config",
@@ -203,7 +212,7 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
         line = error.object.count(b"\n", 0, error.start) + 1
         return {}, (), [f"--config {path}: line {line} is not UTF-8"]
     except tomllib.TOMLDecodeError as error:
-        return {}, (), [f"--config {path}: no TOML: {error}"]
+        return {}, (), [f"--config {path}: not valid TOML: {error}"]
     found, mistakes = {}, []
     policies, wrong = _policies(content.pop(POLICIES, {}))
     mistakes += [f"--config {path}: {mistake}" for mistake in wrong]
@@ -253,7 +262,9 @@ def _mistake_in(name: str, given: Mapping[str, object]) -> str:
             near = _similar(key, _POLICY_KEYS) or "; a name with a dot stands in quotes"
             return f"there is no key {key[:MAX_SHOWN]!r}{near}"
     if not isinstance(rule, str):
-        return f"{'there is no rule' if rule is None else 'the rule is no text'}: {_POLICY_FORM}"
+        return (
+            f"{'there is no rule' if rule is None else 'the rule is not a string'}: {_POLICY_FORM}"
+        )
     return "" if isinstance(shadow, bool) else "shadow: expected true or false, without quotes"
 
 

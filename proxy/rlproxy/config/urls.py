@@ -168,9 +168,9 @@ def parse_upstream(url: str) -> Upstream:
     parts = _PARTS.match(url, len(scheme))
     if scheme not in _SCHEMES or parts is None:
         raise ValueError(
-            "expected redis://HOST[:PORT], rediss://..., unix:///PATH, "
-            "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., or "
-            "embedded: with nothing behind it, or embedded:cluster"
+            "expected redis://HOST[:PORT], rediss://HOST[:PORT] with TLS, unix:///PATH, "
+            "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., embedded: "
+            "or embedded:cluster"
         )
     login, hosts, path, parameters, fragment = parts.groups("")
     if "@" in path + parameters or fragment:

@@ -57,17 +57,15 @@ TABLE: Final = (
         COUNTER,
         "Hits (RL.HIT, CL.THROTTLE, RL.THROTTLE), by outcome: admitted, refused, "
         "refused_locally (by the denial cache, Redis was not asked), failed_open and failed_closed "
-        "(Redis did not answer, --on-upstream-failure did), failed (an error), unseen (in a "
-        "transaction, where replies can't be matched to requests, or with an unexpected reply), "
-        "shadow_refused (refused by a policy in shadow, and answered as admitted)",
+        "(by --on-upstream-failure), failed (an error), unseen (in a transaction, or where replies "
+        "can't be matched to requests), shadow_refused (by a policy in shadow: admitted)",
         ("algorithm", "outcome"),
     ),
     Row(
         POLICY_HITS,
         COUNTER,
-        "Those of rlproxy_hits_total that name a policy, by policy: admitted, refused and "
-        "refused_locally (in shadow admitted and shadow_refused) from 0 on, others from their "
-        "first hit. A policy that is removed from the settings is left out",
+        "Hits that name a policy, by the outcomes of rlproxy_hits_total. A policy that is removed "
+        "from the settings is left out",
         ("policy", "outcome"),
     ),
     Row(POLICY_SHADOW, GAUGE, "1 of each policy in shadow (others have none)", ("policy",), MOST),
@@ -80,10 +78,9 @@ TABLE: Final = (
     Row(
         PREFIX_HITS,
         COUNTER,
-        "Hits that Redis or the denial cache answered (outcome hits), and those of them that were "
-        "refused (outcome refused), by the beginning of their key up to the first colon, at most "
-        "64 bytes of it: --metrics-prefixes beginnings, (other) for those that "
-        "came later, (none) for keys without a colon in their first 105 bytes",
+        "Hits that Redis or the denial cache answered (outcome hits), and the refused ones "
+        "(outcome refused), by the part of their key before the first colon: --metrics-prefixes "
+        "prefixes, (other) for later ones, (none) for keys without a colon",
         ("prefix", "outcome"),
     ),
     Row(
@@ -117,7 +114,7 @@ TABLE: Final = (
     Row(
         "rlproxy_event_loop_lag_seconds",
         HISTOGRAM,
-        "How late a timer was, four times a second: what everything waits for",
+        "How late a timer was, four times a second",
         bounds=TIMES_S,
     ),
     # traffic
@@ -130,7 +127,7 @@ TABLE: Final = (
     ),
     Row("rlproxy_clients", GAUGE, "Clients that are connected"),
     Row("rlproxy_clients_max", GAUGE, "Clients that may be: --max-clients, or what files allow"),
-    Row("rlproxy_clients_accepted_total", COUNTER, "Clients that came in"),
+    Row("rlproxy_clients_accepted_total", COUNTER, "Clients that were accepted"),
     Row("rlproxy_errors_total", COUNTER, "What went wrong, by kind: see the list below", ("kind",)),
     # Redis
     Row(

@@ -88,7 +88,7 @@ def _log_policies(old: Config, new: Config) -> None:
     found = policies.differences(old.policies, new.policies)
     if any(found):
         text = "SIGHUP: policies added: {added}; removed: {removed}; changed: {changed}"
-        added, removed, changed = map(_some, found)
+        added, removed, changed = map(_named, found)
         log.info("policies_reloaded", text, added=added, removed=removed, changed=changed)
         log_shadows(new)
     before, after = (_algorithms(config, found[2]) for config in (old, new))

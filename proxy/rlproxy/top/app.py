@@ -20,8 +20,16 @@ _URL: Final = (
     "redis://[[USER]:PASSWORD@]HOST:PORT, rediss://, unix:///PATH, [tls:]HOST:PORT or unix:PATH"
 )
 PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
-PARSER.add_argument("--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (%(default)s)")
-PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between two samples")
+PARSER.add_argument(
+    "--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (default %(default)s)"
+)
+PARSER.add_argument(
+    "--interval",
+    type=float,
+    default=1.0,
+    metavar="SECONDS",
+    help="time between two samples (default %(default)s)",
+)
 PARSER.add_argument(
     "--once", action="store_true", help="print one table; implied without a terminal"
 )
@@ -31,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """Run `rlproxy top`. Returns 0 after the user ended it, 1 if it failed; exits with 2."""
     args, more = PARSER.parse_known_args(argv)
     if more:  # not shown: these words may be parts of a password that contains a blank
-        PARSER.error("an argument too many; the proxy's address is given with --url URL")
+        PARSER.error("unknown argument; the options are --url URL, --interval SECONDS and --once")
     if not 0.1 <= args.interval <= 3600:
         PARSER.error("argument --interval: expected seconds from 0.1 to 3600")
     try:

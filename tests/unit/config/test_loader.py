@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -122,11 +123,11 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("[policies]\nupstream = ':1'", "policy 'upstream': it is an option: its place is above ["),
         ("[policies]\nworkers = 2", "policy 'workers': it is an option: its place is above ["),
         ("policies = 5", "policies is a section: [policies]"),
-        ("[policies]\na = 5", "policy 'a': the rule is no text: expected "),
+        ("[policies]\na = 5", "policy 'a': the rule is not a string: expected "),
         ("[policies]\na.b = '5 60'", "policy 'a': there is no key 'b'; a name with a dot stands"),
-        ("[policies]\na = ['5 60']", "policy 'a': the rule is no text: expected "),
+        ("[policies]\na = ['5 60']", "policy 'a': the rule is not a string: expected "),
         ("[policies]\na = {shadow = true}", "policy 'a': there is no rule: expected "),
-        ("[policies]\na = {rule = 5}", "policy 'a': the rule is no text: expected "),
+        ("[policies]\na = {rule = 5}", "policy 'a': the rule is not a string: expected "),
         (
             "[policies]\na = {rule = '5 60', shadow = 'yes'}",
             "policy 'a': shadow: expected true or false, without quotes",
@@ -135,15 +136,15 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
             "[policies]\na = {rule = '5 60', shadov = true}",
             "policy 'a': there is no key 'shadov'; did you mean shadow?",
         ),
-        ("[policies]\n'x\\ny' = 5", "policy 'x\\\\ny': the rule is no text"),
+        ("[policies]\n'x\\ny' = 5", "policy 'x\\\\ny': the rule is not a string"),
         (
             "[policies]\na = '5 60'\na = '5 60'",
-            "no TOML: Cannot overwrite a value",
+            "not valid TOML: Cannot overwrite a value",
         ),
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
-        ("workers = ", "no TOML: Invalid value (at end of document)"),
+        ("workers = ", "not valid TOML: Invalid value (at end of document)"),
         ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
     ],
@@ -182,11 +183,11 @@ def test_all_mistakes_of_a_file_are_reported(
     [
         (
             b"upstream = redis://h\nshare = yes\nworkers = 0\n",
-            "no TOML: Invalid value (at line 1, column 12)",
+            "not valid TOML: Invalid value (at line 1, column 12)",
         ),
         (
             b"workers = 0\nlisten = [\n ':1',\n :2,\n]",
-            "no TOML: Invalid value (at line 4, column 2)",
+            "not valid TOML: Invalid value (at line 4, column 2)",
         ),
         (b"# \xff", "line 1 is not UTF-8"),
         (b"workers = 2\n# \xff", "line 2 is not UTF-8"),
@@ -264,7 +265,7 @@ def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> N
         (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
         (["--check-confg"], "--check-confg; did you mean --check-config?"),
         (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
-        (["upstream"], "upstream"),
+        (["upstream"], "upstream; rlproxy --help lists the options and subcommands"),
     ],
 )
 def test_which_flag_was_meant(argv: list[str], told: str) -> None:
@@ -339,12 +340,15 @@ def test_wrong_usage_is_one_line(argv: list[str]) -> None:
     assert len(mistakes(*argv)) == 1
 
 
-def test_help_tells_every_option_and_variable() -> None:
-    text = " ".join(loader.parser().format_help().split())
+def test_help_has_every_option_and_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    found = loader.parser().format_help()
+    text = " ".join(found.split())
     for option in OPTIONS:
         assert option.flag in text
-        assert option.variable in text
-        assert not option.value.default or f"(default {option.value.default};" in text
+        assert not option.value.default or f"(default {option.value.default})" in text
+        assert all(word in found for word in option.help.split())
+    assert {"RLPROXY_HIT_TIMEOUT", "RLPROXY_CONFIG"} <= set(re.findall(r"RLPROXY_\w+", text))
 
 
 POLICIES = """

@@ -35,7 +35,7 @@ WRONG_URL = (
         (["--interval", "0"], "argument --interval: expected seconds from 0.1 to 3600"),
         (["--interval", "nan"], "argument --interval: expected seconds from 0.1 to 3600"),
         (["--interval"], "argument --interval: expected one argument"),
-        (["one", "secret"], "an argument too many; the proxy's address is given with --url URL"),
+        (["one", "secret"], "unknown argument; the options are --url URL, --interval"),
     ],
 )
 def test_wrong_usage(args: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
