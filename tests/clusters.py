@@ -20,7 +20,7 @@ from pathlib import Path
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
 from tests import harness
-from tests.harness import Raw, RedisServer, free_port, wait_until
+from tests.harness import Proxy, Raw, RedisServer, free_port, wait_until
 
 BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus; free_port() leaves it room
 NODE_TIMEOUT_MS = 1000
@@ -470,6 +470,13 @@ class Cluster:
 
         wait_until(promoted, f"{replica.address} is a master", READY_S)
         self.wait_ok()
+
+
+@contextlib.contextmanager
+def private_proxy(cluster: Cluster, *args: str) -> Iterator[Proxy]:
+    """Run a proxy in front of `cluster` whose clients share no connection."""
+    with harness.proxy(cluster.url, "--share", "no", *args) as made:
+        yield made
 
 
 def text(reply: object) -> str:

@@ -31,7 +31,8 @@ harness.put_redis_cli_on_path()
 # until its end.
 LONGEST = (
     "tests/integration/test_denial_cache.py",
-    "tests/integration/test_missing_scripts.py",
+    "tests/integration/test_documented_commands.py",
+    "tests/integration/test_examples.py",
     "tests/integration/test_start_and_stop.py",
     "tests/integration/test_upstream_failure.py",
     "tests/conformance/test_share.py",

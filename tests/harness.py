@@ -29,8 +29,13 @@ AT_ONCE_S = 0.2  # a reply that waits for nothing
 MAX_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
-# Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to.
-ENVIRONMENT = {"RLPROXY_LOG_FORMAT": "text", "RLPROXY_HIT_TIMEOUT": "20000"}
+# Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to. No
+# test waits long for a proxy that is owed replies at the end.
+ENVIRONMENT = {
+    "RLPROXY_LOG_FORMAT": "text",
+    "RLPROXY_HIT_TIMEOUT": "20000",
+    "RLPROXY_DRAIN_TIMEOUT": "2",
+}
 START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 
@@ -249,7 +254,7 @@ class Raw:
         self.sock = socket.create_connection((host, port), DEADLINE_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False  # the server's end of file was seen
-        self._buffer = b""
+        self._buffer = bytearray()  # its begin is removed without a copy of the rest
 
     def __enter__(self) -> Raw:
         return self
@@ -300,8 +305,7 @@ class Raw:
         timeout_s = quiet_s if first_s is None else first_s
         while not self.closed and self._more(timeout_s):
             timeout_s = quiet_s
-        out, self._buffer = self._buffer, b""
-        return out
+        return self._take(len(self._buffer))
 
     def exactly(self, count: int, deadline_s: float = DEADLINE_S) -> bytes:
         """The next `count` bytes, or fewer if the peer closes or is late."""
@@ -311,7 +315,11 @@ class Raw:
             if left <= 0:
                 break
             self._more(left)
-        out, self._buffer = self._buffer[:count], self._buffer[count:]
+        return self._take(count)
+
+    def _take(self, count: int) -> bytes:
+        out = bytes(self._buffer[:count])
+        del self._buffer[:count]
         return out
 
     def line(self) -> bytes:
@@ -320,9 +328,7 @@ class Raw:
         while b"\r\n" not in self._buffer and not self.closed and time.monotonic() < end:
             self._more(end - time.monotonic())
         at = self._buffer.find(b"\r\n")
-        out = self._buffer[: at + 2] if at >= 0 else self._buffer
-        self._buffer = self._buffer[len(out) :]
-        return out
+        return self._take(at + 2 if at >= 0 else len(self._buffer))
 
     def reply(self) -> object:
         """Return the next reply, parsed: str for a status, Exception for an error, bytes, int,

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import select
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -78,6 +80,48 @@ def tls_server(certificates: Certificates, *args: str) -> Iterator[tuple[RedisSe
         words += ["--tls-auth-clients", "no"]
     with harness.server(tls_engine(), *words, *args) as made:
         yield made, port
+
+
+@contextlib.contextmanager
+def tls_relay(certificates: Certificates, port: int) -> Iterator[int]:
+    """The port of a relay that puts TLS in front of a server without it, and requires a client
+    certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.cert, certificates.key)
+    context.load_verify_locations(certificates.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def relay(client: socket.socket) -> None:
+        with (
+            contextlib.suppress(OSError),
+            context.wrap_socket(client, server_side=True) as near,
+            socket.create_connection(("127.0.0.1", port)) as far,
+        ):
+            open_ends: list[socket.socket] = [near, far]
+            while far in open_ends:
+                ready = [near] if near.pending() else select.select(open_ends, [], [])[0]
+                for each in ready:
+                    data = each.recv(1 << 16)
+                    if data:
+                        (far if each is near else near).sendall(data)
+                        continue
+                    open_ends.remove(each)
+                    far.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=relay, args=[listener.accept()[0]], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class TlsSocket:

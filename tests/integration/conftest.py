@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
-from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster
+from tests.clusters import Cluster, private_proxy
 from tests.harness import Proxy, Raw, RedisServer
 from tests.tlsparts import Certificates
 
@@ -61,14 +60,14 @@ def one_cluster(one_engine: str) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def cluster_proxy(module_cluster: Cluster) -> Iterator[BareClusterProxy]:
-    """Run a bare proxy in front of `module_cluster`."""
-    with bare_cluster_proxy(module_cluster) as made:
+def cluster_proxy(module_cluster: Cluster) -> Iterator[Proxy]:
+    """Run a proxy in front of `module_cluster` whose clients share no connection."""
+    with private_proxy(module_cluster) as made:
         yield made
 
 
 @pytest.fixture(params=[2, 3])
-def client(cluster_proxy: BareClusterProxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
+def client(cluster_proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Raw]:
     """Connect a client to `cluster_proxy`, whose cluster is empty, in both protocols."""
     with cluster_proxy.raw() as made:
         made.ask("HELLO", request.param)

@@ -92,16 +92,13 @@ def commands(text: str) -> tuple[str, str | None]:
 
 class Shell:
     """A copy of the project in `place` and a shell in it. The `ports` of the pages are mapped to
-    free ones, and `hosts` to the stand-ins of the named machines.
+    free ones.
     """
 
-    def __init__(
-        self, place: Path, ports: Mapping[str, int], hosts: Mapping[str, str], **more: str
-    ) -> None:
+    def __init__(self, place: Path, ports: Mapping[str, int], **more: str) -> None:
         """`more` is added to the environment."""
         self._place = place
         self._ports = {"6380": ports.get("6380") or harness.free_port(), **ports}
-        self._hosts = hosts
         self.directory = place / "project"
         self._bin = place / "bin"
         self._bin.mkdir(parents=True)
@@ -154,9 +151,7 @@ class Shell:
         path.chmod(0o755)
 
     def _here(self, text: str) -> str:
-        """`text` with the ports, hosts and directories of this shell."""
-        for number, name in enumerate(self._hosts):
-            text = text.replace(name, f"<{number}>")
+        """`text` with the ports and directories of this shell."""
 
         def port(match: re.Match[str]) -> str:
             if match[1] and match[2] not in self._ports:
@@ -165,8 +160,6 @@ class Shell:
 
         local = r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost|\[::1\]):"
         text = re.sub(rf"\b({local})?(\d{{4,5}})\b", port, text)
-        for number, host in enumerate(self._hosts.values()):
-            text = text.replace(f"<{number}>", host)
         return re.sub(r"(?<=\s)/(etc|opt)/", rf"{self._place}/\1/", " " + text)[1:]
 
     def there(self, text: str) -> str:

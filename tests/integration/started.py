@@ -173,7 +173,7 @@ class UnixRaw(Raw):
         self.sock.settimeout(DEADLINE_S)
         self.sock.connect(str(path))
         self.closed = False
-        self._buffer = b""
+        self._buffer = bytearray()
 
 
 def ask_once(port: int, *words: bytes | str | int) -> object:

@@ -191,18 +191,3 @@ def test_line_pasted_into_a_shell_creates_a_user_with_a_password(
     assert (done.stdout.strip(), done.stderr) == ("OK", "")
     assert list(tmp_path.iterdir()) == []  # a redirection would have made a file
     requires_its_password(redis_server, admin, line.split()[2])
-
-
-@pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
-def test_line_typed_at_the_prompt_creates_a_user_with_a_password(
-    redis_server: RedisServer, admin: Raw, redis_cli: str, line: str
-) -> None:
-    done = subprocess.run(
-        [redis_cli, "-p", str(redis_server.port)],
-        input=line + "\n",
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
-    assert (done.stdout.strip(), done.stderr) == ("OK", "")
-    requires_its_password(redis_server, admin, line.split()[2])

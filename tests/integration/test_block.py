@@ -1,13 +1,14 @@
-"""RL.BLOCK through the proxy: by lane and in place, in transactions, its errors and its order."""
+"""RL.BLOCK through the proxy: by lane and in place, in transactions, and its order."""
 
 from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from tests.harness import Proxy, Raw, RedisServer, command
+from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, command
 from tests.integration.started import by_lane_of
 
+pytestmark = ON_ONE_ENGINE
 NAMES = [name.decode() for name in ALGORITHMS]
 LIFTED = [0, 0, 0, -1, 0]
 
@@ -65,20 +66,6 @@ def test_every_algorithm_by_lane_and_in_place(
             assert found[-1] == 1
 
 
-def test_wrong_and_foreign_keys_get_the_algorithms_errors(proxy: Proxy) -> None:
-    with proxy.raw() as raw:
-        raw.ask("HSET", "hash", "f", "v")
-        raw.ask("SET", "text", "x")
-        raw.ask("RPUSH", "list", "job")
-        for name in NAMES:
-            for key in ("hash", "text", "list"):
-                expected = raw.ask("RL.HIT", key, 3, 60, "ALGO", name)
-                for t in (0, 60):
-                    found = raw.ask("RL.BLOCK", key, t, "ALGO", name)
-                    assert str(found) == str(expected)
-                    assert "limiter" in str(found) or "WRONGTYPE" in str(found)
-
-
 def test_a_wrong_block_aborts_its_transaction(proxy: Proxy) -> None:
     with proxy.raw() as raw:
         raw.ask("MULTI")
@@ -100,20 +87,3 @@ def test_the_blocks_of_a_client_keep_their_order(redis_server: RedisServer, prox
             replies = [raw.reply() for _ in range((9 if among else 6) + 2)]
             found = [numbers(reply)[0] for reply in replies if reply is not None]
             assert found == [1] * 6 + [0, 0], turn
-
-
-def test_waitaof_and_wait_cover_a_block(redis_server: RedisServer, proxy: Proxy) -> None:
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        by_lane_of(redis_server, raw, "warm", admin)
-        assert raw.ask("WAIT", 0, 0) == 0
-        assert raw.ask("RL.BLOCK", "k", 60) == [1, 0, 0, 60, 60]
-        offset = replicated(admin)
-        assert raw.ask("WAIT", 0, 0) == 0  # no error: the block's key was written again
-        assert replicated(admin) >= offset
-        assert raw.ask("RL.HIT", "k", 1, 60) == [1, 1, 0, 60, 60]
-
-
-def replicated(admin: Raw) -> int:
-    text = admin.ask("INFO", "replication")
-    assert isinstance(text, bytes)
-    return int(text.partition(b"master_repl_offset:")[2].split()[0])

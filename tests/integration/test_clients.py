@@ -1,19 +1,23 @@
-"""redis-py works with the proxy as with Redis, and sends RL.HIT by execute_command."""
+"""redis-py works with the proxy as with Redis, and sends RL.HIT by execute_command. Clients of a
+cluster: test_cluster_clients.py.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import redis
 from redis import asyncio as redis_asyncio
+from rlproxy.ratelimit.command_entries import ENTRIES
 
-from tests.harness import Proxy, RedisServer, wait_until
+from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, wait_until
 from tests.info import lane_calls
 from tests.integration.started import by_lane, lanes, private
 
+pytestmark = ON_ONE_ENGINE
+NAMES = [entry.name.decode() for entry in ENTRIES]
 HIT = ("RL.HIT", "limit", 5, 60)
 FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
 
@@ -36,6 +40,23 @@ async def aclient(proxy: Proxy, protocol: int) -> AsyncIterator[Any]:
     made: Any = redis_asyncio.Redis(port=proxy.port, protocol=protocol, decode_responses=True)
     yield made
     await made.aclose()
+
+
+def test_command_lists_the_rl_commands(
+    client: Any, redis_server: RedisServer, protocol: int
+) -> None:
+    """Cluster clients refuse a command that COMMAND does not list."""
+    with redis.Redis(port=redis_server.port, protocol=protocol, decode_responses=True) as direct:
+        theirs: Any = direct.command()
+    listed = client.command()
+    assert set(listed) - set(theirs) == set(NAMES)
+    assert {name: listed[name] for name in theirs} == theirs
+    hit = listed["rl.hit"]
+    assert (hit["arity"], hit["first_key_pos"], hit["step_count"]) == (-4, 1, 1)
+    assert client.command_count() == len(listed)
+    assert client.command_getkeys("RL.HIT", "k", 10, 60) == ["k"]
+    if redis_server.version >= (7,):
+        assert set(NAMES) <= set(client.command_list())
 
 
 def test_commands_of_all_kinds_work(client: Any) -> None:
@@ -154,44 +175,6 @@ def test_publish_and_subscribe(client: Any, proxy: Proxy, protocol: int) -> None
         assert FIVE[0] in replies
         raw.disconnect()
         client.connection_pool.release(raw)
-
-
-def test_blocking_command_blocks_only_its_client(
-    client: Any, proxy: Proxy, redis_server: RedisServer
-) -> None:
-    assert client.blpop("nothing", timeout=0.05) is None
-    got: list[Any] = []
-    with redis.Redis(port=proxy.port, decode_responses=True) as other:
-        assert other.ping()
-        before = len(private(redis_server))
-        thread = threading.Thread(target=lambda: got.append(other.blpop("queue", timeout=20)))
-        thread.start()
-        blocked = lambda: client.info("clients")["blocked_clients"] == 1  # noqa: E731
-        wait_until(blocked, "the other waits")
-        # the hit does not wait for the blocked client
-        assert client.execute_command(*HIT) == FIVE[0]
-        assert client.rpush("queue", "job") == 1
-        thread.join(20)
-    assert [tuple(each) for each in got] == [("queue", "job")]
-    wait_until(lambda: len(private(redis_server)) == before - 1, "the other is gone")
-
-
-def test_clients_own_scripts_run(client: Any) -> None:
-    double = client.register_script("return 2 * ARGV[1]")
-    assert double(args=[21]) == 42
-    assert client.script_flush()
-    assert double(args=[4]) == 8
-    assert client.execute_command(*HIT) == FIVE[0]
-    assert client.eval("return redis.call('LLEN', KEYS[1])", 1, "limit") == 1
-    # a NOSCRIPT of the client's own script is Redis' error
-    with pytest.raises(redis.exceptions.NoScriptError):
-        client.evalsha("0" * 40, 0)
-
-
-def test_client_from_url_works(proxy: Proxy) -> None:
-    with redis.Redis.from_url(f"redis://127.0.0.1:{proxy.port}/4") as made:
-        assert made.execute_command(*HIT) == FIVE[0]
-        assert made.client_info()["db"] == 4
 
 
 def test_hits_go_by_lane_after_every_handshake(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, command, wait_until
+from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, command, wait_until
 from tests.info import script_calls
 from tests.integration.started import private
 from tests.tlsparts import Certificates, tls_proxy
@@ -43,35 +43,27 @@ def send_in_the_background(raw: Raw, data: bytes) -> threading.Thread:
     return thread
 
 
-def stop_with_hits_in_flight(server: RedisServer, proxy: Proxy, raw: Raw) -> None:
-    """The proxy is stopped while a client's hits are in flight; the client reads late."""
-    sending = send_in_the_background(raw, HIT * HITS)
-
-    def in_flight() -> bool:
-        return script_calls(server) > 500
-
-    wait_until(in_flight, "hits are counted")
-    proxy.terminate()
-    time.sleep(1.5)  # Unread replies must survive until now; a fault would have lost them.
-    got = everything(raw)
-    sending.join()
-    proxy.wait()
-    assert FIVE.sub(b"", got) == b""
-    assert len(FIVE.findall(got)) == counted(server)
-
-
-def test_outstanding_replies_arrive_when_the_proxy_stops(own_server: RedisServer) -> None:
-    with harness.proxy(own_server, "--drain-timeout", "8") as proxy, proxy.raw() as raw:
-        stop_with_hits_in_flight(own_server, proxy, raw)
-
-
-def test_outstanding_tls_replies_arrive_when_the_proxy_stops(
-    own_server: RedisServer, tmp_path: Path
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_outstanding_replies_arrive_when_the_proxy_stops(
+    own_server: RedisServer, certificates: Certificates, tls: bool
 ) -> None:
-    certificates = Certificates(tmp_path)
-    url = f"redis://127.0.0.1:{own_server.port}"
-    with tls_proxy(certificates, url, "--drain-timeout", "8") as (proxy, _), proxy.raw() as raw:
-        stop_with_hits_in_flight(own_server, proxy, raw)
+    """The client's hits are in flight, and it reads late."""
+    url, drain = f"redis://127.0.0.1:{own_server.port}", ("--drain-timeout", "8")
+    with contextlib.ExitStack() as stack:
+        if tls:
+            proxy, _ = stack.enter_context(tls_proxy(certificates, url, *drain))
+        else:
+            proxy = stack.enter_context(harness.proxy(url, *drain))
+        raw = stack.enter_context(proxy.raw())
+        sending = send_in_the_background(raw, HIT * HITS)
+        wait_until(lambda: script_calls(own_server) > 500, "hits are counted")
+        proxy.terminate()
+        time.sleep(1.5)  # Unread replies must survive until now; a fault would have lost them.
+        got = everything(raw)
+        sending.join()
+        proxy.wait()
+        assert FIVE.sub(b"", got) == b""
+        assert len(FIVE.findall(got)) == counted(own_server)
 
 
 LAST = {
@@ -81,6 +73,7 @@ LAST = {
 }
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("last", LAST)
 def test_replies_before_a_close_arrive(redis_server: RedisServer, last: str) -> None:
     """The client reads late, and sends more when the proxy closes the connection."""
@@ -111,6 +104,7 @@ def unsent(server: RedisServer, admin: Raw) -> int:
     return sum(int(row["omem"]) + int(row["obl"]) for row in private(server, admin))
 
 
+@ON_ONE_ENGINE
 def test_client_that_never_closes_is_closed(proxy: Proxy) -> None:
     with proxy.raw() as raw:
         assert raw.ask("QUIT") == "OK"
@@ -127,6 +121,7 @@ def test_client_that_never_closes_is_closed(proxy: Proxy) -> None:
         wait_until(refused, "its connection is reset")
 
 
+@ON_ONE_ENGINE
 def test_rejected_client_reads_the_reason(redis_server: RedisServer) -> None:
     with harness.proxy(redis_server, "--max-clients", "1") as proxy, proxy.raw() as first:
         assert first.ask("PING") == "PONG"

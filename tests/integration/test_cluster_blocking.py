@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
+import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.clusters import Cluster, private_proxy
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
 SLOT = key_slot(KEY.encode())
+
+
+@pytest.fixture
+def client(cluster_proxy: Proxy, cluster: Cluster) -> Iterator[Raw]:
+    """A client, in front of the empty cluster."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", 3)
+        yield made
 
 
 def wait_blocked(cluster: Cluster) -> None:
@@ -40,7 +49,7 @@ def test_timeouts(client: Raw) -> None:
 
 
 def test_a_push_ends_it_and_commands_behind_it_run(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     with cluster_proxy.raw() as other:
         client.send(command("BLPOP", KEY, 0) + command("SET", ELSEWHERE, 1) + command("LLEN", KEY))
@@ -59,7 +68,7 @@ def test_a_push_ends_it_and_commands_behind_it_run(
 
 
 def test_another_client_unblocks_it(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     with cluster_proxy.raw() as other:
         for mode, expected in (
@@ -80,7 +89,7 @@ def test_another_client_unblocks_it(
 
 
 def test_the_slot_moves_while_it_is_blocked(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     with cluster_proxy.raw() as other:
         client.send(command("BLPOP", KEY, 0))
@@ -100,7 +109,7 @@ def test_the_slot_moves_while_it_is_blocked(
 
 
 def test_the_client_goes_while_it_is_blocked(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     with cluster_proxy.raw() as other:
         other.send(command("BLPOP", KEY, 0))
@@ -113,7 +122,7 @@ def test_the_client_goes_while_it_is_blocked(
 def test_replicas_take_over_while_it_is_blocked(one_engine: str) -> None:
     with (
         Cluster(one_engine, replicas=1) as cluster,
-        bare_cluster_proxy(cluster) as proxy,
+        private_proxy(cluster) as proxy,
         proxy.raw() as client,
         proxy.raw() as other,
     ):

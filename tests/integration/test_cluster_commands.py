@@ -1,21 +1,30 @@
 """Commands on a Redis Cluster through one connection: keys in several slots, commands of all nodes,
-what is no command, and large replies.
+what no node gets, what is no command, and large replies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests import harness
-from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.clusters import Cluster, private_proxy
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 
 CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 LARGE = 10_000_000
+
+
+@pytest.fixture
+def client(cluster_proxy: Proxy, cluster: Cluster) -> Iterator[Raw]:
+    """A client, in front of the empty cluster."""
+    with cluster_proxy.raw() as made:
+        made.ask("HELLO", 3)
+        yield made
 
 
 def test_keys_in_several_slots(client: Raw, module_cluster: Cluster) -> None:
@@ -35,6 +44,29 @@ def test_keys_in_several_slots(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("MGET", "{a}1", "{a}2", "{b}") == [b"4", b"2", b"3"]
 
 
+def test_the_parts_of_a_large_command_keep_their_order(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    """They are sent in several ticks."""
+    keys = [f"key:{number}" for number in range(6_000)]
+    values = [f"<{key}>".encode() for key in keys]
+    pipeline: list[tuple[bytes, object]] = [
+        (command("GET", keys[-1]), None),
+        (command("MSET", *[word for key in keys for word in (key, f"<{key}>")]), "OK"),
+        (command("SET", keys[-1], "new"), "OK"),
+        (command("MGET", "absent", *keys, keys[0]), [None, *values[:-1], b"new", values[0]]),
+        (command("DEL", *keys[1:]), len(keys) - 1),
+        (command("EXISTS", *keys), 1),
+    ]
+    sending = threading.Thread(
+        target=client.send, args=[b"".join(request for request, _ in pipeline)]
+    )
+    sending.start()
+    for request, reply in pipeline:
+        assert client.reply() == reply, request[:20]
+    sending.join()
+
+
 def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
     one, two, three = module_cluster.keys_of_all()
     for words in (
@@ -49,6 +81,8 @@ def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
         ("XREAD", "STREAMS", one, two, "0", "0"),
     ):
         assert client.ask(*words) == CROSSSLOT, words
+    if module_cluster.engine == "valkey-9.1":
+        assert client.ask("MSETEX", 2, one, 1, two, 2) == CROSSSLOT
     assert client.ask("DBSIZE") == 0
     assert client.ask("EVAL", "return redis.call('INCR', KEYS[1])", 1, two) == 1
     assert isinstance(client.ask("MSET", one, 1, two), ReplyError)
@@ -72,7 +106,7 @@ def test_the_first_error_of_a_split_command(client: Raw, module_cluster: Cluster
 
 
 def test_splitting_can_be_off(cluster: Cluster) -> None:
-    with bare_cluster_proxy(cluster, "--no-split") as proxy, proxy.raw() as client:
+    with private_proxy(cluster, "--cross-slot", "error") as proxy, proxy.raw() as client:
         one, two, _ = cluster.keys_of_all()
         assert client.ask("MSET", one, 1, two, 2) == CROSSSLOT
         assert client.ask("DEL", one, two) == CROSSSLOT
@@ -115,20 +149,6 @@ def test_commands_of_all_nodes(client: Raw, module_cluster: Cluster) -> None:
     assert client.ask("WAIT", 0, 10) == 0
 
 
-def test_no_command_but_the_split_ones_writes_to_several_slots(
-    client: Raw, module_cluster: Cluster
-) -> None:
-    one, two = module_cluster.keys_of_all()[:2]
-    lines = ["MSETNX"] + ["MSETEX 2"] * (module_cluster.engine == "valkey-9.1")
-    for line in lines:
-        words = (*line.split(), one, "1", two, "1")
-        assert client.ask(*words) == CROSSSLOT
-        assert client.ask("MULTI") == "OK"
-        assert client.ask(*words) == CROSSSLOT
-        assert str(client.ask("EXEC")).startswith("EXECABORT")
-        assert client.ask("KEYS", "*") == []
-
-
 def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Cluster) -> None:
     if module_cluster.nodes[0].version < (7,):
         pytest.skip("no functions")
@@ -151,7 +171,7 @@ def test_functions_are_written_to_all_masters(client: Raw, module_cluster: Clust
     )
 
 
-def test_pipelines_over_all_nodes(cluster_proxy: BareClusterProxy, module_cluster: Cluster) -> None:
+def test_pipelines_over_all_nodes(cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     keys = module_cluster.keys_of_all(20)
     requests: list[tuple[bytes, object]] = [(command("FLUSHALL"), "OK")]
     for number, key in enumerate(keys):
@@ -176,7 +196,7 @@ def test_pipelines_over_all_nodes(cluster_proxy: BareClusterProxy, module_cluste
                 assert client.reply() == reply, request
 
 
-def test_inline_commands_and_protocol_errors(cluster_proxy: BareClusterProxy) -> None:
+def test_inline_commands_and_protocol_errors(cluster_proxy: Proxy) -> None:
     with cluster_proxy.raw() as client:
         client.send_slowly(b"\r\nSET inline 'a b'\r\nget inline\n")
         assert client.reply() == "OK"
@@ -198,7 +218,7 @@ def test_inline_commands_and_protocol_errors(cluster_proxy: BareClusterProxy) ->
 
 
 def test_quit_ends_the_connection_behind_all_replies(
-    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as client:
@@ -214,7 +234,7 @@ def test_quit_ends_the_connection_behind_all_replies(
         assert client.closes()
 
 
-def test_large_values_and_a_slow_reader(cluster_proxy: BareClusterProxy, cluster: Cluster) -> None:
+def test_large_values_and_a_slow_reader(cluster_proxy: Proxy, cluster: Cluster) -> None:
     one, two, three = cluster.keys_of_all()
     value = b"0123456789" * (LARGE // 10)
     with cluster_proxy.raw() as client:
@@ -229,31 +249,8 @@ def test_large_values_and_a_slow_reader(cluster_proxy: BareClusterProxy, cluster
             assert client.reply() == value
 
 
-def test_many_commands_behind_a_blocked_one(
-    cluster_proxy: BareClusterProxy, cluster: Cluster
-) -> None:
-    one, two, _ = cluster.keys_of_all()
-    count = 60_000
-    with cluster_proxy.raw() as client, cluster_proxy.raw() as other:
-        client.send(command("BLPOP", one, 0))
-        client.sock.settimeout(0.5)
-        data = memoryview(command("INCR", two) * count)
-        sent = 0
-        try:
-            while sent < len(data):
-                sent += client.sock.send(data[sent : sent + 65536])
-        except TimeoutError:
-            pass  # paused
-        client.sock.settimeout(None)
-        wait_until(lambda: other.ask("RPUSH", one, "go"), "the list has an element")
-        assert client.reply() == [one.encode(), b"go"]
-        client.send(bytes(data[sent:]))
-        for number in range(1, count + 1):
-            assert client.reply() == number
-
-
 def test_monitor_shows_the_commands_of_all_nodes(
-    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as monitor, cluster_proxy.raw() as client:
@@ -272,7 +269,7 @@ def test_monitor_shows_the_commands_of_all_nodes(
         assert monitor.closes()
 
 
-def test_a_transaction_that_fails_is_not_kept(cluster_proxy: BareClusterProxy) -> None:
+def test_a_transaction_that_fails_is_not_kept(cluster_proxy: Proxy) -> None:
     with cluster_proxy.raw() as client:
         assert client.ask("MULTI") == "OK"
         assert isinstance(client.ask("NOSUCHCOMMAND"), ReplyError)
@@ -300,3 +297,40 @@ def test_a_large_command_without_a_login_is_refused(one_engine: str) -> None:
         with proxy.raw() as client:
             assert client.ask("AUTH", "pw") == "OK"
             assert client.ask("ECHO", b"x" * 10_000_000) == b"x" * 10_000_000
+
+
+def test_what_no_node_gets(cluster_proxy: Proxy, module_cluster: Cluster) -> None:
+    with cluster_proxy.raw() as client:
+        assert [client.ask(word) for word in ("READONLY", "READWRITE", "ASKING")] == ["OK"] * 3
+        for words in (
+            ("CLUSTER", "RESET"),
+            ("CLUSTER", "FAILOVER"),
+            ("MIGRATE", "h", 1, "k", 0, 1),
+            ("SHUTDOWN",),
+            ("PSYNC", "?", -1),
+        ):
+            assert isinstance(client.ask(*words), ReplyError), words
+        assert len(module_cluster.masters()) == 3
+
+
+def test_without_a_login_a_client_is_refused_as_by_a_node(one_engine: str) -> None:
+    refused = [
+        *(("MULTI",), ("READONLY",), ("READWRITE",), ("ASKING",), ("CLUSTER", "SLOTS")),
+        *(("CLUSTER", "SHARDS"), ("CLUSTER", "NODES"), ("CLUSTER", "MYID"), ("CLUSTER", "INFO")),
+        *(("EXEC",), ("CLIENT", "REPLY", "OFF"), ("CLIENT", "CACHING", "YES")),
+    ]
+    with (
+        Cluster(one_engine, masters=1, password="pw") as cluster,
+        harness.proxy(cluster.url.replace("//", "//:pw@")) as proxy,
+        Raw(cluster.nodes[0].port) as node,
+        proxy.raw() as client,
+    ):
+        for words in (*refused, ("AUTH", "wrong"), ("NONE",), *refused):
+            assert client.ask(*words) == node.ask(*words), words
+        client.send(command("AUTH", "pw") + command("MULTI") + command("SET", "k", 1))
+        assert [client.reply() for _ in range(3)] == ["OK", "OK", "QUEUED"]
+        assert client.ask("EXEC") == ["OK"]
+        assert isinstance(client.ask("CLUSTER", "SLOTS"), list)
+        assert client.ask("RESET") == "RESET"
+        assert str(client.ask("MULTI")).startswith("NOAUTH")
+        assert client.ask("QUIT") == "OK"

@@ -10,11 +10,8 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
-from tests import harness
-from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
-from tests.clusters import Cluster, Node
-from tests.harness import Raw, ReplyError, command, wait_until
-from tests.info import calls
+from tests.clusters import Cluster, Node, private_proxy
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 
 ADDED_S = 10.0  # to the outage of the cluster itself; generous, the proxy adds milliseconds
 
@@ -27,14 +24,14 @@ def cluster(one_engine: str) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def proxy(cluster: Cluster) -> Iterator[BareClusterProxy]:
-    """A bare proxy."""
+def proxy(cluster: Cluster) -> Iterator[Proxy]:
+    """A proxy whose clients share no connection."""
     cluster.wait_ok()
-    with bare_cluster_proxy(cluster) as made:
+    with private_proxy(cluster) as made:
         yield made
 
 
-def clients_of_all(proxy: BareClusterProxy, keys: list[str]) -> list[Raw]:
+def clients_of_all(proxy: Proxy, keys: list[str]) -> list[Raw]:
     """Return clients with all masters as homes, each connected to all of them."""
     clients = [proxy.raw() for _ in keys]
     for client in clients:
@@ -42,7 +39,7 @@ def clients_of_all(proxy: BareClusterProxy, keys: list[str]) -> list[Raw]:
     return clients
 
 
-def answers(proxy: BareClusterProxy, key: str) -> bool:
+def answers(proxy: Proxy, key: str) -> bool:
     """Return whether a new client gets the value of `key` at once."""
     with proxy.raw() as client:
         client.send(command("GET", key))
@@ -54,9 +51,7 @@ def all_answer(clients: list[Raw], key: str, value: bytes) -> bool:
     return all(client.ask("GET", key) == value for client in clients)
 
 
-def test_a_stopped_node_holds_up_only_its_own_keys(
-    cluster: Cluster, proxy: BareClusterProxy
-) -> None:
+def test_a_stopped_node_holds_up_only_its_own_keys(cluster: Cluster, proxy: Proxy) -> None:
     node, *others = cluster.masters()
     keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
@@ -83,7 +78,7 @@ def test_a_stopped_node_holds_up_only_its_own_keys(
     cluster.failover(node)
 
 
-def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
+def test_a_killed_node(cluster: Cluster, proxy: Proxy) -> None:
     node, *others = cluster.masters()
     keys = [cluster.key_at(each) for each in (node, *others)]
     clients = clients_of_all(proxy, keys)
@@ -130,7 +125,7 @@ def test_a_killed_node(cluster: Cluster, proxy: BareClusterProxy) -> None:
         client.close()
 
 
-def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) -> None:
+def test_manual_failovers_under_load(cluster: Cluster, proxy: Proxy) -> None:
     (node, *_) = cluster.masters()
     key = cluster.key_at(node)
     with proxy.raw() as client:
@@ -160,7 +155,7 @@ def test_manual_failovers_under_load(cluster: Cluster, proxy: BareClusterProxy) 
         wait_until(everywhere, "the former masters are known as replicas")
 
 
-def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: BareClusterProxy) -> None:
+def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: Proxy) -> None:
     with proxy.raw() as client:
         assert client.ask("ACL", "SETUSER", "everywhere", "on", ">pw", "+@all", "~*") == "OK"
         for node in cluster.nodes:
@@ -172,22 +167,8 @@ def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: BareClusterProxy
             assert node.ask("ACL", "USERS") == [b"default"]
 
 
-def test_a_seed_that_belongs_to_another_cluster(cluster: Cluster, one_engine: str) -> None:
-    """Whose epoch is newer. So is that of a cluster that was given a former node's address."""
-    with Cluster(one_engine, masters=1) as used:
-        (node,), stranger = used.nodes, cluster.nodes[0]
-        assert stranger.newest_epoch() > node.newest_epoch()
-        with harness.proxy(f"{used.url},{stranger.address}") as proxy, proxy.raw() as client:
-            assert client.ask("SET", "key", 1) == "OK"
-            seen = calls(stranger, "cluster|slots")
-            # Queries come one after the other, so the proxy has acted on the first one.
-            wait_until(lambda: calls(stranger, "cluster|slots") >= seen + 2, "it is queried")
-            assert client.ask("SET", "key", 2) == "OK"
-            assert node.ask("GET", "key") == b"2"
-
-
 def test_no_node_is_up(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster, bare_cluster_proxy(cluster) as proxy:
+    with Cluster(one_engine) as cluster, private_proxy(cluster) as proxy:
         with proxy.raw() as client:
             assert client.ask("SET", "key", 1) == "OK"
             for node in cluster.nodes:
@@ -206,7 +187,7 @@ def test_no_node_is_up(one_engine: str) -> None:
 
 
 def test_a_malformed_command_ends_its_client_while_home_is_away(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster, bare_cluster_proxy(cluster) as proxy:
+    with Cluster(one_engine) as cluster, private_proxy(cluster) as proxy:
         with proxy.raw() as client:
             assert client.ask("CLIENT", "SETNAME", "me") == "OK"
             listed = [(str(node.ask("CLIENT", "LIST")), node) for node in cluster.masters()]
@@ -222,7 +203,7 @@ def test_commands_for_a_node_that_accepts_no_connection_are_bounded(one_engine: 
         stopped = cluster.masters()[0]
         key = cluster.key_at(stopped)
         home = cluster.key_at(cluster.masters()[1])
-        with bare_cluster_proxy(cluster) as proxy, contextlib.ExitStack() as stack:
+        with private_proxy(cluster) as proxy, contextlib.ExitStack() as stack:
             client = stack.enter_context(proxy.raw())
             client.ask("GET", home)
             cluster.stop(stopped)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, wait_until
+from tests.harness import Proxy, Raw, ReplyError, wait_until
 
 COUNTS = "redis.call('INCR', KEYS[1]) "
 LIBRARY = "#!lua name=forged\nredis.register_function('forged', function(KEYS) %s end)"
@@ -39,10 +38,9 @@ def nobody_came(listener: socket.socket) -> bool:
     return False
 
 
-@pytest.mark.parametrize("client", [2, 3], indirect=True)
-@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+@pytest.mark.parametrize(("client", "word"), [(2, "MOVED"), (3, "ASK")], indirect=["client"])
 def test_a_script_names_another_server(
-    client: Raw, cluster_proxy: BareClusterProxy, elsewhere: socket.socket, word: str
+    client: Raw, cluster_proxy: Proxy, elsewhere: socket.socket, word: str
 ) -> None:
     answer = forged(word, "k", elsewhere)
     script = f"return redis.error_reply('{answer}')"
@@ -60,8 +58,9 @@ def test_a_script_names_another_server(
 
 
 @pytest.mark.parametrize("client", [2], indirect=True)
-@pytest.mark.parametrize("word", ["MOVED", "ASK", "TRYAGAIN"])
-@pytest.mark.parametrize("verb", ["EVAL", "EVALSHA", "FCALL"])
+@pytest.mark.parametrize(
+    ("verb", "word"), [("EVAL", "MOVED"), ("EVALSHA", "ASK"), ("FCALL", "TRYAGAIN")]
+)
 def test_a_forging_script_runs_once(
     client: Raw, module_cluster: Cluster, word: str, verb: str
 ) -> None:
@@ -101,7 +100,7 @@ def test_a_nodes_own_redirect_of_a_script_is_followed(client: Raw, module_cluste
 
 @pytest.mark.parametrize("client", [2], indirect=True)
 def test_debug_error_teaches_nothing(
-    client: Raw, cluster_proxy: BareClusterProxy, elsewhere: socket.socket
+    client: Raw, cluster_proxy: Proxy, elsewhere: socket.socket
 ) -> None:
     reply = client.ask("DEBUG", "ERROR", forged("MOVED", "k", elsewhere))
     assert isinstance(reply, ReplyError)

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 from tests.processes import paused
 
 
 @pytest.fixture
-def other(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
+def other(cluster_proxy: Proxy) -> Iterator[Raw]:
     """Another client."""
     with cluster_proxy.raw() as made:
         yield made
@@ -59,9 +58,7 @@ def test_channels_and_patterns(client: Raw, other: Raw) -> None:
 
 
 @needs_shard_channels
-def test_ping_while_shard_channels_are_left(
-    cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
+def test_ping_while_shard_channels_are_left(cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     for channel in module_cluster.keys_of_all():
         with cluster_proxy.raw() as client:
             assert client.ask("SSUBSCRIBE", channel) == [b"ssubscribe", channel.encode(), 1]
@@ -71,7 +68,7 @@ def test_ping_while_shard_channels_are_left(
 
 
 def test_a_redirected_command_runs_before_the_subscription_behind_it(
-    cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     for to in module_cluster.masters():  # one of them is home, which subscribes
         other = next(node for node in module_cluster.masters() if node is not to)
@@ -153,23 +150,6 @@ def test_no_subscription_begins_in_a_transaction(client: Raw) -> None:
         assert str(reply).startswith("EXECABORT")
 
 
-def test_large_messages(client: Raw, other: Raw) -> None:
-    assert client.ask("SUBSCRIBE", "large") == [b"subscribe", b"large", 1]
-    for size in (100_000, 3_000_000):
-        message = b"x" * size
-        other.send(command("PUBLISH", "large", message) * 3)
-        client.send(command("PING") * 3)
-        messages: list[object] = []
-        rest: list[object] = []
-        for _ in range(6):
-            reply = client.reply()
-            (messages if reply == [b"message", b"large", message] else rest).append(reply)
-        assert len(messages) == 3
-        assert rest in (["PONG"] * 3, [[b"pong", b""]] * 3)
-        for _ in range(3):
-            other.reply()
-
-
 def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster: Cluster) -> None:
     assert other.ask("CONFIG", "SET", "notify-keyspace-events", "KEA") == "OK"
     keys = module_cluster.keys_of_all()
@@ -199,7 +179,7 @@ def test_keyspace_events_of_all_masters(client: Raw, other: Raw, module_cluster:
 
 @pytest.mark.parametrize("words", [("MONITOR",), ("PSUBSCRIBE", "__key*")], ids=" ".join)
 def test_the_reply_comes_once_all_masters_send_and_before_what_they_send(
-    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster, words: tuple[str, ...]
+    cluster_proxy: Proxy, other: Raw, module_cluster: Cluster, words: tuple[str, ...]
 ) -> None:
     assert other.ask("CONFIG", "SET", "notify-keyspace-events", "KEA") == "OK"
     keys = list(zip(module_cluster.masters(), module_cluster.keys_of_all(), strict=True))
@@ -235,7 +215,7 @@ def test_patterns_of_home_and_of_all_masters_end_together(
 
 
 def test_keyspace_events_of_a_master_that_joins(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     (added,) = module_cluster.nodes[3:] or [module_cluster.add_node()]
     assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
@@ -249,29 +229,6 @@ def test_keyspace_events_of_a_master_that_joins(
     assert client.reply() == [b"pmessage", b"__key*", b"__keyspace@0__:moved", b"set"]
     assert client.reply() == [b"pmessage", b"__key*", b"__keyevent@0__:set", b"moved"]
     added.do("CONFIG", "SET", "notify-keyspace-events", "")
-    module_cluster.move_slot(slot, owner)
-
-
-def test_a_master_joins_at_which_a_transaction_is_open(
-    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster
-) -> None:
-    (added,) = module_cluster.nodes[3:] or [module_cluster.add_node()]
-    slot = key_slot(b"moved")
-    owner = module_cluster.owner(slot)
-    with cluster_proxy.raw() as client:
-        client.send(command("HELLO", 3))
-        client.reply()
-        assert other.ask("DEL", "moved") in (0, 1)
-        assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
-        module_cluster.begin_move(slot, added)
-        assert client.ask("WATCH", "moved") == "OK"
-        assert client.ask("MULTI") == "OK"
-        module_cluster.end_move(slot, added)
-        module_cluster.wait_ok()
-        assert other.ask("GET", "moved") is None
-        assert client.ask("SET", "moved", 1) == "QUEUED"
-        assert client.ask("EXEC") == ["OK"]
-        wait_until(lambda: added.ask("PUBSUB", "NUMPAT") == 1, "it has the pattern")
     module_cluster.move_slot(slot, owner)
 
 
@@ -312,28 +269,6 @@ def test_the_slot_of_a_shard_channel_moves(
 
 
 @needs_shard_channels
-def test_a_shard_channel_moves_to_the_node_of_an_open_transaction(
-    cluster_proxy: BareClusterProxy, other: Raw, module_cluster: Cluster
-) -> None:
-    slot = key_slot(b"shard")
-    owner, to = module_cluster.owner(slot), module_cluster.other_master(slot)
-    key = module_cluster.key_at(to, "transaction")
-    with cluster_proxy.raw() as client:
-        client.send(command("HELLO", 3))
-        client.reply()
-        assert client.ask("SSUBSCRIBE", "shard") == [b"ssubscribe", b"shard", 1]
-        assert client.ask("MULTI") == "OK"
-        assert client.ask("SET", key, 1) == "QUEUED"
-        module_cluster.move_slot(slot, to)
-        ended = [b"shard", 0]
-        wait_until(lambda: owner.ask("PUBSUB", "SHARDNUMSUB", "shard") == ended, "it has ended")
-        assert client.ask("GET", key) == "QUEUED"
-        assert client.ask("EXEC") == ["OK", b"1"]
-        wait_until(lambda: other.ask("SPUBLISH", "shard", "x") == 1, "it is subscribed again")
-        assert client.reply() == [b"smessage", b"shard", b"x"]
-
-
-@needs_shard_channels
 def test_several_shard_channels_are_subscribed_where_their_slot_is_now(
     client: Raw, module_cluster: Cluster
 ) -> None:
@@ -350,3 +285,26 @@ def test_several_shard_channels_are_subscribed_where_their_slot_is_now(
         [b"sunsubscribe", b"{shard}1", 1],
         [b"sunsubscribe", b"{shard}2", 0],
     ]
+
+
+def test_a_master_joins_at_which_a_transaction_is_open(
+    cluster_proxy: Proxy, other: Raw, module_cluster: Cluster
+) -> None:
+    (added,) = module_cluster.nodes[3:] or [module_cluster.add_node()]
+    slot = key_slot(b"moved")
+    owner = module_cluster.owner(slot)
+    with cluster_proxy.raw() as client:
+        client.send(command("HELLO", 3))
+        client.reply()
+        assert other.ask("DEL", "moved") in (0, 1)
+        assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
+        module_cluster.begin_move(slot, added)
+        assert client.ask("WATCH", "moved") == "OK"
+        assert client.ask("MULTI") == "OK"
+        module_cluster.end_move(slot, added)
+        module_cluster.wait_ok()
+        assert other.ask("GET", "moved") is None
+        assert client.ask("SET", "moved", 1) == "QUEUED"
+        assert client.ask("EXEC") == ["OK"]
+        wait_until(lambda: added.ask("PUBSUB", "NUMPAT") == 1, "it has the pattern")
+    module_cluster.move_slot(slot, owner)

@@ -12,14 +12,13 @@ import pytest
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.links import REFUSED_S
 
-from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 from tests.info import calls
 
 
 @pytest.fixture
-def client(cluster_proxy: BareClusterProxy) -> Iterator[Raw]:
+def client(cluster_proxy: Proxy) -> Iterator[Raw]:
     """A client."""
     with cluster_proxy.raw() as made:
         yield made
@@ -46,8 +45,7 @@ def is_refused(reply: object, code: str = "NOPERM") -> bool:
 
 
 @pytest.mark.usefixtures("users")
-@pytest.mark.parametrize("by", ["AUTH", "HELLO"])
-@pytest.mark.parametrize("slowly", [False, True])
+@pytest.mark.parametrize(("by", "slowly"), [("AUTH", False), ("HELLO", True)])
 def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> None:
     keys = module_cluster.keys_of_all()
 
@@ -75,9 +73,7 @@ def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> 
 
 
 @pytest.mark.usefixtures("users")
-def test_logins_of_two_clients_stay_apart(
-    cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
+def test_logins_of_two_clients_stay_apart(cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     keys = module_cluster.keys_of_all(3)
     with cluster_proxy.raw() as reader, cluster_proxy.raw() as writer, cluster_proxy.raw() as none:
         for _ in range(5):
@@ -90,29 +86,6 @@ def test_logins_of_two_clients_stay_apart(
                 assert is_refused(none.ask("GET", key))
             assert reader.ask("RESET") == "RESET"
             assert all(is_refused(reader.ask("GET", key)) for key in keys)
-
-
-@pytest.mark.usefixtures("users")
-def test_a_user_is_missing_at_one_node(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
-    keys = module_cluster.keys_of_all()
-    one = module_cluster.masters()[0]
-    assert one.ask("ACL", "DELUSER", "writer") == 1
-    for home in range(3):
-        with cluster_proxy.raw() as each:
-            reply = each.ask("AUTH", "writer", "w")
-            if is_refused(reply, "WRONGPASS"):  # the home node is that one
-                assert all(is_refused(each.ask("GET", key)) for key in keys), home
-                continue
-            assert reply == "OK"
-            assert [each.ask("SET", key, 1) for key in keys[1:]] == ["OK", "OK"]
-            for _ in range(2):
-                assert is_refused(each.ask("SET", keys[0], 1), "WRONGPASS")
-            each.send(b"".join(command("SET", key, 1) for key in keys * 3))
-            replies = [each.reply() for _ in keys * 3]
-            assert replies.count("OK") == 6
-            assert [is_refused(reply, "WRONGPASS") for reply in replies] == [True, False, False] * 3
 
 
 def test_a_client_logs_in_once_a_second_at_a_node_that_refuses_it(
@@ -159,9 +132,7 @@ def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -
     client.ask("DEL", *keys)
 
 
-def test_names_and_ids(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
+def test_names_and_ids(client: Raw, cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     keys = module_cluster.keys_of_all()
     assert client.ask("CLIENT", "SETNAME", "mine") == "OK"
     assert client.ask("CLIENT", "SETNAME", "not mine") != "OK"
@@ -224,7 +195,7 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
 
 
 def test_invalidations_of_all_nodes(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     keys = module_cluster.keys_of_all()
     with cluster_proxy.raw() as other:
@@ -280,7 +251,7 @@ def test_invalidations_of_all_nodes(
 
 
 def test_broadcast_invalidations_of_a_master_that_joins(
-    module_cluster: Cluster, cluster_proxy: BareClusterProxy
+    module_cluster: Cluster, cluster_proxy: Proxy
 ) -> None:
     slot = key_slot(b"moved")
     owner = module_cluster.owner(slot)

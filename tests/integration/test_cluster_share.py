@@ -23,9 +23,6 @@ from tests.clusters import Cluster, Node, text
 from tests.harness import Proxy, Raw, wait_at_once, wait_until
 from tests.repeating import RepeatingClients
 
-KEYS = 200
-SLOTS = 16384
-
 
 @pytest.fixture
 def proxy(cluster: Cluster, module_cluster_proxy: Proxy) -> Proxy:
@@ -86,26 +83,6 @@ def test_the_option_turns_it_off(cluster: Cluster) -> None:
     with harness.proxy(cluster.url) as shared, shared.raw() as client:
         mode = [line for line in text(client.ask("RL.STATS")).splitlines() if "mode:" in line]
         assert mode == ["mode:share"]
-
-
-def test_commands_with_several_keys_of_one_slot(cluster: Cluster, proxy: Proxy) -> None:
-    with proxy.raw() as client:
-        warm(cluster, [client])
-        node = cluster.owner_of_key("{t}")
-        for words in (("MSET", "{t}1", "a", "{t}2", "b"), ("MGET", "{t}1", "{t}2")):
-            assert by_lane(client, node, *words)
-        assert client.ask("MGET", "{t}1", "{t}2") == [b"a", b"b"]
-        assert client.ask("RENAME", "{t}1", "{t}2") == "OK"
-        assert client.ask("GET", "{t}2") == b"a"
-
-
-def test_a_large_reply_comes_whole(cluster: Cluster, proxy: Proxy) -> None:
-    with proxy.raw() as client:
-        warm(cluster, [client])
-        for node in cluster.nodes:
-            key = cluster.key_at(node, "large")
-            client.ask("SET", key, "x" * 300_000)
-            assert client.ask("GET", key) == b"x" * 300_000
 
 
 def test_users_share_no_connection(cluster: Cluster, proxy: Proxy) -> None:
@@ -212,31 +189,6 @@ def test_a_stopped_master_that_is_replaced_holds_no_pipeline(one_engine: str) ->
                 assert writer.line() == b"" and writer.closed  # it may have run
             finally:
                 cluster.cont(stopped)
-
-
-def test_a_killed_node_fails_only_its_keys(one_engine: str) -> None:
-    with (
-        Cluster(one_engine, args=("--cluster-require-full-coverage", "no")) as cluster,
-        harness.proxy(cluster.url) as proxy,
-    ):
-        killed, well = cluster.nodes[0], cluster.nodes[1]
-        lost, kept = cluster.key_at(killed), cluster.key_at(well)
-        with proxy.raw() as client:
-            warm(cluster, [client])
-            cluster.kill(killed)
-            with proxy.raw() as new:
-                for number in range(50):
-                    assert new.ask("SET", kept, number) == "OK"
-                    assert new.ask("GET", kept) == b"%d" % number
-                reply = str(new.ask("GET", lost))
-                assert reply.startswith(("UPSTREAMDOWN", "CLUSTERDOWN")), reply
-            killed.start()
-
-            def back() -> bool:
-                with proxy.raw() as raw:
-                    return raw.ask("SET", lost, "v") == "OK"
-
-            wait_until(back, "its keys are served again")
 
 
 def test_wait_never_returns_too_high_a_number(one_engine: str) -> None:

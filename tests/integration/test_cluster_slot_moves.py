@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.bare_cluster_proxy import BareClusterProxy
 from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 from tests.repeating import RepeatingClients
 
 MOVES = 4
@@ -36,7 +35,7 @@ def move_often(cluster: Cluster) -> None:
 
 
 def test_pushes_are_in_order_and_run_once(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     def step(writer: Raw, number: int, done: int) -> None:
         first = done * BATCH
@@ -71,7 +70,7 @@ def test_pushes_are_in_order_and_run_once(
 
 
 def test_commands_with_several_keys_of_the_slot(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     keys = [f"{TAG}{number}" for number in range(8)]
     assert client.ask("MSET", *[word for key in keys for word in (key, 0)]) == "OK"
@@ -86,9 +85,7 @@ def test_commands_with_several_keys_of_the_slot(
         move_often(module_cluster)
 
 
-def test_transactions_run_once(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
+def test_transactions_run_once(client: Raw, cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     def step(writer: Raw, number: int, done: int) -> None:
         key = f"{TAG}count{number}"
         one = command("MULTI") + command("INCR", key) + command("INCR", f"{TAG}x") + command("EXEC")
@@ -105,9 +102,7 @@ def test_transactions_run_once(
     assert client.ask("GET", f"{TAG}x") == b"%d" % (3 * sum(writers.rounds))
 
 
-def test_watch_loses_no_update(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
-) -> None:
+def test_watch_loses_no_update(client: Raw, cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     updates = [0] * WRITERS
     key = f"{TAG}watched"
     client.ask("SET", key, 0)
@@ -154,7 +149,7 @@ def test_scan(client: Raw) -> None:
 
 
 def test_scan_misses_nothing_while_slots_move(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     keys = [f"{TAG}{number}".encode() for number in range(300)]
     keys += [f"key{number}".encode() for number in range(300)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.bare_cluster_proxy import BareClusterProxy, bare_cluster_proxy
 from tests.clusters import Cluster
-from tests.harness import Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 
 CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 ABORTED = ReplyError("EXECABORT Transaction discarded because of previous errors.")
@@ -22,15 +21,14 @@ def all_replies(client: Raw, *lines: str, slowly: bool = False) -> list[object]:
     return [client.reply() for _ in lines]
 
 
-@pytest.mark.parametrize("slowly", [False, True])
-def test_transactions(client: Raw, slowly: bool) -> None:
+def test_transactions(client: Raw) -> None:
     assert all_replies(
         client,
         *("MULTI", "PING", f"SET {KEY} 1", f"INCR {SAME}", "ECHO x", "EXEC"),
         *("MULTI", f"SET {OTHER} 2", "EXEC", f"GET {OTHER}", f"GET {KEY}"),
         *("MULTI", "PING", "EXEC", "MULTI", "EXEC", "MULTI", "DISCARD"),
         *("MULTI", f"SET {KEY} 5", "DISCARD", f"GET {KEY}"),
-        slowly=slowly,
+        slowly=True,
     ) == [
         *("OK", "QUEUED", "QUEUED", "QUEUED", "QUEUED", ["PONG", "OK", 1, b"x"]),
         *("OK", "QUEUED", ["OK"], b"2", b"1"),
@@ -39,8 +37,7 @@ def test_transactions(client: Raw, slowly: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize("slowly", [False, True])
-def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
+def test_transactions_that_fail(client: Raw) -> None:
     replies = all_replies(
         client,
         *("MULTI", f"SET {KEY} 1", f"SET {OTHER} 1", f"SET {KEY} 2", "EXEC"),
@@ -53,7 +50,6 @@ def test_transactions_that_fail(client: Raw, slowly: bool) -> None:
         *("MULTI", "AUTH a b", "EXEC"),
         *("MULTI", "EXEC now", f"GET {KEY}", "EXEC"),
         *("MULTI", "MULTI", "DISCARD", f"GET {KEY}"),
-        slowly=slowly,
     )
     assert replies[:5] == ["OK", "QUEUED", CROSSSLOT, "QUEUED", ABORTED]
     assert replies[5:8] == ["OK", CROSSSLOT, ABORTED]
@@ -87,12 +83,6 @@ def test_commands_that_a_transaction_refuses(client: Raw, line: str) -> None:
     assert replies[2] == ABORTED
 
 
-def test_commands_without_a_key_go_along(client: Raw, module_cluster: Cluster) -> None:
-    owner = module_cluster.owner(SLOT)
-    replies = all_replies(client, "MULTI", f"SET {KEY} 7", "DBSIZE", "EXEC")
-    assert replies == ["OK", "QUEUED", "QUEUED", ["OK", owner.ask("DBSIZE")]]
-
-
 def test_watch_inside_is_refused_and_a_node_that_judges_it_may_abort(
     client: Raw, module_cluster: Cluster
 ) -> None:
@@ -104,7 +94,7 @@ def test_watch_inside_is_refused_and_a_node_that_judges_it_may_abort(
         assert (replies[4] == ABORTED) == (aborts and judged)
 
 
-def test_watch(client: Raw, cluster_proxy: BareClusterProxy) -> None:
+def test_watch(client: Raw, cluster_proxy: Proxy) -> None:
     with cluster_proxy.raw() as other:
         assert client.ask("WATCH", KEY, SAME) == "OK"
         assert client.ask("WATCH", OTHER) == CROSSSLOT
@@ -129,19 +119,8 @@ def test_watch(client: Raw, cluster_proxy: BareClusterProxy) -> None:
         ) == ["OK", "OK", "QUEUED", [6], "OK", "OK"]
 
 
-def test_a_login_keeps_watched_keys(client: Raw, cluster_proxy: BareClusterProxy) -> None:
-    with cluster_proxy.raw() as other:
-        for changed in (False, True):
-            assert client.ask("WATCH", KEY) == "OK"
-            assert not isinstance(client.ask("HELLO", 3), ReplyError)
-            if changed:
-                other.ask("SET", KEY, 1)
-            replies = all_replies(client, "MULTI", f"APPEND {KEY} 1", "EXEC")
-            assert replies[2] == (None if changed else [1])
-
-
 def test_the_slot_moves_before_a_transaction(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     assert client.ask("SET", KEY, 0) == "OK"
     module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
@@ -171,7 +150,7 @@ def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(
 
 
 def test_the_slot_moves_inside_a_transaction(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     for watches in (False, True):
         for at in range(4):
@@ -189,7 +168,7 @@ def test_the_slot_moves_inside_a_transaction(
 
 
 def test_transactions_while_keys_of_the_slot_move(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     client.ask("MSET", KEY, 0, SAME, 0)
     to = module_cluster.other_master(SLOT)
@@ -266,7 +245,7 @@ def command_of(line: str) -> bytes:
 
 
 def test_a_lost_connection_ends_the_client_inside_a_transaction(
-    client: Raw, cluster_proxy: BareClusterProxy, module_cluster: Cluster
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     node = module_cluster.owner(SLOT)
     for lines in (["MULTI", f"INCR {KEY}"], [f"WATCH {KEY}"]):
@@ -282,19 +261,3 @@ def test_a_lost_connection_ends_the_client_inside_a_transaction(
         with cluster_proxy.raw() as another:  # the proxy sees the end of the connection first
             assert another.ask("PING") == "PONG"
         assert other.ask("GET", KEY) is None
-
-
-def test_a_failover_inside_a_transaction(one_engine: str) -> None:
-    with (
-        Cluster(one_engine, replicas=1) as cluster,
-        bare_cluster_proxy(cluster) as proxy,
-        proxy.raw() as client,
-    ):
-        (replica,) = cluster.replicas(cluster.owner(SLOT))
-        assert client.ask("SET", KEY, 1) == "OK"
-        assert client.ask("MULTI") == "OK"
-        assert client.ask("INCR", KEY) == "QUEUED"
-        cluster.failover(replica)
-        assert client.ask("INCR", KEY) == "QUEUED"
-        assert client.ask("EXEC") == [2, 3]
-        assert client.ask("GET", KEY) == b"3"

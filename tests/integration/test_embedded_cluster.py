@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import os
 import signal
@@ -88,13 +87,3 @@ async def test_a_failed_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
         assert set(children(os.getpid())) - before
         cluster.stop()
         assert set(children(os.getpid())) <= before
-
-
-async def test_a_cluster_that_does_not_serve_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "START_S", 1.0)  # a master serves after 2 s
-    cluster = EmbeddedCluster(3)
-    try:
-        with pytest.raises(EmbeddedError, match=r"^the embedded cluster does not serve after 1 s$"):
-            await cluster.start()
-    finally:
-        await asyncio.to_thread(cluster.stop)

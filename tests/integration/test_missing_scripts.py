@@ -9,19 +9,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from rlproxy.ratelimit import scripts
 
 from tests import harness, info
-from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import by_lane, by_lane_as_eval, lanes
 
 MAX = 1_000_000
-SECONDS = 1.0  # of a load, or until its disturbance has happened often enough
 
 
 def errors(admin: Raw) -> int:
@@ -73,17 +70,6 @@ def test_a_missing_evalsha_is_replaced_by_eval(engine: str) -> None:
         raw.send(command("PING") + command("RL.PEEK", "k", 100, 60))  # on the private connection
         assert [raw.reply() for _ in range(2)] == ["PONG", [0, 100, 87, -1, 60]]
         assert errors(admin) == before
-
-
-def test_refusals_are_cached_without_evalsha(engine: str) -> None:
-    with server_without(engine, "EVALSHA") as (server, proxy, admin), proxy.raw() as raw:
-        has_lane(server, raw, admin)
-        assert raw.ask("RL.HIT", "k", 1, 3600) == [0, 1, 0, -1, 3600]
-        calls = info.calls(admin, "eval")
-        for _ in range(50):
-            reply = raw.ask("RL.HIT", "k", 1, 3600)
-            assert isinstance(reply, list) and reply[0] == 1
-        assert info.calls(admin, "eval") - calls < 10
 
 
 def test_missing_eval_is_one_error_per_hit(engine: str) -> None:
@@ -193,104 +179,3 @@ def test_where_no_script_can_be_loaded_each_hit_carries_it(evicting: RedisServer
             assert info.errors(admin, "NOSCRIPT") == info.calls(admin, "script|load") == 0
             assert admin.ask("ACL", "SETUSER", "control", "+script") == "OK"
             by_lane(evicting, raw, admin)  # by EVALSHA, once the next try has loaded them
-
-
-# -- scripts that are flushed repeatedly -----------------------------------------------------------
-
-
-class Client(threading.Thread):
-    """Sends pipelines of hits on its own keys, each with one expected reply.
-
-    Its hits go by lane, unless it is mixed. Before a lane is ready they would go by EVALSHA in
-    place, as a mixed client's.
-    """
-
-    def __init__(
-        self, server: RedisServer, admin: Raw, proxy: Proxy, number: int, over: threading.Event
-    ) -> None:
-        super().__init__()
-        self.raw = proxy.raw()
-        if number % 2:
-            assert self.raw.ask("AUTH", "bob", "pw") == "OK"
-        by_lane(server, self.raw, admin)
-        self.over = over
-        self.number = number
-        self.mixed = number % 8 == 7
-        self.seen: list[int] = []  # what hits left, by a mixed client's replies, and should leave
-        self.due: list[int] = []
-        self.hits = 0
-        self.problem = ""
-
-    def run(self) -> None:
-        """Send a pipeline before the replies to the previous one."""
-        taken = dict.fromkeys(["LOG", "ZLOG", "FIXED"], 0)
-        expected: list[object] = []
-        while not self.over.is_set() and not self.problem:
-            before = len(expected)
-            self.raw.send(self.pipeline(taken, expected))
-            self.check(expected[:before])
-            del expected[:before]
-        self.check(expected)
-
-    def pipeline(self, taken: dict[str, int], expected: list[object]) -> bytes:
-        """Hits and peeks in turn; their expected replies are appended to `expected`."""
-        data = b""
-        for at in range(1 + 5 * (self.number % 4)):
-            algorithm = list(taken)[(self.hits + at // 2) % 3]
-            name = "RL.PEEK" if at % 4 == 3 and not self.mixed else "RL.HIT"
-            taken[algorithm] += name == "RL.HIT"
-            key = f"{algorithm}:{self.number}"
-            data += command(name, key, 50_000, 86400, "ALGO", algorithm)
-            expected.append([0, 50_000, 50_000 - taken[algorithm], -1])
-        if self.mixed:  # among other commands: on the private connection
-            data += command("ECHO", "x")
-            expected.append(b"x")
-        return data
-
-    def check(self, expected: list[object]) -> None:
-        for each in expected:
-            reply = self.raw.reply()
-            if self.mixed and isinstance(reply, list) and isinstance(each, list):
-                # A hit that is sent again may run behind later ones. None is lost or doubled.
-                self.seen.append(reply[2])
-                self.due.append(each[2])
-                reply, each = reply[:2] + reply[3:4], each[:2] + each[3:]
-            if (reply[:4] if isinstance(reply, list) else reply) != each:
-                self.problem = self.problem or f"{reply!r} instead of {each!r}, after {self.hits}"
-            self.hits += 1
-
-
-@ON_ONE_ENGINE
-def test_repeatedly_flushed_scripts_change_no_reply(redis_server: RedisServer) -> None:
-    """test_counted_once kills connections as well, and does not look at the order."""
-    over = threading.Event()
-    with redis_server.raw() as admin, harness.proxy(redis_server) as proxy:
-        assert admin.ask("ACL", "SETUSER", "bob", "reset", "on", ">pw", "~*", "+@all") == "OK"
-        clients = [Client(redis_server, admin, proxy, number, over) for number in range(16)]
-        for client in clients:
-            client.start()
-        end = time.monotonic() + SECONDS
-        last = time.monotonic() + 60.0
-        missing = 0 if redis_server.engine == "redis-6.2" else info.errors(admin, "NOSCRIPT")
-
-        def enough() -> bool:
-            if time.monotonic() > last:
-                return True
-            seen = (
-                redis_server.engine == "redis-6.2" or info.errors(admin, "NOSCRIPT") - missing > 20
-            )
-            return time.monotonic() > end and seen and all(one.hits > 50 for one in clients)
-
-        while not enough() and not any(client.problem for client in clients):
-            assert admin.ask("SCRIPT", "FLUSH") == "OK"
-            over.wait(0.005)
-        over.set()
-        for client in clients:
-            client.join(30)
-            client.raw.close()
-        assert [client.problem for client in clients if client.problem] == []
-        for client in clients:
-            assert sorted(client.seen) == sorted(client.due)
-        assert time.monotonic() < last
-        assert lanes(redis_server, admin)
-        admin.ask("ACL", "DELUSER", "bob")

@@ -14,20 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rlproxy.config import config, loader, urls
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar, Rule
-from rlproxy.session.call import Call
-from rlproxy.session.connection_state import ConnectionState
-from rlproxy.session.context import ServerFacts
-from rlproxy.session.identity import Identity
-from rlproxy.session.session import Session
-from rlproxy.session.slots import S_AUTH, Slot
-from rlproxy.upstream.lane import ServerLane
-from rlproxy.upstream.lane_pool import LanePool
 
 from tests import harness
-from tests.contexts import worker_context
 from tests.harness import ROOT, Raw, RedisServer, command, free_port, wait_until
 from tests.integration.started import by_lane_of, ended, started
 
@@ -59,14 +47,9 @@ def log_in(port: int) -> None:
         raw.quiet(0.05)
 
 
-def output_of_run(url: str, said: str, *args: str, by_environment: bool = False) -> str:
+def output_of_run(url: str, said: str) -> str:
     """All output of a proxy in front of `url` while clients log in; it contains `said`."""
-    env = dict(DEBUG)
-    if by_environment:
-        env["RLPROXY_UPSTREAM"] = url
-    else:
-        args += ("--upstream", url)
-    with started("--listen", "127.0.0.1:0", *args, env=env) as made:
+    with started("--listen", "127.0.0.1:0", "--upstream", url, env=DEBUG) as made:
         port = made.port()
         log_in(port)
         made.logged(said)
@@ -84,16 +67,13 @@ def server(own_server: RedisServer) -> RedisServer:
 
 
 def test_working_proxy_prints_no_password(server: RedisServer) -> None:
-    for by_environment in (False, True):
-        url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
-        printed = output_of_run(url, "in front of .* at 127", by_environment=by_environment)
-        assert SECRET not in printed
+    url = f"redis://proxy:{MINE}@127.0.0.1:{server.port}"
+    assert SECRET not in output_of_run(url, "in front of .* at 127")
 
 
 def test_wrong_login_prints_no_password(server: RedisServer) -> None:
-    for credentials in (f"proxy:{MINE}-wrong", f"nobody:{MINE}", f":{MINE}"):
-        url = f"redis://{credentials}@127.0.0.1:{server.port}"
-        assert SECRET not in output_of_run(url, "it refuses the user or password|in front of")
+    url = f"redis://nobody:{MINE}@127.0.0.1:{server.port}"
+    assert SECRET not in output_of_run(url, "it refuses the user or password")
 
 
 def test_unreachable_upstream_prints_no_password() -> None:
@@ -111,14 +91,14 @@ def test_server_without_hello_prints_no_password(one_engine: str) -> None:
 
 
 @contextlib.contextmanager
-def echo(prefix: bytes = b"") -> Iterator[int]:
-    """A port that echoes what it receives, behind `prefix`."""
+def echo() -> Iterator[int]:
+    """A port that echoes what it receives as an error."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(client: socket.socket) -> None:
         with contextlib.suppress(OSError), client:
             while data := client.recv(65536):
-                client.sendall(prefix + data)
+                client.sendall(b"-ERR you said " + data)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
@@ -134,49 +114,13 @@ def echo(prefix: bytes = b"") -> Iterator[int]:
         listener.close()
 
 
-@pytest.mark.parametrize("prefix", [b"", b"-ERR you said ", b"HTTP/1.0 400 "])
-def test_upstream_that_is_not_redis_prints_no_password(prefix: bytes) -> None:
-    with echo(prefix) as port:
+def test_upstream_that_is_not_redis_prints_no_password() -> None:
+    with echo() as port:
         assert SECRET not in output_of_run(f"redis://proxy:{MINE}@127.0.0.1:{port}", "in front of")
 
 
-WRONG = [
-    f"redis://:{SECRET}",
-    f"redis://bob:{SECRET}/0",
-    f"redis://h:6379?password={SECRET}",
-    f"redis://h:6379/0?db={SECRET}",
-    f"redis+sentinel://:{SECRET}/m",
-    f"redis+sentinel://bob:{SECRET}/m/0",
-    f"http://bob:{SECRET}@h",
-]
-
-
-@pytest.mark.parametrize("url", WRONG)
-def test_wrong_url_prints_no_password(url: str, tmp_path: Path) -> None:
-    def mistakes(*argv: str, **environ: str) -> str:
-        with pytest.raises(config.ConfigError) as caught:
-            loader.load(loader.parser().parse_args(argv), environ)
-        return str(caught.value)
-
-    file = tmp_path / "rlproxy.toml"
-    file.write_text(f'upstream = "{url}"\n')
-    broken = tmp_path / "broken.toml"
-    broken.write_text(f'upstream = "{url}"" \n')
-    printed = [
-        mistakes("--upstream", url),
-        mistakes("--upstrem", url),
-        mistakes("--upstrem", f"redis://bob:{SECRET} more {SECRET}@h"),
-        mistakes("--workers", url),
-        mistakes("--config", str(file)),
-        mistakes("--config", str(broken)),
-    ]
-    printed.append(mistakes(RLPROXY_UPSTREAM=url))
-    assert all(printed)
-    assert SECRET not in "\n".join(printed)
-
-
 def test_error_and_help_output_hide_passwords() -> None:
-    code, output, log = ended("--upstream", WRONG[0])
+    code, output, log = ended("--upstream", f"redis://:{SECRET}")
     assert (code, output) == (2, "")
     assert log.startswith("rlproxy: --upstream redis://:***")
     shown = subprocess.run(
@@ -188,27 +132,13 @@ def test_error_and_help_output_hide_passwords() -> None:
     )
     assert shown.returncode == 0
     assert SECRET not in shown.stdout + shown.stderr
-    health = subprocess.run(
-        [sys.executable, "-m", "rlproxy", "health", f"redis://:{SECRET}@h"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert SECRET not in health.stdout + health.stderr
 
 
 # Failures, each in its own process (with interpreted modules); each has a password in hand.
 BREAKS = [
-    "rlproxy.session.session.Session.receive",
-    "rlproxy.session.connection_state.ConnectionState.sent",
     "rlproxy.session.connection_state.ConnectionState.answered",
-    "rlproxy.session.reply_slots.ReplySlots.answer",
-    "rlproxy.session.session.Session.lane_answered",
-    "rlproxy.upstream.lane.ServerLane._connect",
     "rlproxy.upstream.lane.ServerLane._handshake_reply",
     "rlproxy.upstream.lane_pool.Pool._lane",
-    "rlproxy.downstream.connection.ClientConnection._connect",
-    "rlproxy.upstream.control.Control._load",
 ]
 CRASH = """
 import importlib, sys
@@ -256,32 +186,6 @@ def test_exceptions_print_no_password(server: RedisServer, what: str, tmp_path: 
     printed = log.read_text()
     assert "broken on purpose" in printed
     assert SECRET not in printed
-
-
-def test_representations_hide_passwords() -> None:
-    """By a message with %r, a debugger's line, or an assertion."""
-    url = f"redis+sentinel://bob:{SECRET}@h/m?sentinel_password={SECRET}"
-    args = loader.parser().parse_args(["--upstream", url])
-    made = loader.load(args, {})
-    identity = Identity(b"bob", SECRET.encode(), 0)
-    slot = Slot(S_AUTH)
-    slot.identity = identity
-    state = ConnectionState()
-    state.identity = identity
-    session = Session(
-        worker_context(
-            grammar=Grammar(scripts.load()), server=ServerFacts("h"), lane_of=lambda _: None
-        )
-    )
-    session.private.state.identity = identity
-    for each in (
-        *(made, made.upstream, made.upstream.sentinels, identity, slot, state, session),
-        *(Call(session, Rule(), b""), urls.Address("h", 1)),
-    ):
-        for text in (repr(each), str(each), f"{each}", "%s %r" % (each, each)):  # noqa: UP031
-            assert SECRET not in text
-    for kind in (ServerLane, LanePool):  # these have no text representation
-        assert kind.__repr__ is object.__repr__
 
 
 # -- memory ----------------------------------------------------------------------------------------

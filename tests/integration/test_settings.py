@@ -32,15 +32,7 @@ def signals(made: Started, name: str) -> int:
     return int(found[1], 16)
 
 
-HANGUP = 1 << (signal.SIGHUP - 1)
 TERMINATE = 1 << (signal.SIGTERM - 1)
-
-
-def test_a_reload_during_the_start_does_not_end_it(one_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(one_server), fresh=True) as made:
-        wait_until(lambda: bool(signals(made, "SigBlk") & HANGUP), "the program begins")
-        made.signal(signal.SIGHUP)
-        made.logged("listening on|listens on")
 
 
 def test_a_reload_during_the_start_applies_after_it(own_server: RedisServer) -> None:
@@ -51,10 +43,9 @@ def test_a_reload_during_the_start_applies_after_it(own_server: RedisServer) -> 
         made.logged("listening on.*(\n.*)*SIGHUP: settings and certificates were read again")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path, workers: int) -> None:
+def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path) -> None:
     file = tmp_path / "rlproxy.toml"
-    always = f'upstream = "redis://:secret@127.0.0.1:{own_server.port}"\nworkers = {workers}\n'
+    always = f'upstream = "redis://:secret@127.0.0.1:{own_server.port}"\nworkers = 2\n'
     file.write_text(always)
     with started(*ANY_PORT, "--config", str(file), "--write-timeout", "9") as made:
         with made.raw() as raw:
@@ -123,14 +114,6 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
             ),
         ],
     )
-    code, out, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", "/nothing")
-    assert (code, out) == (2, "")
-    assert err == "rlproxy: --tls-key /nothing: No such file or directory\n"
-    code, out, err = ended(
-        "--check-config", "--upstream", url, "--workers", "0", "--hit-timeout", "x"
-    )
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 2
     env = {"RLPROXY_UPSTREM": "redis://h", "RLPROXY_PORT": "tcp://10.0.0.1:6380"}
     with started("--check-config", "--upstream", url, env=env) as made:
         assert made.wait() == 2
@@ -139,12 +122,6 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
             "did you mean RLPROXY_UPSTREAM?\n"
         )
     file = tmp_path / "f.toml"
-    file.write_text("upstream = redis://h\nhit-timout = 1\n")
-    code, out, err = ended("--check-config", "--config", str(file))
-    assert (code, out) == (2, "")
-    assert err == (
-        f"rlproxy: --config {file}: not valid TOML: Invalid value (at line 1, column 12)\n"
-    )
     file.write_text("hit-timout = 1\nworkers = 'none'\nlisten = '1'\n")
     code, out, err = ended("--check-config", "--config", str(file))
     assert (code, out) == (2, "")
@@ -158,23 +135,12 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     ]
 
 
-def test_start_with_wrong_files_fails(own_server: RedisServer, tmp_path: Path) -> None:
-    mine = Certificates(tmp_path)
-    words = ("--listen", "tls:127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
-    code, _, err = ended(*words, "--tls-cert", mine.cert, "--tls-key", mine.cert)
-    assert code == 2
-    assert err == f"rlproxy: --tls-key {mine.cert}: no private key in it (PEM)\n"
-
-
-@pytest.mark.parametrize(("mode", "wanted"), [(None, 0o600), ("660", 0o660), ("0777", 0o777)])
-def test_permissions_of_a_unix_socket_are_set(
-    own_server: RedisServer, tmp_path: Path, mode: str | None, wanted: int
-) -> None:
+def test_permissions_of_a_unix_socket_are_set(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "rlproxy.sock"
     words = ("--listen", f"unix:{path}", "--upstream", f"redis://127.0.0.1:{own_server.port}")
-    with started(*words, *(("--unix-mode", mode) if mode else ())) as made:
+    with started(*words, "--unix-mode", "660") as made:
         made.logged("listening on")
-        assert stat.S_IMODE(path.stat().st_mode) == wanted
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
         raw = UnixRaw(path)
         assert raw.ask("PING") == "PONG"
         raw.close()

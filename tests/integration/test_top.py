@@ -11,12 +11,10 @@ import pty
 import re
 import select
 import signal
-import socket
 import struct
 import subprocess
 import sys
 import termios
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from unicodedata import east_asian_width
@@ -61,47 +59,34 @@ def test_busiest_and_most_refused_keys_are_listed(busy: Proxy) -> None:
 def test_refused_keys_come_with_their_policy_or_rule(
     one_server: RedisServer, tmp_path: Path
 ) -> None:
-    """Whichever way a hit takes, and with any number of workers."""
+    """Whichever way a hit takes."""
     file = tmp_path / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "2 600"\ntrial = {rule = "2 600", shadow = true}\n')
     with one_server.raw() as raw:
         raw.ask("FLUSHALL")
-    for workers in (1, 2):
-        with (
-            harness.proxy(one_server, "--config", str(file), "--workers", str(workers)) as proxy,
-            proxy.raw() as raw,
-        ):
-            for number in range(6):  # the first ones on the private connection, then by lane
-                raw.ask("RL.HIT", f"{workers}:named", "POLICY", "login")
-                raw.ask("RL.HIT", f"{workers}:shadow", "POLICY", "trial")
-                raw.ask("RL.HIT", f"{workers}:written", 2, "600.50", "algo", "token")
-                raw.ask("RL.HIT", f"{workers}:waits", 2, 60000, "WAIT", 1 + number, "MS")
-                raw.send(command("GET", "x") + command("CL.THROTTLE", f"{workers}:cell", 1, 1, 600))
-                assert [raw.reply(), raw.reply()][0] is None
-            expected = {
-                f"{workers}:named": "login",
-                f"{workers}:shadow": "trial",
-                f"{workers}:written": "2 600.5 ALGO TOKEN",
-                f"{workers}:waits": "2 60000 MS WAIT 6",
-                f"{workers}:cell": "1 600 ALGO GCRA BURST 2",
-            }
+    settings = ("--config", str(file), "--workers", "2")
+    with harness.proxy(one_server, *settings) as proxy, proxy.raw() as raw:
+        for number in range(6):  # the first ones on the private connection, then by lane
+            raw.ask("RL.HIT", "named", "POLICY", "login")
+            raw.ask("RL.HIT", "shadow", "POLICY", "trial")
+            raw.ask("RL.HIT", "written", 2, "600.50", "algo", "token")
+            raw.ask("RL.HIT", "waits", 2, 60000, "WAIT", 1 + number, "MS")
+            raw.send(command("GET", "x") + command("CL.THROTTLE", "cell", 1, 1, 600))
+            assert [raw.reply(), raw.reply()][0] is None
+        expected = [
+            [b"named", b"login"],
+            [b"shadow", b"trial"],
+            [b"written", b"2 600.5 ALGO TOKEN"],
+            [b"waits", b"2 60000 MS WAIT 6"],
+            [b"cell", b"1 600 ALGO GCRA BURST 2"],
+        ]
 
-            def reported(raw: Raw = raw) -> dict[str, str]:
-                rows = raw.ask("RL.TOP", 9, "REFUSED")
-                assert isinstance(rows, list) and all(len(row) == 4 for row in rows)
-                return {row[0].decode(): row[3].decode() for row in rows}
+        def reported() -> list[list[bytes]]:
+            rows = raw.ask("RL.TOP", 9, "REFUSED")
+            assert isinstance(rows, list) and all(len(row) == 4 for row in rows)
+            return [[row[0], row[3]] for row in rows]
 
-            wait_until(lambda e=expected, r=reported: r() == e, "all are reported")  # type: ignore[misc]
-            rows = raw.ask("RL.TOP", 9)
-            assert isinstance(rows, list) and {len(row) for row in rows} == {3}
-
-
-def test_hits_of_the_last_minute_are_listed(one_server: RedisServer) -> None:
-    with harness.proxy(one_server) as proxy, proxy.raw() as raw:
-        assert raw.ask("RL.TOP", 3) == []
-        for number in range(3):
-            raw.ask("RL.HIT", f"now:{number}", 5, 60)
-        wait_until(lambda: len(raw.ask("RL.TOP", 3)) == 3, "RL.TOP lists the keys")  # type: ignore[arg-type]
+        wait_until(lambda: sorted(reported()) == sorted(expected), "all are reported")
 
 
 def test_each_worker_reports_all_workers(one_server: RedisServer) -> None:
@@ -148,39 +133,6 @@ def test_one_frame_is_printed(busy: Proxy) -> None:
     assert all(line.isprintable() for line in made)
 
 
-def test_long_path_is_not_cut(one_server: RedisServer, tmp_path: Path) -> None:
-    path = Path(f"{tmp_path}/{'x' * (100 - len(str(tmp_path)))}")
-    upstream = f"redis://127.0.0.1:{one_server.port}"
-    with started("--listen", f"unix:{path}", "--upstream", upstream) as made:
-        made.logged("listening on")
-        found = top("--url", f"unix://{path}", "--once", "--interval", "0.1")
-    first, second = found.stdout.splitlines()[:2]
-    assert re.fullmatch(
-        rf"rlproxy \S+ at unix:{re.escape(str(path))}, workers 1, up 0:00:\d\d", first
-    )
-    assert second.startswith(f"Redis 127.0.0.1:{one_server.port}, ")
-
-
-def test_hits_between_two_looks_are_counted(busy: Proxy) -> None:
-    stop = threading.Event()
-
-    def load() -> None:
-        with busy.raw() as raw:
-            while not stop.is_set():
-                raw.ask("RL.HIT", "login:anna", 5, 600)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        found = top("--url", f"redis://127.0.0.1:{busy.port}", "--once", "--interval", "0.8")
-    finally:
-        stop.set()
-        thread.join()
-    rate = re.search(r"^hits/s +([\d,]+)  █", found.stdout, re.MULTILINE)
-    refused = re.search(r"^refused +([\d,]+) +100.0%", found.stdout, re.MULTILINE)
-    assert rate and refused and rate[1] == refused[1] != "0"
-
-
 def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Fail unless it ends with 1; return the line it prints before."""
     assert main(["--url", url, "--once", "--interval", "0.1"]) == 1
@@ -203,59 +155,35 @@ def test_missing_proxy_is_an_error(
 NO_REPLY = "; is this an address of --listen, not of --admin?"
 
 
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "Protocol error, got .H. as reply type byte"),
-        (b"220 mail.example ESMTP\r\n", "Protocol error, got .2. as reply type byte"),
-        (b"*1\r\n" * 9, ".+"),
-        (b"+OK\r\n" * 3, "Connection not ready|unexpected replies"),
-    ],
-)
 def test_something_else_there(
-    data: bytes, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
-    with answering(data) as port:
-        assert re.match(told, fails(f"redis://127.0.0.1:{port}", capsys))
-
-
-def test_silent_port_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
-    with answering(b"") as port:
-        found = fails(f"redis://127.0.0.1:{port}", capsys)
-    assert found.startswith("Timeout reading from ") and found.endswith(NO_REPLY)
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        wrong = "Protocol error, got .H. as reply type byte"
+        assert re.match(wrong, fails(f"redis://127.0.0.1:{port}", capsys))
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_the_admin_port(
-    kind: str,
     one_server: RedisServer,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waits for the rest of the request; the error names the likely mistake."""
     monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
-    at = f"127.0.0.1:{harness.free_port()}" if kind == "tcp" else f"unix:{tmp_path}/admin"
+    port = harness.free_port()
+    at = f"127.0.0.1:{port}"
     upstream = f"redis://127.0.0.1:{one_server.port}"
     with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:
         made.port()
-        place = at.removeprefix("unix:")
 
         def listens() -> bool:
-            address = place if kind == "unix" else ("127.0.0.1", int(at.rpartition(":")[2]))
-            family = socket.AF_UNIX if kind == "unix" else socket.AF_INET
-            with socket.socket(family) as sock:
-                sock.settimeout(harness.DEADLINE_S)
-                sock.connect(address)
-                sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-                return sock.recv(5) == b"HTTP/"
+            with Raw(port) as raw:
+                raw.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+                return raw.exactly(5) == b"HTTP/"
 
         wait_until(listens, "the admin process serves")
-        assert main(["--once", "--url", f"{'unix' if kind == 'unix' else 'redis'}://{place}"]) == 1
+        assert main(["--once", "--url", f"redis://{at}"]) == 1
         out, line = capsys.readouterr()
         assert not out and line.startswith(f"rlproxy top: {at}: Timeout reading from ")
         assert line.endswith(f"{NO_REPLY}\n")
@@ -395,7 +323,7 @@ def test_live_view_updates(busy: Proxy) -> None:
         assert shown.ends() == 0
 
 
-@pytest.mark.parametrize("how", ["\x03", "\x04", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("how", ["\x03", "SIGTERM"])
 def test_terminal_is_restored_at_every_end(busy: Proxy, how: str) -> None:
     with terminal(busy.port) as shown:
         shown.shows(r"^login:anna ")
@@ -423,21 +351,5 @@ def test_view_reconnects_to_a_restarted_proxy(one_server: RedisServer) -> None:
                 shown.shows(r"^back ")
                 assert "no news" not in "\n".join(shown.frame())
             shown.shows(r"^no news")
-            shown.type(b"q")
-            assert shown.ends() == 0
-
-
-def test_view_reports_unreachable_redis(one_engine: str) -> None:
-    with harness.server(one_engine) as own, harness.proxy(own) as proxy:
-        with proxy.raw() as raw:
-            assert isinstance(raw.ask("RL.HIT", "k", 5, 60), list)
-        with terminal(proxy.port) as shown:
-            shown.shows(r"^k ")
-            own.stop()
-            shown.shows(r"^no news for \d+ s: .*(UPSTREAMDOWN|Connection)")
-            own.start()
-            shown.shows(r"^Redis .*: answers")
-            wait_until(lambda: "k" in "\n".join(shown.frame()), "it goes on")
-            shown.type(b"\x1a")  # Ctrl-Z is ignored
             shown.type(b"q")
             assert shown.ends() == 0

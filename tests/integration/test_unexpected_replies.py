@@ -49,10 +49,7 @@ STRANGE = {
 }
 
 # One of each kind, for tests that take a second each.
-FEW = {
-    name: STRANGE[name]
-    for name in ("status", "null", "three", "a bulk among them", "nested", "huge", "doubles", "map")
-}
+FEW = {name: STRANGE[name] for name in ("status", "null", "three", "nested", "huge")}
 
 
 class StrangeReplies:
@@ -68,7 +65,6 @@ class StrangeReplies:
         self.pauses_s: list[float] = []  # before each answer: from the previous answer to the call
         self._answered_at = 0.0
         self.empty = 0  # requests without a command
-        self.reply_to_empty = b""  # nothing: it closes the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._sockets: list[socket.socket] = []
@@ -98,10 +94,7 @@ class StrangeReplies:
                     words.append(requests.read(int(requests.readline()[1:]) + 2)[:-2])
                 if not words:
                     self.empty += 1
-                    if not self.reply_to_empty:
-                        return  # closes
-                    near.sendall(self.reply_to_empty)
-                    continue
+                    return  # closes
                 scripted = words[0].upper().startswith(b"EVAL") and len(words) > 3
                 known = (
                     self.by_key.get(words[3]) if scripted else self.by_command.get(words[0].upper())
@@ -136,12 +129,8 @@ class StrangeReplies:
             thread.join()
 
 
-@pytest.mark.parametrize("answer", [b"", b"-ERR Protocol error\r\n"])
-def test_server_that_rejects_empty_requests_gets_only_one(
-    own_server: RedisServer, answer: bytes
-) -> None:
+def test_server_that_rejects_empty_requests_gets_only_one(own_server: RedisServer) -> None:
     strange = StrangeReplies(own_server)
-    strange.reply_to_empty = answer
     try:
         with harness.proxy(f"redis://127.0.0.1:{strange.port}") as proxy, proxy.raw() as raw:
             wait_until(lambda: b"\nscripts_loaded:1\r" in _stats(raw), "all is prepared")
@@ -231,20 +220,18 @@ def test_strange_reply_on_a_private_connection(
 
 @pytest.mark.parametrize("on_lane", [True, False], ids=["lane", "in place"])
 @pytest.mark.parametrize("reply", FEW.values(), ids=FEW)
-@pytest.mark.parametrize("algorithm", ["GCRA", "LEAKY"])
 def test_strange_reply_to_a_hit_with_wait(
     server: RedisServer,
     strange: StrangeReplies,
     proxy: Proxy,
     reply: bytes,
     on_lane: bool,
-    algorithm: str,
 ) -> None:
     strange.by_key[b"bad"] = reply
     with proxy.raw() as raw:
         if on_lane:
             by_lane(server, raw)
-        raw.send(command("RL.HIT", "bad", 5, 60, "ALGO", algorithm, "WAIT", 60))
+        raw.send(command("RL.HIT", "bad", 5, 60, "ALGO", "LEAKY", "WAIT", 60))
         assert raw.exactly(len(reply)) == reply
         still_works(raw)
 
@@ -317,15 +304,11 @@ def test_endless_refusal_is_retried_with_a_pause(strange: StrangeReplies, proxy:
         assert raw.ask("PING") == "PONG"
 
 
-ODD = [b"+OK\r\n", b":1\r\n", b"_\r\n", b"*2\r\n:1\r\n_\r\n", b"-ERR no\r\n"]
-ODD_MAPS = [
-    b"%2\r\n$6\r\nserver\r\n:1\r\n$7\r\nversion\r\n*0\r\n",
-    b"%2\r\n$7\r\ntimeout\r\n:1\r\n$4\r\neval\r\n:1\r\n",
-]
+ODD = [b"*2\r\n:1\r\n_\r\n", b"%2\r\n$6\r\nserver\r\n:1\r\n$7\r\nversion\r\n*0\r\n"]
 OURS = (b"HELLO", b"CONFIG", b"COMMAND", b"SCRIPT", b"CLIENT")
 
 
-@pytest.mark.parametrize("reply", ODD + ODD_MAPS)
+@pytest.mark.parametrize("reply", ODD)
 def test_strange_replies_to_the_proxys_handshake(one_engine: str, reply: bytes) -> None:
     with harness.server(one_engine) as server:
         strange = StrangeReplies(server)
