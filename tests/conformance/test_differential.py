@@ -7,12 +7,11 @@ import random
 from tests.conformance.compare import Bench, Swap, case
 from tests.fuzz import differential
 from tests.fuzz.differential import Differential, Stream, stream
-from tests.harness import ON_EVERY_ENGINE, command
+from tests.harness import command
 
-STREAMS = 40
+STREAMS = 60
 
 
-@ON_EVERY_ENGINE
 def test_random_streams(bench: Bench) -> None:
     done = differential.run(bench, 20_260, STREAMS)
     assert done.streams == STREAMS
