@@ -107,7 +107,7 @@ HELLOS: tuple[tuple[bytes | str, ...], ...] = (
 
 def users(look: Raw) -> None:
     for user in ("bob", "eve"):
-        look.ask("ACL", "SETUSER", user, "on", ">pw", "~b*", "~warm", "+@all")
+        look.ask("ACL", "SETUSER", user, "on", ">pw", f"~{user[0]}*", "~warm", "+@all")
 
 
 @pytest.mark.parametrize("words", HELLOS, ids=lambda words: repr(b" ".join(map(_bytes, words))))
