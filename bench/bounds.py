@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .figures import Figure
+from .parts import SPLICE, STUB
 
 MET: Final = "met"
 MET_WITH_GOAL: Final = "met, and the goal"
@@ -22,6 +23,8 @@ class Bound:
     of: a ratio of the figure (`proxy/direct`), or a column, whose median counts.
     bound: the least value required; the greatest one if `most`.
     goal: a value beyond the bound to aim at; None if there is none.
+    floor: the party that does less than any proxy can, so its ratio shows what this machine allows;
+        "" if there is none.
     """
 
     work: str
@@ -32,11 +35,21 @@ class Bound:
     bound: float
     goal: float | None = None
     most: bool = False
+    floor: str = ""
 
 
 def _both(work: str, against: str, size: int, of: str, bound: float, goal: float) -> list[Bound]:
     return [
-        Bound(f"{name.upper()}{work}", against, f"{name}-{size}", f"{name}-{size}", of, bound, goal)
+        Bound(
+            f"{name.upper()}{work}",
+            against,
+            f"{name}-{size}",
+            f"{name}-{size}",
+            of,
+            bound,
+            goal,
+            floor=SPLICE if of.startswith("proxy/") else "",
+        )
         for name in ("get", "set")
     ]
 
@@ -44,10 +57,32 @@ def _both(work: str, against: str, size: int, of: str, bound: float, goal: float
 BOUNDS: Final = (
     Bound("hit, P1", "EVALSHA of a bare log", "hit-1", "hit-1", "proxy/bare", 0.8, 0.95),
     Bound("hit, P16", "EVALSHA of a bare log", "hit-16", "hit-16", "proxy/bare", 1.0, 1.1),
-    Bound("refused hit, P1", "EVALSHA", "refused-1", "refused-1", "proxy/direct", 1.4, 1.5),
-    Bound("refused hit, P16", "EVALSHA", "refused-16", "refused-16", "proxy/direct", 2.5, 4.0),
-    Bound("hit and GET, P2", "HAProxy", "mixed-2", "mixed-2", "proxy/haproxy", 0.9, 1.0),
-    Bound("hit and GET, P16", "HAProxy", "mixed-16", "mixed-16", "proxy/haproxy", 0.9, 1.0),
+    *(
+        Bound(
+            f"refused hit, P{size}",
+            "EVALSHA",
+            f"refused-{size}",
+            f"refused-{size}",
+            "proxy/direct",
+            bound,
+            goal,
+            floor=STUB,
+        )
+        for size, bound, goal in ((1, 1.4, 1.5), (16, 2.5, 4.0))
+    ),
+    *(
+        Bound(
+            f"hit and GET, P{size}",
+            "HAProxy",
+            f"mixed-{size}",
+            f"mixed-{size}",
+            "proxy/haproxy",
+            0.9,
+            1.0,
+            floor=SPLICE,
+        )
+        for size in (2, 16)
+    ),
     Bound(
         "hit and GET, P16",
         "EVALSHA of a bare log, and GET",
@@ -56,6 +91,7 @@ BOUNDS: Final = (
         "proxy/bare",
         0.85,
         1.0,
+        floor=SPLICE,
     ),
     *_both(", P1", "HAProxy", 1, "proxy/haproxy", 0.85, 1.0),
     *_both(", P16", "HAProxy", 16, "proxy/haproxy", 1.0, 1.1),
@@ -141,6 +177,7 @@ BOUNDS: Final = (
         1.0,
         0.9,
         True,
+        SPLICE,
     ),
     Bound(
         "p99 of a hit at half the peak",
@@ -151,6 +188,7 @@ BOUNDS: Final = (
         2.0,
         1.5,
         True,
+        SPLICE,
     ),
     Bound("idle client, its connection open", "kB", "idle", "idle", "proxy", 4.6, 3.3, True),
     Bound(
@@ -168,10 +206,11 @@ BOUNDS: Final = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bound and the measured value; None if it was not measured."""
+    """A bound, and its measured value and that of its floor; None if they were not measured."""
 
     bound: Bound
     value: float | None
+    floor: float | None = None
 
     @property
     def word(self) -> str:
@@ -193,14 +232,15 @@ def judge(
 ) -> list[Verdict]:
     """Return the verdicts on all bounds of the rows that were run, in the table's order."""
     by_name = {figure.name: figure for figure in figures}
-    return [
-        Verdict(bound, _value(by_name.get(bound.figure), bound.of))
-        for bound in table
-        if bound.row in rows
-    ]
+    return [_verdict(bound, by_name.get(bound.figure)) for bound in table if bound.row in rows]
 
 
-def _value(figure: Figure | None, of: str) -> float | None:
+def _verdict(bound: Bound, figure: Figure | None) -> Verdict:
     if figure is None:
-        return None
-    return figure.ratios().get(of) if "/" in of else figure.medians().get(of)
+        return Verdict(bound, None)
+    medians = figure.medians()
+    if "/" not in bound.of:
+        return Verdict(bound, medians.get(bound.of))
+    under = bound.of.partition("/")[2]
+    floor = medians[bound.floor] / medians[under] if {bound.floor, under} <= set(medians) else None
+    return Verdict(bound, figure.ratios().get(bound.of), floor)

@@ -13,7 +13,7 @@ from . import parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import BARE, DIRECT, INTERPRETED, SHARE, TWEMPROXY, Part
+from .parts import BARE, DIRECT, INTERPRETED, SHARE, STUB, TWEMPROXY, Part
 from .plan import Plan
 from .processes import resident_bytes
 from .rows import Row
@@ -35,7 +35,7 @@ def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
     """
     count = plan.idle_clients
     # twemproxy replies to PING without a connection to Redis.
-    without = (TWEMPROXY, SHARE, INTERPRETED, BARE)
+    without = (TWEMPROXY, SHARE, INTERPRETED, BARE, STUB)
     columns = [party for party in plan.parties if party not in without]
 
     def once(column: str) -> float:

@@ -26,9 +26,10 @@ SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
 SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
+STUB: Final = "stub"  # the floor for a refusal without Redis: bench.stub
 INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 # In the order of their runs.
-PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, HAPROXY, TWEMPROXY)
+PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, STUB, HAPROXY, TWEMPROXY)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 # options of rlproxy, by the name of the party
@@ -164,6 +165,8 @@ def _argv(name: str, executable: str, server: int, port: int, config: Path) -> l
         return [*argv, "--upstream", upstream, *PROXIES[name]]
     if name == SPLICE:
         return [sys.executable, "-m", "bench.splice", str(port), str(server)]
+    if name == STUB:
+        return [sys.executable, "-m", "bench.stub", str(port)]
     clients = clients_at_most(MAX_CLIENTS)
     text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
     config.write_text(text.format(port=port, server=server, clients=clients))

@@ -9,7 +9,7 @@ from .client import Client
 from .cpu import PARTY, REDIS, Meter, clock
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import BARE, DIRECT, INTERPRETED, PROXIES, SHARE, TWEMPROXY, Part
+from .parts import BARE, DIRECT, INTERPRETED, PROXIES, SHARE, STUB, TWEMPROXY, Part
 from .plan import Plan
 from .rows import CLIENTS, RANDOM, Command, Row
 
@@ -27,6 +27,8 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
     # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
     # --share makes no difference for hits: they use lanes anyway.
     without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
+    if not row.refuses:
+        without.add(STUB)
     if row.pipeline > 1 or row.clients != CLIENTS:
         without.add(INTERPRETED)
     if row.clients != CLIENTS:

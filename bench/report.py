@@ -27,7 +27,7 @@ from .rows import (
     WORKERS_CPU,
 )
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 # The tables, in order: title, and the kinds of rows in them.
 TABLES: Final = (
     ("Speed", (RATE, VALUES)),
@@ -95,6 +95,8 @@ class Report:
                     "value": None if verdict.value is None else round(verdict.value, 3),
                     "at_most" if verdict.bound.most else "at_least": verdict.bound.bound,
                     "goal": verdict.bound.goal,
+                    "floor": verdict.bound.floor,
+                    "floor_value": None if verdict.floor is None else round(verdict.floor, 3),
                     "verdict": verdict.word,
                 }
                 for verdict in self.verdicts

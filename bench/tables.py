@@ -87,13 +87,13 @@ def verdicts(result: Result) -> Iterable[str]:
     if unknown:
         named = "; ".join(f"{one['work']} ({one['against']})" for one in unknown)
         yield wrapped(f"Not measured in this run: {named}.")
-    lines = [["what", "against", "figure", "verdict", "measured", "required", "goal"]]
+    lines = [["what", "against", "figure", "verdict", "measured", "required", "goal", "floor"]]
     for one in result.verdicts:
         sign, bound = wanted(one)
         goal = one["goal"]
         line = [one["work"], one["against"], f"{one['figure']}: {one['of']}", one["verdict"]]
         line += ["" if one["value"] is None else f"{one['value']:.2f}", f"{sign} {bound:.2f}"]
-        lines.append([*line, "" if goal is None else f"{goal:.2f}"])
+        lines.append([*line, "" if goal is None else f"{goal:.2f}", _floor(one)])
     yield markdown(lines, range(4))
 
 
@@ -101,8 +101,14 @@ def _missed(one: Row) -> str:
     sign, bound = wanted(one)
     return (
         f"{one['work']} ({one['against']}): {one['value']:.2f}, to be {sign} {bound:.2f} "
-        f"({one['figure']}: {one['of']})"
+        f"({one['figure']}: {one['of']}{'; floor: ' if _floor(one) else ''}{_floor(one)})"
     )
+
+
+def _floor(one: Row) -> str:
+    """Return the party that is a verdict's floor, and its value; "" without one."""
+    value = one["floor_value"]
+    return "" if value is None else f"{one['floor']} {value:.2f}"
 
 
 def cell(value: float | None) -> str:

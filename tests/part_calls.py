@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from rlproxy.ratelimit.grammar import Rule
-from rlproxy.session.call import Call, Caller, Part
+from dataclasses import dataclass
+from typing import cast
+
+from rlproxy.session.call import Call, Part
 
 
-class PartCaller(Caller):
-    """Passes what becomes of the calls on to their part, as a lane does."""
+class PartCaller:
+    """Passes what becomes of the calls on to their part, as a lane does.
+
+    It has the methods of a Caller, which is no base for interpreted classes once it is compiled.
+    """
 
     def __init__(self, part: Part) -> None:
-        super().__init__()
         self._part = part
         self._batch = part.batch
 
@@ -39,7 +43,16 @@ class PartCaller(Caller):
             self._batch.caller.resume()
 
 
+@dataclass(eq=False)
+class _PartCall:
+    """What fake lanes use of a Call."""
+
+    caller: PartCaller
+    key: bytes
+
+
 def calls_of(part: Part) -> list[Call]:
     """Return the calls for the commands of `part`, in order."""
     caller = PartCaller(part)
-    return [Call(caller, Rule(), part.batch.commands[number]) for number in part.numbers]
+    commands = [part.batch.commands[number] for number in part.numbers]
+    return [cast("Call", _PartCall(caller, command)) for command in commands]

@@ -169,7 +169,7 @@ class FakeLane(Lane):
     def submit(self, call: Call) -> bytes:
         assert self.ready, "a call for a lane that is not ready"
         self.walk.alone()
-        known = self.walk.known and call.rule.denies and self.carries == commands.HIT
+        known = self.walk.known and call.rule.denies
         key = call.key.partition(b"\r\n")[2][:-2]
         again = isinstance(call.caller, HitWithoutScript)  # no refusal is remembered for such a hit
         if known and refuses(key) and not again:
@@ -179,8 +179,9 @@ class FakeLane(Lane):
 
     def take(self, part: Part) -> None:
         """See Lane.take()."""
-        for call in calls_of(part):
-            self.submit(call)
+        assert self.ready, "a part for a lane that is not ready"
+        self.walk.alone()
+        self.unsent += calls_of(part)
 
     def by_sha(self, rule: Rule) -> bool:
         """See Lane.by_sha()."""
@@ -194,10 +195,10 @@ def _for_nobody(call: Call) -> bool:
     """Whether the call is a peek for a waiting hit: its answer may arrive after the client has
     left.
     """
+    if not isinstance(call.caller, HeldHit):
+        return False
     limiter = call.rule.limiter
-    return (
-        isinstance(call.caller, HeldHit) and limiter is not None and limiter.mode == algorithms.PEEK
-    )
+    return limiter is not None and limiter.mode == algorithms.PEEK
 
 
 def _says_nothing(data: bytes) -> bool:

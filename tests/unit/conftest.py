@@ -8,6 +8,13 @@ from rlproxy import build
 # scripts/test runs them in its interpreted stage.
 _INTERPRETED = [
     "downstream/test_clients.py",
+    "session/test_client_requests.py",
+    "session/test_fail_open.py",
+    "session/test_held_hit.py",
+    "session/test_lane_calls.py",
+    "session/test_private_stream.py",
+    "session/test_router.py",
+    "session/test_sharing.py",
     "session/test_wait_cover.py",
     "session/test_waits.py",
     "upstream/cluster/test_lanes.py",

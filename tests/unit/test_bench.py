@@ -98,6 +98,13 @@ def test_verdicts_follow_the_bounds(
     assert [one.word for one in bounds.judge([made], ["get-1"], [bound])] == [word]
 
 
+def test_the_floor_of_a_bound_is_the_ratio_of_its_party() -> None:
+    made = figure()
+    made.samples = {"direct": [100.0], "proxy": [50.0], "splice": [70.0]}
+    table = [replace(LEAST, floor="splice"), replace(LEAST, floor="stub"), LEAST]
+    assert [one.floor for one in bounds.judge([made], ["get-1"], table)] == [0.7, None, None]
+
+
 STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 10\n"
 
 

@@ -34,7 +34,11 @@ FIGURES = [
     figure("idle", rows.IDLE, "kB", proxy=4.25),
 ]
 BOUNDS = (
-    Verdict(Bound("hit | P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0), 0.7),
+    Verdict(
+        Bound("hit | P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0, floor="splice"),
+        0.7,
+        0.75,
+    ),
     Verdict(Bound("idle client", "kB", "idle", "idle", "proxy", 6.0, 4.0, True), 4.25),
     Verdict(Bound("tasks", "libraries", "tasks", "tasks", "proxy/script", 1.0), None),
 )
@@ -67,7 +71,10 @@ def images() -> dict[str, Image]:
 def test_missed_bounds_come_first() -> None:
     text = rendered()
     assert "**Not reached: 1 of the 2 bounds that were measured.**" in text
-    assert "- hit | P1 (EVALSHA): 0.70, to be at least 0.95 (hit-1: proxy/direct)\n" in text
+    missed = (
+        "- hit | P1 (EVALSHA): 0.70, to be at least 0.95 (hit-1: proxy/direct; floor: splice 0.75)"
+    )
+    assert missed in text
     assert "Not measured in this run: tasks (libraries)." in text
     assert text.index("Not reached") < text.index("## The machine")
     table = documents.rows(text, "| what | against")
@@ -76,7 +83,8 @@ def test_missed_bounds_come_first() -> None:
         bounds.MET,
         bounds.NOT_MEASURED,
     ]
-    assert table[1][4:] == ["4.25", "at most 6.00", "4.00"]
+    assert table[0][4:] == ["0.70", "at least 0.95", "1.00", "splice 0.75"]
+    assert table[1][4:] == ["4.25", "at most 6.00", "4.00", ""]
     assert table[0][0] == "hit \\| P1"
 
 
