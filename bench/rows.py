@@ -16,6 +16,8 @@ KEYS: Final = 100_000
 DEEP: Final = 16  # commands of the larger pipeline
 DEEP_FACTOR: Final = 5  # factor of requests for pipelined rows, so that they take as long
 DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
+# The same for clusters: there redis-benchmark ends at the next quarter of a second.
+CLUSTER_FACTOR: Final = 8
 ALONE_PART: Final = 4  # divisor of requests for rows of one client, which take as much longer
 
 RATE: Final = "rate"
@@ -75,6 +77,8 @@ class Row:
         """Return the commands of one run, given `wanted` for a run without pipelining."""
         if self.clients == 1:
             return max(1, wanted // ALONE_PART)
+        if self.kind == CLUSTER:
+            wanted *= CLUSTER_FACTOR
         if self.pipeline != DEEP:
             return wanted
         return wanted * (DEEP_SCRIPT_FACTOR if self.scripted else DEEP_FACTOR)

@@ -24,15 +24,9 @@ PARSER.add_argument(
     "--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (default %(default)s)"
 )
 PARSER.add_argument(
-    "--interval",
-    type=float,
-    default=1.0,
-    metavar="SECONDS",
-    help="time between two samples (default %(default)s)",
+    "--interval", type=float, default=1.0, metavar="SECONDS", help="between samples (default 1)"
 )
-PARSER.add_argument(
-    "--once", action="store_true", help="print one table; implied without a terminal"
-)
+PARSER.add_argument("--once", action="store_true", help="print one table, as without a terminal")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -29,10 +29,7 @@ class Sample(NamedTuple):
 
 
 class Client:
-    """A connection to the proxy at `url`, which may be an address as for --listen.
-
-    Raises TypeError or ValueError if it is wrong.
-    """
+    """The proxy at a URL or an address as for --listen; TypeError or ValueError if it is wrong."""
 
     def __init__(self, url: str, password: str | None = None) -> None:
         options: dict[str, Any] = {"protocol": 2, "password": password}
@@ -64,15 +61,14 @@ class Client:
         stats = {name: value for name, _, value in lines}
         numbers = {n: float(x) for n, x in stats.items() if x.replace(".", "", 1).isdecimal()}
         numbers["hits"]  # KeyError: another program's reply
-        hits, refused = (
-            {
-                shown(key) or '""': (float(n), float(e), shown(b"".join(by)))
-                for key, n, e, *by in rows
-            }
-            for rows in (call("RL.TOP", keys), call("RL.TOP", keys, "REFUSED"))
-        )
+        hits, refused = map(_rows, (call("RL.TOP", keys), call("RL.TOP", keys, "REFUSED")))
         modes = {}
         for name, _, mode, n, of in call("RL.POLICIES"):
             modes[shown(name)] = shown(mode)
             numbers |= {f"{shown(name)} hits": float(n), f"{shown(name)} refused": float(of)}
         return Sample(time.monotonic(), stats, defaultdict(float, numbers), hits, refused, modes)
+
+
+def _rows(top: Any) -> Rows:
+    named = ((shown(key) or '""', n, e, shown(b"".join(by))) for key, n, e, *by in top)
+    return {key: (float(n), float(e), by) for key, n, e, by in named}

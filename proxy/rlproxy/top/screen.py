@@ -23,7 +23,6 @@ from rlproxy.top.client import Client
 
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
 POLICIES: Final = 8  # rows of policies
-POLICY_S: Final = 0.0005  # seconds between two samples for each policy, at least
 _COUNTS: Final = "clients private_connections lanes waiting denials timeouts errors"
 _RATES: Final = "commands bytes_in bytes_out"
 _OUTCOMES: Final = (  # title, style, counters
@@ -55,10 +54,6 @@ class View:
         self.rates = defaultdict(float, {name: x / seconds for name, x in grown.items()})
         self.bars.append(self.rates["hits"])
 
-    def pause_s(self, interval_s: float) -> float:
-        """Return the seconds until the next sample: longer if there are many policies."""
-        return max(interval_s, POLICY_S * len(self.sample.modes))
-
     def press(self, keys: str) -> bool:
         """Apply key strokes. Returns whether to go on."""
         for key in re.sub(r"\x1b[\[O][\d;]*[\w~]", "", keys):  # without arrows and the like
@@ -85,8 +80,9 @@ class View:
     def _head(self, width: int) -> Text:
         stats, numbers, rates = self.sample.stats, self.sample.numbers, self.rates
         up = timedelta(seconds=int(min(numbers["uptime_in_seconds"], 1e9)))
-        name = f"rlproxy {stats.get('version')}", "bold"
-        text = Text.assemble(name, f" at {self.client.where}")
+        text = Text.assemble(
+            (f"rlproxy {stats.get('version')}", "bold"), f" at {self.client.where}"
+        )
         text.append(f", workers {numbers['workers']:g}, up {up}\n")
         if self.trouble:
             age_s = monotonic() - self.sample.at
@@ -173,6 +169,6 @@ def live(client: Client, interval_s: float) -> None:
                     view.look()
                 except ConnectionError as error:
                     view.trouble = str(error)
-                due = monotonic() + view.pause_s(interval_s)
+                due = monotonic() + interval_s
     finally:
         termios.tcsetattr(keys, termios.TCSADRAIN, kept)

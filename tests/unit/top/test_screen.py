@@ -140,12 +140,6 @@ def test_the_frame_that_the_page_shows() -> None:
     assert f"```text\n{shown}\n```\n" in page
 
 
-def test_many_policies_are_requested_less_often() -> None:
-    assert seen(sample(100.0)).pause_s(1.0) == 1.0
-    policies: Policies = {f"p{number}": ("enforced", 0.0, 0.0) for number in range(10_000)}
-    assert seen(sample(100.0, policies=policies)).pause_s(1.0) == 5.0
-
-
 def test_trouble_is_shown_and_the_last_values_stay() -> None:
     view = two(2000)
     view.trouble = "Connection refused"
