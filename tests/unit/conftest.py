@@ -8,6 +8,7 @@ from rlproxy import build
 # scripts/test runs them in its interpreted stage.
 _INTERPRETED = [
     "downstream/test_clients.py",
+    "downstream/test_private_connection.py",
     "session/test_client_requests.py",
     "session/test_fail_open.py",
     "session/test_held_hit.py",

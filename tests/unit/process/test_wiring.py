@@ -16,7 +16,7 @@ from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import ClientCounts
 from rlproxy.process.resources import Resources
 from rlproxy.process.upstreams import OneServer
-from rlproxy.process.wiring import SERVING_S, Wiring
+from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
 from rlproxy.ratelimit import scripts
 from rlproxy.session.context import Identification
 
@@ -90,6 +90,11 @@ async def test_only_the_first_worker_logs_protected_mode(
             wiring._judged(needs_password)
             assert wiring.admission.needs_password == needs_password
         assert len(caplog.messages) == lines
+
+
+async def test_no_password_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    wired()._judged(False)
+    assert caplog.messages[0].startswith("protected mode: Redis' default user needs no password")
 
 
 async def test_an_outage_is_logged_and_causes_a_ping(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,6 +179,15 @@ async def test_new_clients_are_paced_while_others_are_served() -> None:
     assert not wiring.intake._busy()
     wiring.context.circuit.replied(now + 60)
     assert wiring.intake._busy()
+
+
+async def test_a_timer_is_never_early() -> None:
+    done = asyncio.Event()
+    at = time.monotonic() + 0.01
+    _call_at(at, done.set)
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert time.monotonic() >= at
 
 
 async def test_samples_count_hits_of_policies_by_algorithm_only() -> None:

@@ -55,3 +55,34 @@ def test_docs_are_whole_frames(entry: Entry, resp3: bool) -> None:
         bulk(word) for word in (b"summary", b"since", b"group", b"complexity")
     ]
     assert (bulk(b"arguments") in told) == bool(entry.arguments)
+
+
+THROTTLE_DOCS = (
+    b"%5\r\n$7\r\nsummary\r\n$79\r\n"
+    b"Takes from a GCRA rate limiter, with the arguments and the reply of redis-cell.\r\n"
+    b"$5\r\nsince\r\n$5\r\n0.1.0\r\n$5\r\ngroup\r\n$6\r\nmodule\r\n"
+    b"$10\r\ncomplexity\r\n$4\r\nO(1)\r\n$9\r\narguments\r\n*5\r\n"
+    b"%4\r\n$4\r\nname\r\n$3\r\nkey\r\n$4\r\ntype\r\n$3\r\nkey\r\n"
+    b"$12\r\ndisplay_text\r\n$3\r\nkey\r\n$14\r\nkey_spec_index\r\n:0\r\n"
+    b"%3\r\n$4\r\nname\r\n$9\r\nmax_burst\r\n$4\r\ntype\r\n$7\r\ninteger\r\n"
+    b"$12\r\ndisplay_text\r\n$9\r\nmax_burst\r\n"
+    b"%3\r\n$4\r\nname\r\n$5\r\ncount\r\n$4\r\ntype\r\n$7\r\ninteger\r\n"
+    b"$12\r\ndisplay_text\r\n$5\r\ncount\r\n"
+    b"%3\r\n$4\r\nname\r\n$6\r\nperiod\r\n$4\r\ntype\r\n$7\r\ninteger\r\n"
+    b"$12\r\ndisplay_text\r\n$6\r\nperiod\r\n"
+    b"%4\r\n$4\r\nname\r\n$8\r\nquantity\r\n$4\r\ntype\r\n$7\r\ninteger\r\n"
+    b"$12\r\ndisplay_text\r\n$8\r\nquantity\r\n$5\r\nflags\r\n~1\r\n+optional\r\n"
+)
+AND_RESP2 = (
+    b"*10\r\n$4\r\nname\r\n$3\r\nand\r\n$4\r\ntype\r\n$5\r\nblock\r\n$5\r\ntoken\r\n$3\r\nAND\r\n"
+    b"$5\r\nflags\r\n*3\r\n+optional\r\n+multiple\r\n+multiple_token\r\n$9\r\narguments\r\n*2\r\n"
+    b"*6\r\n$4\r\nname\r\n$3\r\nmax\r\n$4\r\ntype\r\n$7\r\ninteger\r\n"
+    b"$12\r\ndisplay_text\r\n$3\r\nmax\r\n"
+    b"*6\r\n$4\r\nname\r\n$6\r\nwindow\r\n$4\r\ntype\r\n$6\r\ndouble\r\n"
+    b"$12\r\ndisplay_text\r\n$6\r\nwindow\r\n"
+)
+
+
+def test_docs_in_each_form() -> None:
+    assert Form(True).docs(BY_NAME[b"rl.throttle"]) == b"$11\r\nrl.throttle\r\n" + THROTTLE_DOCS
+    assert Form(False).docs(BY_NAME[b"rl.hit"]).endswith(AND_RESP2)
