@@ -18,6 +18,7 @@ _INTERPRETED = [
     "session/test_sharing.py",
     "session/test_wait_cover.py",
     "session/test_waits.py",
+    "upstream/cluster/test_links.py",
     "upstream/cluster/test_lanes.py",
     "upstream/cluster/test_command_lanes.py",
 ]

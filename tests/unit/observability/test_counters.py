@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hyp
 from rlproxy.observability import counters as st
 from rlproxy.observability.counters import Counters, Times
 from rlproxy.ratelimit import outcomes as oc
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.hit_replies import five
+from rlproxy.ratelimit.hit_replies import five, integers
 from rlproxy.resp import encoding as r
+from rlproxy.resp.replies import ReplyFramer
 
 LOG = oc.row_of(b"LOG")
 GCRA = oc.row_of(b"GCRA")
@@ -21,6 +25,11 @@ def outcomes(stats: Counters, row: int) -> dict[str, int]:
     """The outcomes of a pair of rows that are not 0."""
     found = oc.by_outcome(stats.hits, row)
     return {name: count for name, count in zip(oc.OUTCOMES, found, strict=True) if count}
+
+
+def test_rows_do_not_overlap() -> None:
+    rows = sorted(oc.row_of(name) for name in ALGORITHMS)
+    assert rows == list(range(0, len(Counters().hits), oc.PAIR))
 
 
 REPLIES = [
@@ -61,12 +70,111 @@ def test_a_shadow_hit_is_counted_apart_if_refused(reply: bytes, outcome: str) ->
     )
 
 
+def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
+    stats = Counters()
+    for reply in (five(1, 10, 0, 60, 60), five(0, 10, 0, -1, 60)):
+        stats.answered(oc.SHADOW_PEEK, reply, KEY)
+    stats.answered(oc.SHADOW_PEEK, r.LOST, KEY)
+    stats.unanswered(oc.SHADOW_PEEK, oc.UNSEEN)
+    stats.unanswered(oc.SHADOW_PEEK, oc.FAILED)
+    assert stats.calls == [4] + [0] * (len(oc.CALLS) - 1)
+    assert sum(stats.hits) == 0
+
+
+def test_rows_tell_whether_hits_are_in_shadow() -> None:
+    shadows = {oc.row_of(name) + oc.WIDTH for name in ALGORITHMS} | {oc.SHADOW_PEEK}
+    rows = (
+        {oc.row_of(name) for name in ALGORITHMS}
+        | {oc.NO_ROW}
+        | {oc.other(call) for call in range(len(oc.CALLS))}
+    )
+    assert all(map(oc.shadow, shadows))
+    assert not any(map(oc.shadow, rows))
+    assert min(rows) > oc.SHADOW_PEEK
+
+
+def lines(kinds: str, of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Frames of one line."""
+    return hyp.builds(
+        lambda kind, text: kind.encode() + text + b"\r\n", hyp.sampled_from(kinds), of
+    )
+
+
+TEXTS = hyp.binary(max_size=12).map(lambda data: data.replace(b"\r", b"").replace(b"\n", b""))
+DIGITS = hyp.from_regex(rb"-?[0-9]{0,25}", fullmatch=True)
+LONG = hyp.integers(1, 6000).map(lambda size: b"1" * size)
+BULKS = hyp.builds(
+    lambda kind, data: b"%b%d\r\n%b\r\n" % (kind, len(data), data),
+    hyp.sampled_from([b"$", b"=", b"!"]),
+    hyp.one_of(TEXTS, hyp.sampled_from([b"*5\r\n:0\r\n", b"\r", b"\r\n"])),
+)
+NULLS = hyp.sampled_from([b"_\r\n", b"$-1\r\n", b"*-1\r\n", b"*0\r\n", b"%0\r\n", b"$0\r\n\r\n"])
+
+
+def lists(of: hyp.SearchStrategy[bytes]) -> hyp.SearchStrategy[bytes]:
+    """Arrays, sets and maps of frames."""
+    return hyp.builds(
+        lambda kind, items: (
+            b"%b%d\r\n%b" % (kind, len(items), b"".join(items * (2 if kind == b"%" else 1)))
+        ),
+        hyp.sampled_from([b"*", b"~", b"%"]),
+        hyp.lists(of, max_size=7),
+    )
+
+
+PLAIN = hyp.one_of(lines(":,(", DIGITS), lines(":", LONG), lines("+-#_,", TEXTS), BULKS, NULLS)
+FRAMES = hyp.recursive(PLAIN, lists, max_leaves=12)
+FIVE = hyp.builds(
+    lambda first, rest: b"*5\r\n" + first + b"".join(rest),
+    hyp.one_of(hyp.sampled_from([b":0\r\n", b":1\r\n", b":\r\n"]), FRAMES),
+    hyp.lists(FRAMES, min_size=4, max_size=4),
+)
+SOUP = hyp.lists(
+    hyp.sampled_from(
+        [b"*5\r\n", b"*1\r\n", b":0\r\n", b":1\r\n", b":", b"\r", b"\r\n", b"0", b"1", b"_\r\n"]
+        + [b"$2\r\n", b"%1\r\n", b"|1\r\n", b"-", b"+", b"ab", b">1\r\n"]
+    ),
+    max_size=24,
+).map(b"".join)
+
+
+@given(hyp.one_of(FIVE, FRAMES, SOUP))
+@settings(max_examples=120, deadline=None)
+def test_every_frame_is_counted_once(frame: bytes) -> None:
+    """Each frame counts once, from any source."""
+    framer = ReplyFramer()
+    framer.feed(frame)
+    frame = framer.frame()
+    if frame:
+        stats = Counters()
+        stats.answered(LOG, frame, KEY)
+        assert sum(stats.hits) == 1
+        found = integers(frame)
+        assert not found or (len(found) == frame[1] - 48 and found[0] in (0, 1))
+
+
+def test_errors_of_hits_by_kind() -> None:
+    stats = Counters()
+    stats.answered(LOG, b"-OOM x\r\n", KEY)
+    stats.answered(LOG, r.LOST, KEY)
+    stats.answered(LOG, r.LOST, KEY)
+    assert stats.errors == {"redis": 1, "lost": 2}
+
+
 @pytest.mark.parametrize("call", range(len(oc.CALLS)))
 def test_other_calls_are_counted(call: int) -> None:
     stats = Counters()
     stats.answered(oc.other(call), five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
     assert not any(stats.hits) and not any(stats.near)
+
+
+def test_reply_without_a_row_is_not_counted() -> None:
+    stats = Counters()
+    stats.answered(oc.NO_ROW, five(0, 1, 0, -1, 60), KEY)
+    stats.unanswered(oc.NO_ROW, oc.FAILED)
+    stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
+    assert not any(stats.hits) and not any(stats.calls)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +196,12 @@ def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) 
     stats.answered(GCRA, five(0, limit, remaining, -1, 60), KEY)
     assert sum(stats.near) == near
     assert stats.near[GCRA // oc.WIDTH] == near
+
+
+def test_refused_hit_is_not_near_the_limit() -> None:
+    stats = Counters()
+    stats.answered(LOG, five(1, 10, 0, 1, 1), KEY)
+    assert not any(stats.near)
 
 
 def test_keys_are_delivered_in_batches() -> None:
@@ -157,6 +271,14 @@ def test_keys_of_many_hits_are_sampled() -> None:
     stats.key(b"b", True)
     stats.flush_keys()
     assert batches == [(1, [b"a", b"b"], [b"b"])]
+
+
+def test_hits_decided_by_redis_are_counted() -> None:
+    stats = Counters()
+    for row in (LOG, GCRA):
+        for reply in (five(0, 5, 4, -1, 1), five(1, 5, 0, 1, 1), b"-ERR x\r\n", b"+QUEUED\r\n"):
+            stats.answered(row, reply, KEY)
+    assert stats.decided() == 4
 
 
 def test_local_refusals_are_gathered() -> None:

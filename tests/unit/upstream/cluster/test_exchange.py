@@ -82,6 +82,18 @@ class Client:
         return out
 
 
+async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
+    client = Client()
+    client.send(0, 1)
+    value = bulk(b"x" * 3 * MAX_HELD)
+    assert client.nodes[0].reply(value[:-2]) == 0
+    assert client.got() == value[:-2]
+    assert client.nodes[1].reply(b"+OK\r\n") == 0
+    assert client.got() == b""
+    assert client.nodes[0].reply(value[-2:]) == 0
+    assert client.got() == value[-2:] + b"+OK\r\n"
+
+
 async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> None:
     client = Client()
     client.send(0, 1, 2)
@@ -97,6 +109,18 @@ async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> N
     assert client.nodes[1].reply(b"") == 0
     assert client.got() == value
     assert client.nodes[2].reads
+    assert client.exchange._held == 0
+
+
+async def test_many_replies_that_come_too_early_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0, *[1] * 100)
+    value = bulk(b"x" * LARGE)
+    left = client.nodes[1].reply(100 * value)
+    assert 100 * len(value) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    client.nodes[0].reply(b":1\r\n")
+    assert client.nodes[1].reply(b"") == 0
+    assert client.got() == b":1\r\n" + 100 * value
     assert client.exchange._held == 0
 
 
@@ -122,6 +146,23 @@ async def test_the_large_parts_of_one_reply_are_read_whole() -> None:
     assert client.exchange._held == 0
 
 
+async def test_parts_that_come_too_early_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0)
+    for _ in range(100):
+        client.send_parts(1, 2)
+    reply = b"*1\r\n" + bulk(b"x" * LARGE)
+    left = client.nodes[1].reply(100 * reply)
+    assert 100 * len(reply) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    client.nodes[0].reply(b":1\r\n")
+    client.nodes[2].reply(100 * reply)
+    for _ in range(100):  # each is read while it owes a part of the next reply
+        client.nodes[1].reply(b"")
+        client.nodes[2].reply(b"")
+    assert client.got() == b":1\r\n" + 100 * (b"*2\r\n" + 2 * reply.partition(b"\r\n")[2])
+    assert client.exchange._held == 0
+
+
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
     """Have objects freed by their reference counts alone."""
@@ -138,6 +179,17 @@ def replies_kept() -> int:
     return sum(len(each.reply) for each in gc.get_objects() if isinstance(each, Request))
 
 
+async def test_parts_are_freed_with_their_reply() -> None:
+    client = Client()
+    with without_collection():
+        before = replies_kept()
+        client.send_parts(0, 1)
+        for node in client.nodes[:2]:
+            node.reply(b"*1\r\n" + bulk(b"x" * LARGE))
+        client.got()
+        assert replies_kept() == before
+
+
 async def test_replies_that_wait_are_freed_with_the_client() -> None:
     client = Client()
     client.send(0, 1, 1)
@@ -148,3 +200,31 @@ async def test_replies_that_wait_are_freed_with_the_client() -> None:
         client.exchange.close()
         assert replies_kept() == before
         assert not any(node.link.owed for node in client.nodes)
+
+
+async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
+    client = Client()
+    client.send(0)
+    value = bulk(b"x" * 2 * LARGE)
+    client.nodes[0].reply(value[:-2])
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+    client.nodes[1].reply(message)
+    assert client.got() == value[:-2]
+    client.nodes[0].reply(value[-2:])
+    assert client.got() == value[-2:] + message
+
+
+async def test_messages_behind_a_reply_in_part_are_read_up_to_the_bound() -> None:
+    client = Client()
+    client.send(0)
+    value = bulk(b"x" * 2 * LARGE)
+    client.nodes[0].reply(value[:-2])
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n" + bulk(b"m" * 1000)
+    messages = 4 * MAX_HELD // len(message) * message
+    left = client.nodes[1].reply(messages)
+    assert len(messages) - left in range(MAX_HELD, MAX_HELD + 2 * READ)
+    assert client.nodes[0].reads
+    client.nodes[0].reply(value[-2:])
+    client.nodes[1].reply(b"")
+    assert client.got() == value + messages
+    assert client.exchange._held == 0

@@ -1,0 +1,121 @@
+"""links: which links of a client close, and when; with fake links and a clock handed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+from rlproxy.config.urls import Address
+from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.link import Link, LinkOwner, _is_reply
+from rlproxy.upstream.cluster.links import IDLE_S, Links
+from rlproxy.upstream.cluster.request import Request
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
+
+HOME, ONE, TWO = (Address("h", port) for port in (1, 2, 3))
+
+
+class FakeLink:
+    """A link: what the sweep sees of it."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.idle_since = 0.0
+        self.busy = False
+
+    def quiescent(self) -> bool:
+        return not self.busy
+
+    def close(self) -> None:
+        pass
+
+
+class FakeCluster:
+    """A cluster of three masters."""
+
+    def __init__(self) -> None:
+        self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
+        self.on_change: list[Callable[[], None]] = []
+
+
+class Client:
+    """The links of a client: home and two others."""
+
+    def __init__(self) -> None:
+        loop = cast("asyncio.AbstractEventLoop", None)
+        self.links = Links(cast("Cluster", FakeCluster()), loop, LinkOwner())
+        self.links._home = HOME
+        self.fakes = {address: FakeLink(address) for address in (HOME, ONE, TWO)}
+        self.links.by_address = cast("dict[Address, Link]", dict(self.fakes))
+        self.now = 1000.0
+
+    def sweep(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 1.0
+            self.links.close_idle(self.now)
+
+    def left(self) -> list[Address]:
+        return list(self.links.by_address)
+
+
+def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
+    client = Client()
+    held = client.fakes[TWO]
+    client.links.holds_state = lambda link: cast("object", link) is held
+    client.fakes[ONE].busy = True
+    client.sweep(3 * IDLE_S)
+    assert client.left() == [HOME, ONE, TWO]
+    client.fakes[ONE].busy = False
+    client.links.holds_state = lambda _link: False
+    for _ in range(20):
+        client.fakes[ONE].idle_since = 0.0
+        client.sweep(10)
+    assert client.left() == [HOME, ONE]
+
+
+async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
+    target = ClusterTarget("", cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
+    looks = dict.fromkeys(range(1000), 0)
+
+    class FakeExchange:
+        def __init__(self, at: int) -> None:
+            self.at = at
+            self.links = self
+
+        def close_idle(self, _now: float) -> None:
+            looks[self.at] += 1
+
+    for at in looks:
+        target._exchanges[cast("Exchange", FakeExchange(at))] = None
+    target.close_idle(0.0)
+    assert sum(looks.values()) == 1000 // SWEEPS + 1
+    for _ in range(10 * SWEEPS - 1):
+        target.close_idle(0.0)
+    assert set(looks.values()) == {10, 11}
+    target._exchanges.clear()
+    target.close_idle(0.0)
+    assert set(looks.values()) == {10, 11}
+
+
+async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
+    exchange = Exchange(cast("Cluster", FakeCluster()), asyncio.get_running_loop(), {})
+    link = Link(exchange, Address("h", 1))
+    assert not link.quiescent()  # not open yet
+    link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
+    assert link.quiescent()
+    link.send_raw(b"*0\r\n")
+    assert not link.quiescent()
+
+
+def test_a_message_on_a_channel_with_the_name_of_a_command_is_no_reply() -> None:
+    request = Request(b"")
+    request.subscribes = b"ssubscribe"
+    assert _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", request)
+    assert not _is_reply(b">3\r\n$7\r\nmessage\r\n$10\r\nssubscribe\r\n$1\r\nx\r\n", request)
+    assert not _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", Request(b""))
