@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -246,6 +247,25 @@ class Proxy:
         log = self.read_log()
         self._log.close()
         assert "Traceback" not in log, log
+
+
+@contextlib.contextmanager
+def accepting(handle: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Call `handle`, which does not block, with each connection to the port that is returned."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    handle(listener.accept()[0])
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class Raw:

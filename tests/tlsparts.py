@@ -109,19 +109,11 @@ def tls_relay(certificates: Certificates, port: int) -> Iterator[int]:
                     open_ends.remove(each)
                     far.shutdown(socket.SHUT_WR)
 
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=relay, args=[listener.accept()[0]], daemon=True).start()
+    def accepted(client: socket.socket) -> None:
+        threading.Thread(target=relay, args=[client], daemon=True).start()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with harness.accepting(accepted) as listening:
+        yield listening
 
 
 class TlsSocket:

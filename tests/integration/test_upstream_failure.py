@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from rlproxy.session.missing_script import MAX_BY_SHA
@@ -67,28 +66,13 @@ def recovered_after_s(raw: Raw, begin: float) -> float:
 # -- what accepts connections is no server ---------------------------------------------------------
 
 
-@contextlib.contextmanager
-def closing() -> Iterator[int]:
-    """Accept connections and close them at once, as a load balancer without a server; the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
 def test_connections_that_are_closed_at_once_are_an_outage() -> None:
+    """As by a load balancer without a server."""
     allow = ("--on-upstream-failure", "allow")
-    with closing() as port, harness.proxy(f"redis://127.0.0.1:{port}", *allow, *TIMEOUT) as proxy:
+    with (
+        harness.accepting(socket.socket.close) as port,
+        harness.proxy(f"redis://127.0.0.1:{port}", *allow, *TIMEOUT) as proxy,
+    ):
         wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
         for _ in range(3):
             with proxy.raw() as raw:
