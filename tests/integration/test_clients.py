@@ -12,7 +12,7 @@ import redis
 from redis import asyncio as redis_asyncio
 from rlproxy.ratelimit.command_entries import ENTRIES
 
-from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, wait_until
+from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, Proxy, RedisServer, wait_until
 from tests.info import lane_calls
 from tests.integration.started import by_lane, lanes, private
 
@@ -42,6 +42,7 @@ async def aclient(proxy: Proxy, protocol: int) -> AsyncIterator[Any]:
     await made.aclose()
 
 
+@ON_EVERY_ENGINE
 def test_command_lists_the_rl_commands(
     client: Any, redis_server: RedisServer, protocol: int
 ) -> None:
