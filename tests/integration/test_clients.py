@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import redis
 from redis import asyncio as redis_asyncio
-from rlproxy.ratelimit.command_entries import ENTRIES
 
-from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, Proxy, RedisServer, wait_until
+from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, wait_until
 from tests.info import lane_calls
 from tests.integration.started import by_lane, lanes, private
 
 pytestmark = ON_ONE_ENGINE
-NAMES = [entry.name.decode() for entry in ENTRIES]
 HIT = ("RL.HIT", "limit", 5, 60)
 FIVE = [[0, 5, left, -1, 60] for left in (4, 3, 2, 1, 0)]
 
@@ -40,24 +38,6 @@ async def aclient(proxy: Proxy, protocol: int) -> AsyncIterator[Any]:
     made: Any = redis_asyncio.Redis(port=proxy.port, protocol=protocol, decode_responses=True)
     yield made
     await made.aclose()
-
-
-@ON_EVERY_ENGINE
-def test_command_lists_the_rl_commands(
-    client: Any, redis_server: RedisServer, protocol: int
-) -> None:
-    """Cluster clients refuse a command that COMMAND does not list."""
-    with redis.Redis(port=redis_server.port, protocol=protocol, decode_responses=True) as direct:
-        theirs: Any = direct.command()
-    listed = client.command()
-    assert set(listed) - set(theirs) == set(NAMES)
-    assert {name: listed[name] for name in theirs} == theirs
-    hit = listed["rl.hit"]
-    assert (hit["arity"], hit["first_key_pos"], hit["step_count"]) == (-4, 1, 1)
-    assert client.command_count() == len(listed)
-    assert client.command_getkeys("RL.HIT", "k", 10, 60) == ["k"]
-    if redis_server.version >= (7,):
-        assert set(NAMES) <= set(client.command_list())
 
 
 def test_commands_of_all_kinds_work(client: Any) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from redis import asyncio as redis_asyncio
 from redis.cluster import RedisCluster
 from rlproxy.ratelimit.command_entries import ENTRIES
@@ -133,6 +134,25 @@ def test_redis_cli_shows_hints(redis_cli: str, proxy: Proxy, redis_server: Redis
 
 
 # -- redis-py --------------------------------------------------------------------------------------
+
+
+@ON_EVERY_ENGINE
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py(proxy: Proxy, redis_server: RedisServer, protocol: int) -> None:
+    with (
+        redis.Redis(port=proxy.port, protocol=protocol, decode_responses=True) as client,
+        redis.Redis(port=redis_server.port, protocol=protocol, decode_responses=True) as direct,
+    ):
+        theirs: Any = direct.command()
+        listed: Any = client.command()
+        assert set(listed) - set(theirs) == set(NAMES)
+        assert {name: listed[name] for name in theirs} == theirs
+        hit = listed["rl.hit"]
+        assert (hit["arity"], hit["first_key_pos"], hit["step_count"]) == (-4, 1, 1)
+        assert client.command_count() == len(listed)
+        assert client.command_getkeys("RL.HIT", "k", 10, 60) == ["k"]
+        if redis_server.version >= (7,):
+            assert set(NAMES) <= set(client.command_list())
 
 
 # -- a cluster -------------------------------------------------------------------------------------
