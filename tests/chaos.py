@@ -305,11 +305,13 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.check_counts()
-    now = await asyncio.to_thread(proxy.counts_after, base, ("tasks", "Session", "Downstream"))
+    now = await asyncio.to_thread(
+        proxy.counts_after, base, ("tasks", "Session", "ClientConnection")
+    )
     for counts in (base, now):  # lanes stay open for a while
         counts["fds but lanes"] = counts["fds"] - counts.get("ServerLane", 0)
     for what in sorted(now):
-        if what in ("fds but lanes", "tasks", "Session", "Downstream", "Waiter", "Call"):
+        if what in ("fds but lanes", "tasks", "Session", "ClientConnection", "Waiter", "Call"):
             spare = SPARE_FDS if what == "fds but lanes" else 1
             checks.check_back_to_base(world.violations, what, base.get(what, 0), now[what], spare)
     slowest = [f"{name} {max(each):.2f}" for name, each in sorted(chaos.recoveries.items())]

@@ -240,8 +240,8 @@ async def _run(
         )
     for client in made.clients:
         await client.close()
-    now = await asyncio.to_thread(proxy.counts_after, base, ("Session", "Downstream", "Link"))
-    for what in ("Session", "Downstream", "Link", "Waiter", "Call"):
+    now = await asyncio.to_thread(proxy.counts_after, base, ("Session", "ClientConnection", "Link"))
+    for what in ("Session", "ClientConnection", "Link", "Waiter", "Call"):
         found = made.violations
         checks.check_back_to_base(found, what, base.get(what, 0), now.get(what, 0), SPARE)
     return _facts(made, all_, base, now)

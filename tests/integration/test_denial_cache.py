@@ -707,7 +707,8 @@ class Walk:
     """Three clients of two proxies and one without a proxy, over KEYS; one command at a time.
 
     `unsure` are the clients that may not have received a change yet; a hit of another client on
-    their lane shows that it has arrived.
+    their lane shows that it has arrived. `mortal` are the keys to which the walk gave a time to
+    live: when it is over, Redis reports that only once somebody looks.
     """
 
     def __init__(
@@ -720,6 +721,7 @@ class Walk:
         self._probes[1] = self._probes[0]
         self.checker = ReplyChecker(direct)
         self._unsure: set[int] = set()
+        self._mortal: set[str] = set()
         self.story: list[str] = []
         self.strict = 0  # hits for which no excuse applies
         self.lost = 0
@@ -733,6 +735,7 @@ class Walk:
         self.story = [f"TESTS_DENIALS_SEED={seed} ({self._server.engine}, {self._algorithm})"]
         self._direct.ask("FLUSHALL")
         self._unsure = {0, 1, 2}
+        self._mortal = set()
         steps = [self._hammer] * 59 + [self._change] * 25 + [self._at_once] * 8
         steps += [self._stray] * 5 + [self._cut] + [self._forget] * 2
         end = time.monotonic() + seconds
@@ -759,6 +762,8 @@ class Walk:
         writer = self._clients[who] if who < 3 else self._direct
         for words in self._write(key, who < 3):
             self._say(who, writer, words)
+            if words[0] in ("PEXPIRE", "GETEX", "SET") or self._mortal & {*words}:
+                self._mortal |= {*KEYS} & {*words}
         self._news(who)
         for _ in range(chance.choice((1, 1, 3))):
             self._hit(who if who < 3 and chance.random() < 0.7 else chance.randrange(3), key, key)
@@ -860,13 +865,14 @@ class Walk:
 
     def _hit(self, who: int, key: int, rule: int) -> None:
         if who in self._unsure and self._chance.random() < 0.75:
-            reply = self._probes[who].ask("RL.HIT", "probe", 1_000_000, 3600)
-            if not self._excused(reply):
-                assert isinstance(reply, list) and reply[0] == 0, self._tell(str(reply))
-            self._unsure -= {0, 1} if who < 2 else {2}
+            self._probe(who)
         sure = who not in self._unsure
         words: Words = ("RL.HIT", KEYS[key], *self._rules[rule])
         reply, wrong = self.checker.hit(self._clients[who], words, sure)
+        if reply and wrong and KEYS[key] in self._mortal:
+            self.story.append(f"{who} {wrong}, again: its time to live may just be over")
+            self._probe(who)
+            reply, wrong = self.checker.hit(self._clients[who], words, sure)
         self.story.append(f"{who} {words} got {reply}{'' if sure else ' (unsure)'}")
         if not reply and self._excused(wrong):
             return
@@ -874,6 +880,13 @@ class Walk:
         self.strict += sure
         if reply[0] == 0 or "PENALTY" in words or key != rule:
             self._unsure |= {0, 1, 2} - {who}
+
+    def _probe(self, who: int) -> None:
+        """Have the client's lane receive all that the server has sent to it."""
+        reply = self._probes[who].ask("RL.HIT", "probe", 1_000_000, 3600)
+        if not self._excused(reply):
+            assert isinstance(reply, list) and reply[0] == 0, self._tell(str(reply))
+        self._unsure -= {0, 1} if who < 2 else {2}
 
     def _news(self, who: int) -> None:
         """The client `who` has changed something; the other clients are unsure."""

@@ -15,9 +15,10 @@ from collections import Counter
 from typing import Any
 
 from rlproxy.cli import main
+from rlproxy.upstream.lane import ServerLane
 
 COUNTED = (
-    *("Session", "Downstream", "ServerLane", "Link", "Waiter", "Call"),
+    *("Session", "ClientConnection", "ServerLane", "Link", "Waiter", "Call"),
     *("Transport", "TCPTransport"),
 )
 
@@ -30,7 +31,9 @@ def counts() -> dict[str, int]:
             alive = [task for task in list(tasks._all_tasks) if not task.done()]
             break
     gc.collect()
-    seen = Counter(type(each).__name__ for each in gc.get_objects())
+    found = [type(each) for each in gc.get_objects()]
+    seen = Counter(each.__name__ for each in found)
+    seen["ServerLane"] = sum(issubclass(each, ServerLane) for each in found)
     return {"tasks": len(alive), **{name: seen[name] for name in COUNTED if seen[name]}}
 
 

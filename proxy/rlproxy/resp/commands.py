@@ -34,11 +34,11 @@ OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy an
 # Kinds of commands that clients send first on a connection (handshake).
 HANDSHAKE: Final = (AUTH, HELLO, SELECT, CLIENT)
 
-# Kinds of calls on lanes. With --share, a command has one of these, or PRIVATE.
+# Kinds of lanes. With --share, a command has one of these, or PRIVATE.
 PRIVATE: Final = 0  # never on a command lane
 SHARED_READ: Final = 1  # sent again on the private connection if its reply is large
 SHARED_WRITE: Final = 2  # its reply is always small
-HIT: Final = 3  # a call of an RL command
+HIT: Final = 3  # calls of RL commands
 
 
 class Ban:

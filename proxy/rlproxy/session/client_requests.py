@@ -77,8 +77,6 @@ class ClientRequests(RequestFramer):
             return NO_SLOT
         data, pos = self.buf, self.start + self.first
         slot = slot_of_bulk(data, pos)
-        if last == 1:
-            return slot
         for at in range(1, last):
             _, end = encoding.content(data, pos)
             pos = end + 2

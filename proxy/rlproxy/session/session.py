@@ -1,10 +1,12 @@
 """One client's session: it takes the events of both sides and composes the parts. No I/O.
 
     client ──> receive() ──> Router ──┬── LaneCalls ─────> lane.submit()
+                                      ├── Sharing ───────> lane.take()
                                       ├── PrivateStream ─> private.to_redis
                                       ├── HeldHit
                                       └── FailOpen, while Redis can't be reached
     to_client <──┬── lane_answered()      replies to calls on lanes
+                 ├── resume()             those to a batch on lanes
                  └── upstream_received()  the private connection's replies
 
 The router decides where a request goes, and what the requests behind it wait for: see `waits`. The
@@ -156,7 +158,8 @@ class Session(SessionParts):
         self.private.let_go(_NOBODY)
         self._router.let_go(_NOBODY)
         self.lanes.follow()
-        self.lanes.emit()  # calls refer to the session until their replies have left
+        self.lanes.ended()  # a batch, and calls, refer to the session until their replies have left
+        self.lanes.emit()
         self.requests.rest()
 
     def _finish_eof(self) -> None:
@@ -388,7 +391,7 @@ class Session(SessionParts):
             self.upstream_lost()
         if self.wait == WAIT_HANDSHAKE and private.handshake is None:
             self._route_in_turn()
-        elif self.lanes.head is None and (self.wait != WAIT_NOTHING or self.requests.eof):
+        elif self.lanes.count == 0 and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()
 
     def upstream_lost(self) -> None:

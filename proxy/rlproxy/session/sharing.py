@@ -74,17 +74,16 @@ class Sharing(SessionPart):
         most = MAX_TOGETHER if in_cluster else 1
         kind: int = commands.PRIVATE  # of all commands so far
         pool: Lane | None = None  # the lane or lanes for this kind
-        left = most
         while (code := requests.next()) != NEED_MORE:
             next_kind = self._kind(code)
-            if left == most:
+            if not batch.commands:
                 kind = next_kind
                 pool = self._lanes.lane_for(kind) if kind != commands.PRIVATE else None
             if pool is None or next_kind != kind or requests.pos > MAX_SHARED:
                 return False
-            left -= 1
-            more = requests.pos < len(requests.buf)
-            if left < more or (requests.command.last_key != 1 and (more or left < most - 1)):
+            if requests.command.last_key != 1:
+                most = 1
+            if len(batch.commands) + (requests.pos < len(requests.buf)) >= most:
                 return False
             lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:

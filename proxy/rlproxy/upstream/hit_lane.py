@@ -129,8 +129,6 @@ class HitLane(ServerLane):
 
     # -- replies ----------------------------------------------------------------------------------
 
-    # -- replies ----------------------------------------------------------------------------------
-
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """See ServerLane._answer()."""
         inflight = self._inflight

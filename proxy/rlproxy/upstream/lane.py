@@ -167,6 +167,7 @@ class ServerLane(PooledLane):
         context, framer = self._context, self._replies
         context.counters.upstream_in += len(data)
         framer.feed(data)
+        owed = self._owed
         touched: list[Caller] = []
         self._answer(framer, touched)
         if framer.broken:
@@ -174,15 +175,15 @@ class ServerLane(PooledLane):
         framer.release()
         now = context.loop.time()
         context.timeouts.circuit.replied(now)
+        if self._owed < owed:  # even if no caller may go on: its batch has parts on other lanes
+            self.used_at = now
         self.room = context.max_lane_hits - self.unanswered()
         took_s = self._times.received(self._owed)
         if took_s >= 0.0:
             context.counters.round_trips.add(took_s)
         if not self._scheduled:
             self._flush()  # what may have waited for these replies
-        if touched:
-            self.used_at = now
-            settle(touched)
+        settle(touched)
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """Pass on the complete replies, and add to `touched` the callers that may go on."""
@@ -302,14 +303,14 @@ class ServerLane(PooledLane):
 
 
 def touch(caller: Caller, touched: list[Caller]) -> None:
-    """Add `caller` to `touched`, the callers with replies in the present batch."""
+    """Add `caller` to `touched`, the callers that may go on after this read."""
     if not caller.dirty:
         caller.dirty = True
         touched.append(caller)
 
 
 def settle(touched: list[Caller]) -> None:
-    """Let the callers of a batch go on, and write what they have for their clients."""
+    """Let callers go on, and write what they have for their clients."""
     for caller in touched:
         caller.dirty = False
         caller.resume()

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp import encoding
+from rlproxy.session.context import ServerFacts
+from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 
+from tests.contexts import worker_context
 from tests.unit.ratelimit.test_wait_queue import refused
-from tests.unit.session.bench import FIVE, HIT, PUSH
+from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PUSH
+from tests.unit.session.test_session_share import GET, NIL
+from tests.unit.session.test_session_share import FakeLane as CommandLane
 from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
@@ -109,3 +114,23 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
         else:
             getattr(call.caller, event)(call)
     freed.world.lane.calls.clear()
+
+
+def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> None:
+    lane = CommandLane(Identity(None, None, 0), 2)
+    context = worker_context(
+        grammar=GRAMMAR, server=ServerFacts("redis:1"), share_of=lambda *_: lane
+    )
+    session = Session(context)
+    session.receive(GET)
+    session.upstream_opened()
+    session.upstream_received(NIL)
+    session.receive(GET)
+    session.upstream_received(PUSH[:9])
+    call = lane.unsent.pop()
+    call.caller.lane_answered(call, NIL)
+    call.caller.resume()
+    session.abandon()
+    session.let_go()
+    del session, call
+    assert freed.left() == 0

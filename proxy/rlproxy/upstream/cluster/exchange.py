@@ -26,6 +26,9 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
+# First words of the replies to commands that subscribe. A message before the reply to one that
+# ends a subscription belongs before it.
+_BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
 
 
 class Exchange(LinkOwner):
@@ -264,7 +267,7 @@ class Exchange(LinkOwner):
     def _holds_messages(self) -> bool:
         """Whether messages wait: for the rest of a reply, or until all nodes have subscribed."""
         alone = self.alone
-        begins = alone is not None and alone.subscribes != b"" and not alone.done
+        begins = alone is not None and not alone.done and alone.subscribes in _BEGIN
         return begins or self._streaming
 
     def _release(self) -> None:

@@ -114,14 +114,19 @@ class Subscriptions:
                     (names.add if kind == name else names.discard)(changed[at])
                 if kind == _SHARD:
                     frame = _counted(frame, len(names))
-            if request.frames == 0:
+            if request.frames == 0 and not events:
                 self._settle()
             return frame
+
+        def joined(replies: list[bytes]) -> bytes:
+            self._settle()  # not before: messages of the other masters may precede their replies
+            exchange.loop.call_soon(self._changed)  # masters may have joined meanwhile
+            return gather.first(replies)
 
         request.answered = answered
         events = [each for each in changed if kind != _SHARD and _may_be_events(each)]
         if events:
-            self._to_all(request, bulks(name, *events), len(events))
+            self._to_all(request, bulks(name, *events), len(events), joined)
             exchange.on_change(self._changed)
         else:
             exchange.alone = request
@@ -146,7 +151,7 @@ class Subscriptions:
 
     def _monitor(self, written: bytes) -> None:
         def joined(replies: list[bytes]) -> bytes:
-            self._monitors = True
+            self._monitors = not gather.is_error(replies[0])
             return gather.first(replies)
 
         request = Request(written)
@@ -184,17 +189,20 @@ class Subscriptions:
     def _changed(self) -> None:
         """Subscribe to keyspace events at masters that have joined."""
         exchange = self._exchange
-        if self._waits(self._changed):
+        events = {
+            name: list(filter(_may_be_events, self._names[name]))
+            for name in (b"SUBSCRIBE", b"PSUBSCRIBE")
+        }
+        if not any(events.values()) or self._waits(self._changed):
             return
         exchange.take_map()
         for link in self._others():
             if link in self._event_links:
                 continue
-            for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
-                events = [each for each in self._names[name] if _may_be_events(each)]
-                if events:
-                    copy = own(bulks(name, *events))
-                    copy.frames = len(events)
+            for name, each in events.items():
+                if each:
+                    copy = own(bulks(name, *each))
+                    copy.frames = len(each)
                     copy.subscribes = name.lower()
                     link.send(copy)
             self._event_links.append(link)

@@ -245,3 +245,23 @@ def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
     batch.send()
     bench.loop.wires[0].protocol.connection_lost(None)
     assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)
+
+
+def test_a_lane_that_is_never_the_last_of_a_batch_is_in_use(bench: Bench) -> None:
+    lanes = []
+    for slot, node in ((SLOT, bench.a), (key_slot(FAR), bench.b)):
+        assert bench.node_of(slot) is node
+        lane = bench.share().chosen(slot)
+        assert lane is not None
+        lanes.append(lane)
+    for _ in range(5):
+        bench.loop.now += IDLE_S / 4
+        batch = Batch(bench.client)
+        for lane in lanes:
+            batch.add(GET, lane)
+        batch.send()
+        bench.loop.turns()
+        for wire in bench.loop.wires:
+            wire.protocol.data_received(b":1\r\n")
+        bench.sweep()
+    assert [len(each.pool.lanes()) for each in bench.all()] == [1, 1]

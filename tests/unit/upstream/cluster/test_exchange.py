@@ -214,6 +214,17 @@ async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
     assert client.got() == value[-2:] + message
 
 
+async def test_a_message_before_the_end_of_a_subscription_goes_first() -> None:
+    client = Client()
+    request = client.exchange.alone = Request(b"*0\r\n")
+    request.subscribes = b"unsubscribe"
+    client.exchange.send(client.nodes[0].link, request)
+    message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+    ended = b"*3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n"
+    client.nodes[0].reply(message + ended)
+    assert client.got() == message + ended
+
+
 async def test_messages_behind_a_reply_in_part_are_read_up_to_the_bound() -> None:
     client = Client()
     client.send(0)

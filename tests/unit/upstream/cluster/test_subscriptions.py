@@ -1,0 +1,79 @@
+"""subscriptions: keyspace events of all masters, in any order of replies."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import bulk, bulks
+from rlproxy.upstream.cluster import routes
+from rlproxy.upstream.cluster.routes import Route
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
+from rlproxy.upstream.cluster.subscriptions import Subscriptions
+from rlproxy.upstream.cluster.transaction import Transaction
+
+from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
+
+PATTERN = b"__key*"
+NEW = Address("h", 4)
+EVENT = b"*4\r\n$8\r\npmessage\r\n$6\r\n__key*\r\n$5\r\n__key\r\n$1\r\nx\r\n"
+
+
+def reply(kind: bytes, count: int) -> bytes:
+    return b"*3\r\n" + bulk(kind) + bulk(PATTERN) + b":%d\r\n" % count
+
+
+class Subscriber(Client):
+    """A client of three masters that subscribes to keyspace events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        async def connect(_made: object) -> None:
+            await asyncio.Event().wait()
+
+        self._cluster = cast("Any", self.exchange.cluster)
+        self._cluster.on_change = []
+        self._cluster.target = lambda _at: SimpleNamespace(connect=connect, where="h")
+        self.exchange.links._home = ADDRESSES[0]
+        self._subscriptions = Subscriptions(self.exchange, Transaction(self.exchange))
+
+    def ask(self, name: bytes) -> None:
+        """Send `name` with PATTERN."""
+        route = SimpleNamespace(how=routes.SUBSCRIBE, name=name)
+        assert self._subscriptions.send(cast("Route", route), [PATTERN], b"*0\r\n")
+
+    def grow(self) -> None:
+        """A fourth master joins."""
+        self._cluster.map = slot_map({Shard(str(at), at): [] for at in [*ADDRESSES, NEW]})
+        for call in list(self._cluster.on_change):
+            call()
+
+
+async def test_a_master_that_joins_before_the_confirmation_sends_its_events() -> None:
+    client = Subscriber()
+    client.ask(b"PSUBSCRIBE")
+    client.grow()
+    for node in client.nodes:
+        node.reply(reply(b"psubscribe", 1))
+    await asyncio.sleep(0)
+    assert client.exchange.links.by_address[NEW]._out == [bulks(b"PSUBSCRIBE", PATTERN)]
+    client.exchange.close()
+
+
+async def test_the_end_of_events_on_all_masters_is_one_reply() -> None:
+    client = Subscriber()
+    client.ask(b"PSUBSCRIBE")
+    for node in client.nodes:
+        node.reply(reply(b"psubscribe", 1))
+    client.got()
+    client.ask(b"PUNSUBSCRIBE")
+    client.nodes[0].reply(reply(b"punsubscribe", 0))
+    client.nodes[1].reply(EVENT + reply(b"punsubscribe", 0))
+    client.nodes[2].reply(reply(b"punsubscribe", 0))
+    assert client.got() == EVENT + reply(b"punsubscribe", 0)
+    client.grow()
+    assert NEW not in client.exchange.links.by_address
+    client.exchange.close()
