@@ -10,10 +10,8 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
-from tests.harness import ON_OLDEST_AND_NEWEST
 from tests.scripts.calls import SCRIPTS, SECOND, START_US, Caller, at
 
-pytestmark = ON_OLDEST_AND_NEWEST
 GRAMMAR = Grammar(SCRIPTS)
 NAMES = [name.decode() for name in ALGORITHMS]
 TEN_YEARS_US = 315_360_000 * SECOND

@@ -14,7 +14,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import ON_OLDEST_AND_NEWEST, RedisServer
+from tests.harness import ON_ONE_ENGINE, RedisServer
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 
@@ -217,7 +217,6 @@ CASES: dict[str, list[Line]] = {
 }
 
 
-@ON_OLDEST_AND_NEWEST
 @pytest.mark.parametrize("name", CASES)
 def test_known_cases(call: Caller, name: str) -> None:
     for number, (second, ask, asked, amount, expected) in enumerate(CASES[name]):
@@ -278,7 +277,6 @@ TTLS: list[tuple[str, float, Callable[[Caller, int, Rule, int], list[int]], Rule
 ]
 
 
-@ON_OLDEST_AND_NEWEST
 @pytest.mark.parametrize(
     ("name", "second", "ask", "asked", "expected_ms"), TTLS, ids=[row[0] for row in TTLS]
 )
@@ -311,7 +309,6 @@ def hits_of_one_microsecond(zlog: Caller, count: int) -> bool:
     return len(stamps) == count and set(stamps) <= {START_US, START_US + 1}
 
 
-@ON_OLDEST_AND_NEWEST
 @pytest.mark.parametrize(
     "sequences",
     [range(LAST_SEQUENCE - 9, LAST_SEQUENCE + 1), [0, LAST_SEQUENCE], [LAST_SEQUENCE - 1]],
@@ -371,6 +368,7 @@ def test_memory_of_a_thousand_hits(call: Caller) -> None:
 BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 
+@ON_ONE_ENGINE
 def test_largest_max_and_cost(call: Caller) -> None:
     limit, cost = BOUNDS[call.script.header["algo"]]
     wide = rule((limit, 60))
@@ -478,6 +476,7 @@ def test_foreign_values_are_refused_and_unchanged(
 # -- no window ever holds more than max ---------------------------------------------------------
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize(
     "limits",
     [
@@ -667,6 +666,7 @@ def variant(asked: Rule, other: int) -> Rule:
     return replace(asked, limits=limits)
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
 @settings(
     max_examples=40,

@@ -9,10 +9,8 @@ import redis
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar
 
-from tests.harness import ON_OLDEST_AND_NEWEST
 from tests.scripts.calls import SCRIPTS, Caller, at
 
-pytestmark = ON_OLDEST_AND_NEWEST
 GRAMMAR = Grammar(SCRIPTS)
 
 

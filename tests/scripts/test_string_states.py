@@ -22,7 +22,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.harness import ON_EVERY_ENGINE
+from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE
 from tests.scripts.calls import CLOCK_ARGUMENT, SECOND, START_US, Caller, at
 from tests.scripts.string_models import (
     MODELS,
@@ -328,6 +328,7 @@ def blocked_us(number: int, rule: Rule) -> int:
     return [0, 0, 1000, 1_500_000, max(1000, rule.interval_ns // NS), TEN_YEARS_US][number % 6]
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_reply_and_write_equals_the_models(client: redis.Redis, algorithm: str) -> None:
     limiter = Limiter(client, algorithm)
@@ -384,6 +385,7 @@ def check_retry_after(pair: Pair, rule: Rule, ask: Ask, retry: int) -> None:
 # -- rates -----------------------------------------------------------------------------------------
 
 
+@ON_ONE_ENGINE
 @pytest.mark.parametrize("rule", [bucket(3, SECOND), bucket(7, SECOND, 4), bucket(999, SECOND, 50)])
 @pytest.mark.parametrize("algorithm", BUCKETS)
 def test_no_interval_holds_more_than_capacity_and_refill(
@@ -720,6 +722,7 @@ def test_other_types_are_refused_and_unchanged(limiter: Limiter, kind: str) -> N
     refuses(limiter, WRONG_TYPE)
 
 
+@ON_ONE_ENGINE
 def test_foreign_strings_are_refused_and_unchanged(limiter: Limiter) -> None:
     client, wrong = limiter.client, f"the key holds no {limiter.algorithm} limiter"
     own = re.compile(STATE[limiter.algorithm] + r"(!\d+)?")
