@@ -220,17 +220,6 @@ def test_each_command_goes_by_lane(pair: Pair) -> None:
     assert private == []
 
 
-def test_request_that_not_every_server_accepts_takes_no_lane(pair: Pair) -> None:
-    """A server that rejects it would close the lane, and with it the requests of other clients."""
-    with pair.client() as client:
-        own = private_id(client)
-        client.send(b"*2\rX$3\r\nGET\r\n$4\r\nnone\r\n")  # Valkey rejects a CR without LF
-        if client.line() == b"$-1\r\n":
-            assert connections(pair.look)[own]["cmd"] == "get"
-        else:
-            assert client.closes()
-
-
 # -- errors ----------------------------------------------------------------------------------------
 
 
