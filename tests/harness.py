@@ -104,7 +104,6 @@ def _on(names: set[str | None]) -> pytest.MarkDecorator:
 
 # Servers of the tests without a mark.
 OLDEST_AND_NEWEST = sorted(filter(None, {min(engines(), default=None), one_engine()}))
-ON_OLDEST_AND_NEWEST = _on({*OLDEST_AND_NEWEST})
 # For tests of the proxy alone, where each server does the same.
 ON_ONE_ENGINE = _on({one_engine()})
 # For what the servers differ in.
@@ -383,27 +382,6 @@ class Raw:
         """Send one command and return its reply."""
         self.send(command(*words))
         return self.reply()
-
-    def frame(self) -> bytes:
-        """The next reply as bytes. Raises EOFError if the peer closes."""
-        line = self.line()
-        if not line.endswith(b"\r\n"):
-            raise EOFError(line)
-        kind, size = line[:1], line[1:-2]
-        if kind in b"$=!" and size != b"-1":
-            data = self.exactly(int(size) + 2)
-            if len(data) < int(size) + 2:
-                raise EOFError(line)
-            return line + data
-        if kind in b"*~>%|" and size != b"-1":
-            count = int(size) * (2 if kind in b"%|" else 1) + (kind == b"|")
-            return line + b"".join(self.frame() for _ in range(count))
-        return line
-
-    def raw_reply(self, *words: bytes | str | int) -> bytes:
-        """Send one command and return its reply as bytes."""
-        self.send(command(*words))
-        return self.frame()
 
     def closes(self) -> bool:
         """Whether the peer closes within the deadline; its remaining data is dropped."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
-from tests.harness import DEADLINE_S, OLDEST_AND_NEWEST, Proxy, Raw, RedisServer, command
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command
 
 FENCE_ROUNDS = 5  # loop iterations that a server may need: read, write, close, one spare
 PROXY_ROUNDS = 9  # the same for two loops in a row, and for opening a connection between them
@@ -300,23 +300,22 @@ class Bench:
             data += raw.quiet(STILL_S)
             return Outcome(normal(data, row), raw.closed, self.keys())
 
-    def compare(self, row: Case, warm: bool | None = None, slow: bool | None = None) -> None:
-        """Compare the case once: through the proxy whole or in short pieces (`slow`), on a new
-        connection or on one whose hits go by lane (`warm`). The row's name decides what is not
-        given, and the second of two servers gets the opposite.
+    def compare(self, row: Case, warm: bool | None = None) -> None:
+        """Compare the case whole and, through the proxy, in short pieces; one of the two on a new
+        connection, the other on one whose hits go by lane. The row's name decides which, unless
+        `warm` does.
 
         Where the server closes the connection, one of CLOSING_TRIES attempts must match: the server
         may lose its last replies, because it resets a connection that it has not read to the end.
         test_blocking proves that the proxy loses no reply it has received.
         """
-        dice = crc32(row.name.encode()) ^ (3 * (self.server.engine != OLDEST_AND_NEWEST[0]))
-        slow = bool(dice & 1) if slow is None else slow
-        warm = bool(dice & 2) if warm is None else warm
-        for _ in range(CLOSING_TRIES):
-            expected = self.ask_server(row, slow, warm)
-            got = self.ask_proxy(row, slow, warm, expected)
-            if got == expected or not (expected.closed or got.closed):
-                break
-        if got != expected:
-            how = f"{'slow' if slow else 'whole'}, {'warm' if warm else 'cold'}"
-            raise AssertionError(f"{how}: {difference(expected, got)}")
+        for slow in (False, True):
+            is_warm = slow == bool(crc32(row.name.encode()) & 1) if warm is None else warm
+            for _ in range(CLOSING_TRIES):
+                expected = self.ask_server(row, slow, is_warm)
+                got = self.ask_proxy(row, slow, is_warm, expected)
+                if got == expected or not (expected.closed or got.closed):
+                    break
+            how = f"{'slow' if slow else 'whole'}, {'warm' if is_warm else 'cold'}"
+            if got != expected:
+                raise AssertionError(f"{how}: {difference(expected, got)}")

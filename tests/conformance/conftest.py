@@ -1,8 +1,7 @@
 """One bench (server, proxy, fences) per engine and module.
 
-The proxies in front of the newest server have --share, except with ON_ONE_ENGINE and
-ON_EVERY_ENGINE. THROUGH_TLS=yes in the environment puts TLS on both sides of the proxy, where the
-server supports it.
+THROUGH_TLS=yes in the environment puts TLS on both sides of the proxy, where the server supports
+it.
 """
 
 from __future__ import annotations
@@ -13,24 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import harness, tlsparts
+from tests import tlsparts
 from tests.conformance.compare import Bench
 from tests.harness import Proxy, RedisServer
 
-SHARE = " --share"  # behind the name of a server
-_ONCE = [*harness.OLDEST_AND_NEWEST[:-1], harness.OLDEST_AND_NEWEST[-1] + SHARE]
 _PORTS: dict[int, tuple[tlsparts.Certificates, int]] = {}  # of the servers with TLS
-
-
-@pytest.fixture(scope="module", params=_ONCE)
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The oldest server, and the newest with --share."""
-    name = str(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        if name.endswith(SHARE):
-            patch.setenv("RLPROXY_SHARE", "yes")
-        yield name.removesuffix(SHARE)
-
 
 if os.environ.get("THROUGH_TLS"):
 

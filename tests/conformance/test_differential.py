@@ -7,11 +7,12 @@ import random
 from tests.conformance.compare import Bench, Swap, case
 from tests.fuzz import differential
 from tests.fuzz.differential import Differential, Stream, stream
-from tests.harness import command
+from tests.harness import ON_EVERY_ENGINE, command
 
-STREAMS = 60
+STREAMS = 40
 
 
+@ON_EVERY_ENGINE
 def test_random_streams(bench: Bench) -> None:
     done = differential.run(bench, 20_260, STREAMS)
     assert done.streams == STREAMS

@@ -105,7 +105,7 @@ INLINE = [
 
 BROKEN = [
     case(f"{what}{' behind ' + before if before else ''}", *pieces, data, PING)
-    for before, pieces in (("", ()), ("a hit", (HIT, HIT)))
+    for before, pieces in (("", ()), ("PING", (PING,)), ("a hit", (HIT, HIT)))
     for what, data in (
         ("star alone", b"*\r\n"),
         ("star and leading zero", b"*01\r\n"),

@@ -5,10 +5,11 @@ and no client gets another client's reply.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,6 +17,7 @@ import pytest
 from rlproxy.resp import commands
 
 from tests import harness
+from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.routing_support import password, rounds
 from tests.conformance.test_cluster import cluster_node
 from tests.gate import Gate, Pipe, gated
@@ -34,6 +36,33 @@ SHARE = ("--share", "yes")
 LARGE = 65536  # bytes; a shared connection carries no larger reply
 ONE = sorted(harness.engines())[-1:]  # for tests that take seconds and do not depend on the engine
 Words = tuple[bytes | str | int, ...]
+
+
+class ClosedError(Exception):
+    """The peer has closed the connection."""
+
+
+def frame(raw: Raw) -> bytes:
+    """The next reply as raw bytes."""
+    line = raw.line()
+    if not line.endswith(b"\r\n"):
+        raise ClosedError(line)
+    kind, size = line[:1], line[1:-2]
+    if kind in b"$=!" and size != b"-1":
+        data = raw.exactly(int(size) + 2)
+        if len(data) < int(size) + 2:
+            raise ClosedError
+        return line + data
+    if kind in b"*~>%|" and size != b"-1":
+        count = int(size) * (2 if kind in b"%|" else 1) + (kind == b"|")
+        return line + b"".join(frame(raw) for _ in range(count))
+    return line
+
+
+def raw_reply(raw: Raw, *words: bytes | str | int) -> bytes:
+    """One command's reply as raw bytes."""
+    raw.send(command(*words))
+    return frame(raw)
 
 
 def text(raw: Raw, *words: bytes | str | int) -> str:
@@ -62,7 +91,7 @@ def private_id(client: Raw) -> int:
 def by_lane(client: Raw, look: Raw, *words: bytes | str | int) -> bool:
     """Whether this command of `client` travels on a shared connection."""
     own = private_id(client)
-    client.raw_reply(*words)
+    raw_reply(client, *words)
     return connections(look)[own]["cmd"].startswith("client")
 
 
@@ -132,63 +161,171 @@ def pair(module_pair: Pair) -> Pair:
 # -- the same bytes --------------------------------------------------------------------------------
 
 # A sample that finds a value, for each command that may be shared.
-SAMPLES = """
-APPEND s abc / BITCOUNT s 0 -1 / BITPOS s 1 / DECR n / DECRBY n 7 / DEL gone1 gone2 / ECHO x /
-EXISTS s s none / EXPIRE l 1000 NX / EXPIREAT l 99999999999 / EXPIRETIME e /
-GEOADD g 13.361389 38.115556 b / GEODIST g a a / GEOHASH g a none / GEOPOS g a none /
-GEOSEARCH g FROMMEMBER a BYRADIUS 1 km WITHDIST WITHCOORD / GET s / GETBIT s 3 / GETRANGE s 1 2 /
-HDEL h f9 f2 / HEXISTS h f1 / HEXPIRETIME h FIELDS 1 f1 / HGET h f1 / HGETALL h / HINCRBY h n 3 /
-HINCRBYFLOAT h n 1.5 / HKEYS h / HLEN h / HMGET h f1 none / HMSET h f5 5 f6 6 /
-HPEXPIRETIME h FIELDS 1 f1 / HPTTL h FIELDS 1 f1 / HSCAN h 0 / HSET h f7 7 f1 1 / HSETNX h f8 8 /
-HSTRLEN h f1 / HTTL h FIELDS 1 f1 / HVALS h / INCR n / INCRBY n 5 / INCRBYFLOAT f 0.25 /
-LINDEX l 1 / LINSERT l BEFORE b x / LLEN l / LPOS l b COUNT 0 / LPUSH l 1 2 / LPUSHX none 1 /
-LRANGE l 0 -1 / LREM l 1 a / LSET l 0 z / LTRIM l 0 5 / MGET s none l / MSET m1 1 m2 2 /
-MSETNX m1 1 m3 3 / PERSIST e / PEXPIRE absent 1000 / PEXPIREAT l 99999999999999 / PEXPIRETIME e /
-PFADD p a b c / PFCOUNT p / PSETEX m1 1000000 x / PTTL s / RENAME m1 m4 / RENAMENX m4 m2 /
-RPUSH l 8 9 / RPUSHX l 7 / SADD t 7 8 / SCARD t / SDIFF t u / SET s value KEEPTTL / SETBIT s 9 1 /
-SETEX m5 1000 x / SETNX s x / SETRANGE s 2 xyz / SINTER t u / SISMEMBER t 1 / SMEMBERS t /
-SMISMEMBER t 1 99 / SMOVE t u 1 / SREM t 2 99 / SSCAN t 0 / STRLEN s / SUBSTR s 0 1 / SUNION t u /
-TIME / TOUCH s none / TTL s / TYPE z / UNLINK gone3 / XACK x grp 1-1 / XACKDEL x grp IDS 1 1-1 /
-XADD x 5-5 a b / XDEL x 1-1 / XDELEX x IDS 2 1-1 9-9 / XLEN x / XRANGE x - + /
-XREVRANGE x + - COUNT 1 / XTRIM x MAXLEN 5 / ZADD z INCR 1.5 a / ZCARD z / ZCOUNT z -inf +inf /
-ZINCRBY z 2.5 a / ZLEXCOUNT z - + / ZMSCORE z a none / ZRANGE z 0 -1 WITHSCORES /
-ZRANGEBYLEX z - + / ZRANGEBYSCORE z -inf +inf WITHSCORES / ZRANK z b / ZREM z none /
-ZREMRANGEBYLEX z [x [y / ZREMRANGEBYRANK z 50 60 / ZREMRANGEBYSCORE z 1000 2000 /
-ZREVRANGE z 0 -1 WITHSCORES / ZREVRANGEBYLEX z + - / ZREVRANGEBYSCORE z +inf -inf / ZREVRANK z b /
-ZSCAN z 0 / ZSCORE z b
-"""
-# Their words, by name.
-WORDS = {words[0]: words for words in map(str.split, SAMPLES.split(" /"))}
+SAMPLES: dict[str, str] = {
+    "APPEND": "s abc",
+    "BITCOUNT": "s 0 -1",
+    "BITPOS": "s 1",
+    "DECR": "n",
+    "DECRBY": "n 7",
+    "DEL": "gone1 gone2",
+    "ECHO": "x",
+    "EXISTS": "s s none",
+    "EXPIRE": "l 1000 NX",
+    "EXPIREAT": "l 99999999999",
+    "EXPIRETIME": "e",
+    "GEOADD": "g 13.361389 38.115556 b",
+    "GEODIST": "g a a",
+    "GEOHASH": "g a none",
+    "GEOPOS": "g a none",
+    "GEOSEARCH": "g FROMMEMBER a BYRADIUS 1 km WITHDIST WITHCOORD",
+    "GET": "s",
+    "GETBIT": "s 3",
+    "GETRANGE": "s 1 2",
+    "HDEL": "h f9 f2",
+    "HEXISTS": "h f1",
+    "HEXPIRETIME": "h FIELDS 1 f1",
+    "HGET": "h f1",
+    "HGETALL": "h",
+    "HINCRBY": "h n 3",
+    "HINCRBYFLOAT": "h n 1.5",
+    "HKEYS": "h",
+    "HLEN": "h",
+    "HMGET": "h f1 none",
+    "HMSET": "h f5 5 f6 6",
+    "HPEXPIRETIME": "h FIELDS 1 f1",
+    "HPTTL": "h FIELDS 1 f1",
+    "HSCAN": "h 0",
+    "HSET": "h f7 7 f1 1",
+    "HSETNX": "h f8 8",
+    "HSTRLEN": "h f1",
+    "HTTL": "h FIELDS 1 f1",
+    "HVALS": "h",
+    "INCR": "n",
+    "INCRBY": "n 5",
+    "INCRBYFLOAT": "f 0.25",
+    "LINDEX": "l 1",
+    "LINSERT": "l BEFORE b x",
+    "LLEN": "l",
+    "LPOS": "l b COUNT 0",
+    "LPUSH": "l 1 2",
+    "LPUSHX": "none 1",
+    "LRANGE": "l 0 -1",
+    "LREM": "l 1 a",
+    "LSET": "l 0 z",
+    "LTRIM": "l 0 5",
+    "MGET": "s none l",
+    "MSET": "m1 1 m2 2",
+    "MSETNX": "m1 1 m3 3",
+    "PERSIST": "e",
+    "PEXPIRE": "absent 1000",
+    "PEXPIREAT": "l 99999999999999",
+    "PEXPIRETIME": "e",
+    "PFADD": "p a b c",
+    "PFCOUNT": "p",
+    "PSETEX": "m1 1000000 x",
+    "PTTL": "s",
+    "RENAME": "m1 m4",
+    "RENAMENX": "m4 m2",
+    "RPUSH": "l 8 9",
+    "RPUSHX": "l 7",
+    "SADD": "t 7 8",
+    "SCARD": "t",
+    "SDIFF": "t u",
+    "SET": "s value KEEPTTL",
+    "SETBIT": "s 9 1",
+    "SETEX": "m5 1000 x",
+    "SETNX": "s x",
+    "SETRANGE": "s 2 xyz",
+    "SINTER": "t u",
+    "SISMEMBER": "t 1",
+    "SMEMBERS": "t",
+    "SMISMEMBER": "t 1 99",
+    "SMOVE": "t u 1",
+    "SREM": "t 2 99",
+    "SSCAN": "t 0",
+    "STRLEN": "s",
+    "SUBSTR": "s 0 1",
+    "SUNION": "t u",
+    "TIME": "",
+    "TOUCH": "s none",
+    "TTL": "s",
+    "TYPE": "z",
+    "UNLINK": "gone3",
+    "XACK": "x grp 1-1",
+    "XACKDEL": "x grp IDS 1 1-1",
+    "XADD": "x 5-5 a b",
+    "XDEL": "x 1-1",
+    "XDELEX": "x IDS 2 1-1 9-9",
+    "XLEN": "x",
+    "XRANGE": "x - +",
+    "XREVRANGE": "x + - COUNT 1",
+    "XTRIM": "x MAXLEN 5",
+    "ZADD": "z INCR 1.5 a",
+    "ZCARD": "z",
+    "ZCOUNT": "z -inf +inf",
+    "ZINCRBY": "z 2.5 a",
+    "ZLEXCOUNT": "z - +",
+    "ZMSCORE": "z a none",
+    "ZRANGE": "z 0 -1 WITHSCORES",
+    "ZRANGEBYLEX": "z - +",
+    "ZRANGEBYSCORE": "z -inf +inf WITHSCORES",
+    "ZRANK": "z b",
+    "ZREM": "z none",
+    "ZREMRANGEBYLEX": "z [x [y",
+    "ZREMRANGEBYRANK": "z 50 60",
+    "ZREMRANGEBYSCORE": "z 1000 2000",
+    "ZREVRANGE": "z 0 -1 WITHSCORES",
+    "ZREVRANGEBYLEX": "z + -",
+    "ZREVRANGEBYSCORE": "z +inf -inf",
+    "ZREVRANK": "z b",
+    "ZSCAN": "z 0",
+    "ZSCORE": "z b",
+}
 READS = frozenset(commands.SHARED_READS.decode().split())
 WRITES = frozenset(commands.SHARED_WRITES.decode().split())
 VARIES = ("TIME",)  # with every call
 
-SETUP = """
-SET s value / SET n 10 / SET f 1.5 / HSET h f1 1 f2 2 f3 3 n 1 / RPUSH l a b c b a /
-SADD t 1 2 3 / SADD u 3 4 / ZADD z 1 a 2.5 b +inf c / GEOADD g 13.361389 38.115556 a /
-XADD x 1-1 a b / XADD x 2-1 c d / XGROUP CREATE x grp 0 / PFADD p x / SET e x /
-PEXPIREAT e 99999999999999
-"""
+SETUP: tuple[str, ...] = (
+    "SET s value",
+    "SET n 10",
+    "SET f 1.5",
+    "HSET h f1 1 f2 2 f3 3 n 1",
+    "RPUSH l a b c b a",
+    "SADD t 1 2 3",
+    "SADD u 3 4",
+    "ZADD z 1 a 2.5 b +inf c",
+    "GEOADD g 13.361389 38.115556 a",
+    "XADD x 1-1 a b",
+    "XADD x 2-1 c d",
+    "XGROUP CREATE x grp 0",
+    "PFADD p x",
+    "SET e x",
+    "PEXPIREAT e 99999999999999",
+)
+
+
+def sample(name: str) -> list[str]:
+    return [name, *SAMPLES[name].split()]
 
 
 def prepare(look: Raw) -> None:
     look.ask("FLUSHALL")
-    for words in map(str.split, SETUP.split(" /")):
-        answer = look.ask(*words)
-        assert not isinstance(answer, Exception), (words, answer)
+    for line in SETUP:
+        answer = look.ask(*line.split())
+        assert not isinstance(answer, Exception), (line, answer)
 
 
 def test_every_shareable_command_has_a_sample() -> None:
-    assert set(WORDS) >= READS | WRITES
+    assert set(SAMPLES) >= READS | WRITES
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_each_command_one_by_one(pair: Pair, protocol: int) -> None:
     """The reply to existing, missing and wrong-type keys, and with too few and too many words."""
     rows: list[Words] = []
-    for name in WORDS:
+    for name in SAMPLES:
         if name not in VARIES:
-            found = tuple(WORDS[name])
+            found = tuple(sample(name))
             lower = (name.lower(), *found[1:])
             rows += [found, lower, (name, "none"), (name, "h", "one", "2"), (name, "t"), (name,)]
             rows += [(*found, "what", "is", "this")]
@@ -202,7 +339,7 @@ def test_each_command_one_by_one(pair: Pair, protocol: int) -> None:
                 raw.ask("HELLO", protocol)
             else:
                 raw = stack.enter_context(pair.client(protocol))
-            answers.append([raw.raw_reply(*words) for words in rows])
+            answers.append([raw_reply(raw, *words) for words in rows])
     different = [
         (words, direct, proxied)
         for words, direct, proxied in zip(rows, *answers, strict=True)
@@ -215,25 +352,175 @@ def test_each_command_goes_by_lane(pair: Pair) -> None:
     prepare(pair.look)
     with pair.client() as client:
         private = [
-            name for name in sorted(READS | WRITES) if not by_lane(client, pair.look, *WORDS[name])
+            name for name in sorted(READS | WRITES) if not by_lane(client, pair.look, *sample(name))
         ]
     assert private == []
+
+
+# -- random streams, cut at random places ----------------------------------------------------------
+
+_STATEFUL: tuple[tuple[bytes, ...], ...] = (
+    (command("HELLO", 3),),
+    (command("HELLO", 2),),
+    (command("HELLO", 3), command("GET", "s"), command("HGETALL", "h")),
+    (command("HELLO", 4), command("GET", "s")),
+    (command("HELLO", 3, "SETNAME", "a b"), command("GET", "s")),
+    (command("RESET"), command("GET", "s")),
+    (command("SELECT", 1), command("SET", "s", "in 1"), command("GET", "s"), command("SELECT", 0)),
+    (command("SELECT", 99),),
+    (command("MULTI"), command("INCR", "n"), command("GET", "n"), command("EXEC")),
+    (command("MULTI"), command("INCR"), command("GET", "n"), command("EXEC")),
+    (command("MULTI"), command("INCR", "n"), command("DISCARD"), command("GET", "n")),
+    (command("WATCH", "n"), command("INCR", "n"), command("MULTI"), command("EXEC")),
+    (command("WATCH", "n"), command("GET", "n"), command("UNWATCH")),
+    (command("CLIENT", "SETNAME", "me"), command("CLIENT", "GETNAME")),
+    (command("CLIENT", "REPLY", "ON"),),
+    (command("READONLY"), command("GET", "s"), command("RESET")),
+    (command("ASKING"), command("GET", "s")),
+    (command("NO.SUCH", "GET"), command("GET", "s"), command("RESET")),
+    (b"get s\r\n",),
+    (b"\r\n", b"*0\r\n", command("GET", "s")),
+    (b"*2\rX$3\rXGET\r\n$1\r\ns--",),
+    (b"*4\r\n$3\r\nSET\r\n$1\r\ns\r\n$1\r\nv\r\n$3\r\nGET--",),
+    (command("SET", "big", b"x" * 70_000), command("GET", "big")),
+    (command("GET", "s"), command("SET", "s", "1"), command("GET", "s"), command("GET", "n")),
+)
+_SIMPLE = [name for name in SAMPLES if name not in VARIES]
+
+
+def stream(dice: random.Random) -> list[bytes]:
+    """Commands in sequence."""
+    out: list[bytes] = []
+    for _ in range(130):
+        if dice.random() < 0.25:
+            out += dice.choice(_STATEFUL)
+        else:
+            out.append(command(*sample(dice.choice(_SIMPLE))))
+    return out
+
+
+def is_blank(written: bytes) -> bool:
+    return written in (b"\r\n", b"*0\r\n")
+
+
+def play(raw: Raw, dice: random.Random, written: list[bytes], answers: list[bytes]) -> bytes:
+    """Send the commands together or one by one, some in two pieces. Mostly the replies are read
+    (while there are `reply_slots`) before more is sent.
+    """
+    got = b""
+    owed = at = 0
+    while at < len(written):
+        size = 1 if dice.random() < 0.75 else dice.randint(2, 6)
+        data = b"".join(written[at : at + size])
+        owed += sum(map(len, answers[at : at + size]))
+        at += size
+        cut = dice.randrange(len(data)) if dice.random() < 0.15 else 0
+        if cut:
+            raw.send(data[:cut])
+            if dice.random() < 0.5:
+                time.sleep(0.002)
+        raw.send(data[cut:])
+        if dice.random() < 0.85:
+            got += raw.exactly(owed)
+            owed = 0
+    return got + raw.exactly(owed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_streams_cut_at_random_places(pair: Pair, seed: int) -> None:
+    dice = random.Random(seed)
+    written = stream(dice)
+    if pair.server.engine.startswith("valkey"):  # Valkey takes no lenient forms
+        written = [each for each in written if b"--" not in each]
+    prepare(pair.look)
+    with pair.server.raw() as raw:
+        answers: list[bytes] = []
+        for each in written:
+            raw.send(each)
+            answers.append(b"" if is_blank(each) else frame(raw))
+    prepare(pair.look)
+    with pair.client(3):
+        pass  # the lanes of that protocol are open, too
+    with pair.client() as client:
+        proxied = play(client, dice, written, answers) + client.quiet(0.02)
+    direct = rewritten(b"".join(answers), _VARIES)
+    proxied = rewritten(proxied, _VARIES)
+    if direct != proxied:
+        pairs = enumerate(zip(direct, proxied, strict=False))
+        at = next((at for at, (one, two) in pairs if one != two), min(len(direct), len(proxied)))
+        raise AssertionError((at, direct[at - 80 : at + 80], proxied[at - 80 : at + 80]))
 
 
 # -- errors ----------------------------------------------------------------------------------------
 
 
-# The code of the error, and the commands that bring it about and end it.
-TROUBLES = {
-    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
-    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
-    "NOREPLICAS": ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+@contextlib.contextmanager
+def out_of_memory(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "maxmemory", 1)
+    try:
+        yield
+    finally:
+        look.ask("CONFIG", "SET", "maxmemory", 0)
+
+
+@contextlib.contextmanager
+def readonly(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+    look.ask("REPLICAOF", "127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        look.ask("REPLICAOF", "NO", "ONE")
+
+
+@contextlib.contextmanager
+def masterdown(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "replica-serve-stale-data", "no")
+    look.ask("REPLICAOF", "127.0.0.1", 1)
+    try:
+        yield
+    finally:
+        look.ask("REPLICAOF", "NO", "ONE")
+        look.ask("CONFIG", "SET", "replica-serve-stale-data", "yes")
+
+
+@contextlib.contextmanager
+def no_replicas(look: Raw, _: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        look.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+
+
+@contextlib.contextmanager
+def busy(look: Raw, other: Raw) -> Iterator[None]:
+    look.ask("CONFIG", "SET", "lua-time-limit", 1)
+    other.send(command("EVAL", "while true do end", 0))
+
+    def is_busy() -> bool:
+        return str(look.ask("PING")).startswith("BUSY")
+
+    wait_until(is_busy, "a script is busy")
+    try:
+        yield
+    finally:
+        assert look.ask("SCRIPT", "KILL") == "OK"
+        other.reply()
+
+
+TROUBLES: dict[str, tuple[Callable[[Raw, Raw], contextlib.AbstractContextManager[None]], str]] = {
+    "oom": (out_of_memory, "OOM"),
+    "readonly": (readonly, "READONLY"),
+    "masterdown": (masterdown, "MASTERDOWN"),
+    "noreplicas": (no_replicas, "NOREPLICAS"),
+    "busy": (busy, "BUSY"),
 }
 
 
-@pytest.mark.parametrize("code", TROUBLES)
-def test_errors_of_the_server_reach_the_client_unchanged(pair: Pair, code: str) -> None:
-    begin, end = TROUBLES[code]
+@pytest.mark.parametrize("name", TROUBLES)
+def test_errors_of_the_server_reach_the_client_unchanged(pair: Pair, name: str) -> None:
+    trouble, word = TROUBLES[name]
     rows: tuple[Words, ...] = (
         ("SET", "evalsha", "NOSCRIPT"),
         ("GET", "evalsha"),
@@ -242,14 +529,15 @@ def test_errors_of_the_server_reach_the_client_unchanged(pair: Pair, code: str) 
         ("MGET", "a", "b"),
         ("INCR", "n"),
     )
-    with pair.client() as client, pair.server.raw() as direct:
-        assert pair.look.ask(*begin.split()) == "OK"
-        try:
-            expected = [direct.raw_reply(*words) for words in rows]
-            assert [client.raw_reply(*words) for words in rows] == expected
-        finally:
-            pair.look.ask(*end.split())
-        assert any(each.startswith(b"-" + code.encode()) for each in expected)
+    with (
+        pair.client() as client,
+        pair.server.raw() as direct,
+        pair.server.raw() as other,
+        trouble(pair.look, other),
+    ):
+        expected = [raw_reply(direct, *words) for words in rows]
+        assert [raw_reply(client, *words) for words in rows] == expected
+        assert any(each.startswith(b"-" + word.encode()) for each in expected)
 
 
 @pytest.mark.parametrize("one", ONE)
@@ -261,7 +549,7 @@ def test_errors_of_a_cluster_reach_the_client_unchanged(one: str) -> None:
     ):
         node_id = text(look, "CLUSTER", "MYID")
         look.ask("CLUSTER", "ADDSLOTS", *range(12000))
-        wait_until(lambda: look.raw_reply("GET", "bar") == b"$-1\r\n", "the node serves")
+        wait_until(lambda: raw_reply(look, "GET", "bar") == b"$-1\r\n", "the node serves")
         rows: tuple[Words, ...] = (
             ("GET", "bar"),
             ("GET", "foo"),
@@ -273,9 +561,9 @@ def test_errors_of_a_cluster_reach_the_client_unchanged(one: str) -> None:
         with proxy.raw() as client, node.raw() as direct:
             wait_until(lambda: by_lane(client, look, "GET", "bar"), "it is shared")
             wait_until(lambda: by_lane(client, look, "PERSIST", "bar"), "it is shared")
-            expected = [direct.raw_reply(*words) for words in rows]
+            expected = [raw_reply(direct, *words) for words in rows]
             look.ask("DEL", "{bar}a", "{bar}b", "{bar}c")
-            assert [client.raw_reply(*words) for words in rows] == expected
+            assert [raw_reply(client, *words) for words in rows] == expected
             errors = {line.split()[0] for line in expected if line.startswith(b"-")}
             assert {b"-CLUSTERDOWN", b"-CROSSSLOT"} <= errors
             slot = look.ask("CLUSTER", "KEYSLOT", "k")
@@ -283,7 +571,7 @@ def test_errors_of_a_cluster_reach_the_client_unchanged(one: str) -> None:
             own = private_id(client)
             for name in ("get", "strlen"):
                 assert client.ask("ASKING") == "OK"
-                assert client.raw_reply(name, "k") in (b"$-1\r\n", b":0\r\n")
+                assert raw_reply(client, name, "k") in (b"$-1\r\n", b":0\r\n")
                 assert connections(look)[own]["cmd"] == name
             assert client.ask("READONLY") == "OK"
             assert not by_lane(client, look, "GET", "bar")
@@ -313,8 +601,8 @@ class Worker:
     def _connect(self) -> Raw:
         raw = self.pair.proxy.raw()
         if self.protocol == 3:
-            with contextlib.suppress(EOFError):
-                raw.raw_reply("HELLO", 3)
+            with contextlib.suppress(ClosedError):
+                raw_reply(raw, "HELLO", 3)
         return raw
 
     def run(self) -> None:
@@ -322,7 +610,7 @@ class Worker:
             for _ in range(self.steps):
                 try:
                     self.one()
-                except EOFError:
+                except ClosedError:
                     self.closed += 1
                     self.raw.close()
                     self.raw = self._connect()
@@ -334,7 +622,7 @@ class Worker:
         what = dice.random()
         if what < 0.3:
             self.sent += 1
-            answer = self.raw.raw_reply("INCR", f"{self.name}:n")
+            answer = raw_reply(self.raw, "INCR", f"{self.name}:n")
             assert answer.startswith(b":"), answer
             assert self.acknowledged < int(answer[1:]) <= self.sent
             self.acknowledged += 1
@@ -344,22 +632,22 @@ class Worker:
             value = f"{key}={self.dice.randrange(10**9)}:".encode().ljust(size, b".")
             known = self.values.setdefault(key, {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"})
             known.add(b"$%d\r\n%b\r\n" % (len(value), value))
-            assert self.raw.raw_reply("SET", key, value) == b"+OK\r\n"
+            assert raw_reply(self.raw, "SET", key, value) == b"+OK\r\n"
             self.values[key] = {b"$%d\r\n%b\r\n" % (len(value), value)}
         elif what < 0.85:
             key = f"{self.name}:{dice.randrange(4)}"
             none = {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"}
-            answer = self.raw.raw_reply("GET", key)
+            answer = raw_reply(self.raw, "GET", key)
             assert answer in self.values.get(key, none), (key, answer[:60])
             self.values[key] = {answer}
         elif what < 0.95:
             word = f"{self.name}:{dice.randrange(10**9)}".encode()
-            assert self.raw.raw_reply("ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
+            assert raw_reply(self.raw, "ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
         else:
             words = [f"{self.name}:{at}".encode() for at in range(3)]
             self.raw.send(b"".join(command("ECHO", word) for word in words))
             for word in words:
-                assert self.raw.frame() == b"$%d\r\n%b\r\n" % (len(word), word)
+                assert frame(self.raw) == b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 @pytest.mark.parametrize("faults", [False, True])
@@ -397,6 +685,38 @@ def test_no_client_gets_another_clients_reply(pair: Pair, faults: bool) -> None:
 
 
 @ON_ONE_ENGINE
+def test_large_and_small_replies_of_many_clients(pair: Pair) -> None:
+    fields = [word for at in range(10_000) for word in (f"field{at}", at)]
+    pair.look.ask("HSET", "h", *fields)
+    pair.look.ask("RPUSH", "l", *range(20_000))
+    pair.look.ask("SET", "mb", os.urandom(1 << 20))
+    large: list[Words] = [("HGETALL", "h"), ("LRANGE", "l", 0, -1), ("GET", "mb"), ("HKEYS", "h")]
+    expected = {words: raw_reply(pair.look, *words) for words in large}
+
+    def small(client: Raw, number: int) -> None:
+        for at in range(150):
+            word = b"%d:%d" % (number, at)
+            assert raw_reply(client, "ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
+
+    def greedy(number: int) -> None:
+        for at in range(3):
+            with pair.proxy.raw() as client:
+                raw_reply(client, "GET", "none")
+                words = large[(number + at) % len(large)]
+                assert raw_reply(client, *words) == expected[words]
+                assert raw_reply(client, "GET", "none") == b"$-1\r\n"
+
+    before = {name: calls(pair.look, name) for name in ("hgetall", "lrange", "hkeys")}
+    with pair.clients(6) as clients, ThreadPoolExecutor(12) as pool:
+        tasks = [pool.submit(small, client, at) for at, client in enumerate(clients)]
+        tasks += [pool.submit(greedy, number) for number in range(4)]
+        for task in tasks:
+            task.result()
+    for name, count in before.items():
+        assert calls(pair.look, name) - count <= 6  # three times, and again at most once each
+
+
+@ON_ONE_ENGINE
 def test_slow_reader_delays_no_client_and_uses_bounded_memory(pair: Pair) -> None:
     size, readers = 16_000_000, 8
     pair.look.ask("SET", "big", b"x" * size)
@@ -405,12 +725,12 @@ def test_slow_reader_delays_no_client_and_uses_bounded_memory(pair: Pair) -> Non
         for client in slow:
             client.send(command("GET", "big"))
         for at in range(300):
-            assert other.raw_reply("SET", "k", at) == b"+OK\r\n"
+            assert raw_reply(other, "SET", "k", at) == b"+OK\r\n"
             assert other.ask("GET", "k") == b"%d" % at
         assert pair.proxy.memory() - before < readers * size // 3
         for client in slow[:2]:
-            assert client.frame() == b"$%d\r\n%b\r\n" % (size, b"x" * size)
-            assert client.raw_reply("ECHO", "x") == b"$1\r\nx\r\n"
+            assert frame(client) == b"$%d\r\n%b\r\n" % (size, b"x" * size)
+            assert raw_reply(client, "ECHO", "x") == b"$1\r\nx\r\n"
 
 
 # -- replies in pieces -----------------------------------------------------------------------------
@@ -490,9 +810,9 @@ def test_large_replies_in_pieces_with_others_behind_them(pair: Pair, pieces: str
                         rounds(front.proxy, 1)
                         pipe.release(1)
                 pipe.release()
-                assert first.frame() == bulk(value)
-            assert second.frame() == bulk(b"second")
-            assert third.frame() == bulk(b"third")
+                assert frame(first) == bulk(value)
+            assert frame(second) == bulk(b"second")
+            assert frame(third) == bulk(b"third")
             assert calls(front.look, "get") in (3, 4)
             if size < LARGE - 10:
                 assert calls(front.look, "get") == 3
@@ -518,13 +838,13 @@ def test_lost_lane_closes_clients_with_writes_and_repeats_reads(pair: Pair) -> N
         for pipe in {reading(gate), writing(gate)}:
             pipe.cut()
         for client in readers:
-            assert client.frame() == bulk(b"value")
+            assert frame(client) == bulk(b"value")
         for client in writers:
             assert client.closes()
             assert client.quiet() == b""
         assert front.look.ask("GET", "n") == b"3"
         for client in readers:
-            assert client.raw_reply("SET", "k", "v") == b"+OK\r\n"
+            assert raw_reply(client, "SET", "k", "v") == b"+OK\r\n"
 
 
 def test_lane_lost_within_a_large_reply_costs_no_reply(pair: Pair) -> None:
@@ -539,11 +859,11 @@ def test_lane_lost_within_a_large_reply_costs_no_reply(pair: Pair) -> None:
         pipe.release(100_000)
         rounds(front.proxy)
         pipe.cut()
-        assert large.frame() == bulk(b"x" * 200_000)
-        assert small.frame() == bulk(b"value")
+        assert frame(large) == bulk(b"x" * 200_000)
+        assert frame(small) == bulk(b"value")
         with front.client() as other:
-            assert other.raw_reply("GET", "s") == bulk(b"value")
-            assert other.raw_reply("GET", "big") == bulk(b"x" * 200_000)
+            assert raw_reply(other, "GET", "s") == bulk(b"value")
+            assert raw_reply(other, "GET", "big") == bulk(b"x" * 200_000)
 
 
 def test_client_that_closes_while_its_command_is_on_the_lane(pair: Pair) -> None:
@@ -562,17 +882,17 @@ def test_client_that_closes_while_its_command_is_on_the_lane(pair: Pair) -> None
         mixed.send(command("GET", "s"))
         rounds(front.proxy)
         pipe.release()
-        assert half.frame() == bulk(b"value")
+        assert frame(half) == bulk(b"value")
         assert half.closes()
-        assert quits.frame() == bulk(b"value")
+        assert frame(quits) == bulk(b"value")
         assert quits.line() == b"+OK\r\n"
         assert quits.closes()
-        assert mixed.frame() == bulk(b"value")
+        assert frame(mixed) == bulk(b"value")
         assert mixed.line() == b"+PONG\r\n"
         assert mixed.reply() == [0, 9, 8, -1, 60]
-        assert mixed.frame() == bulk(b"value")
-        assert stays.frame() == bulk(b"value")
-        assert stays.raw_reply("ECHO", "x") == bulk(b"x")
+        assert frame(mixed) == bulk(b"value")
+        assert frame(stays) == bulk(b"value")
+        assert raw_reply(stays, "ECHO", "x") == bulk(b"x")
 
 
 # -- events on the server and other clients --------------------------------------------------------
@@ -589,7 +909,7 @@ def test_paused_writes_delay_no_reads(pair: Pair) -> None:
             rounds(pair.proxy)
             end = time.monotonic() + DEADLINE_S / 2
             for _ in range(20):
-                assert reader.raw_reply("GET", "k") == bulk(b"v")
+                assert raw_reply(reader, "GET", "k") == bulk(b"v")
             assert time.monotonic() < end
         finally:
             pair.look.ask("CLIENT", "UNPAUSE")
@@ -607,9 +927,9 @@ def test_reply_beyond_the_servers_limit_closes_only_its_client(pair: Pair) -> No
             for at, client in enumerate(others):
                 client.send(command("INCR", "n") if at % 2 else command("ECHO", "x"))
             for at, client in enumerate(others):
-                assert client.frame()[:1] == (b":" if at % 2 else b"$")
+                assert frame(client)[:1] == (b":" if at % 2 else b"$")
             for client in others:
-                assert client.raw_reply("SET", "k", "v") == b"+OK\r\n"
+                assert raw_reply(client, "SET", "k", "v") == b"+OK\r\n"
         finally:
             pair.look.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 0 0")
     assert pair.look.ask("GET", "n") == b"6"
@@ -619,7 +939,7 @@ def test_watch_notices_changes_by_lane(pair: Pair) -> None:
     with pair.clients(2) as (one, other):
         for _ in range(3):
             one.ask("WATCH", "k")
-            assert other.raw_reply("INCR", "k").startswith(b":")
+            assert raw_reply(other, "INCR", "k").startswith(b":")
             one.ask("MULTI")
             one.ask("INCR", "k")
             assert one.ask("EXEC") is None
@@ -651,9 +971,9 @@ def test_commands_on_a_lane_are_answered_before_the_proxy_ends(pair: Pair) -> No
         wait_until(refuses, "it stops listening")
         for pipe in pipes:
             pipe.release()
-        assert small.frame() == bulk(b"value")
-        assert large.frame() == bulk(b"x" * 200_000)
-        assert writer.frame() == b":1\r\n"
+        assert frame(small) == bulk(b"value")
+        assert frame(large) == bulk(b"x" * 200_000)
+        assert frame(writer) == b":1\r\n"
         for client in (small, large, writer):
             assert client.closes()
         assert front.proxy.wait() == 0
@@ -665,23 +985,23 @@ def test_commands_on_a_lane_are_answered_before_the_proxy_ends(pair: Pair) -> No
 def test_unauthenticated_client_does_not_use_an_open_lane(pair: Pair) -> None:
     with pair.clients(2) as (old, other), password(pair.look, "secret"):
         for at in range(5):
-            assert old.raw_reply("SET", "k", at) == b"+OK\r\n"
+            assert raw_reply(old, "SET", "k", at) == b"+OK\r\n"
             with pair.proxy.raw() as stranger:
                 for words in (("GET", "k"), ("SET", "k", "mine"), ("ECHO", "x"), ("GET", "k")):
-                    assert stranger.raw_reply(*words).startswith(b"-NOAUTH")
+                    assert raw_reply(stranger, *words).startswith(b"-NOAUTH")
                 stranger.send(command("GET", "k") * 3)
                 for _ in range(3):
-                    assert stranger.frame().startswith(b"-NOAUTH")
-                assert stranger.raw_reply("AUTH", "wrong").startswith(b"-WRONGPASS")
-                assert stranger.raw_reply("GET", "k").startswith(b"-NOAUTH")
-            assert other.raw_reply("GET", "k") == bulk(b"%d" % at)
+                    assert frame(stranger).startswith(b"-NOAUTH")
+                assert raw_reply(stranger, "AUTH", "wrong").startswith(b"-WRONGPASS")
+                assert raw_reply(stranger, "GET", "k").startswith(b"-NOAUTH")
+            assert raw_reply(other, "GET", "k") == bulk(b"%d" % at)
         with pair.proxy.raw() as known:
             assert known.ask("AUTH", "secret") == "OK"
             join(known, pair.look)
-            assert known.raw_reply("GET", "k") == bulk(b"4")
-            assert known.raw_reply("RESET") == b"+RESET\r\n"
+            assert raw_reply(known, "GET", "k") == bulk(b"4")
+            assert raw_reply(known, "RESET") == b"+RESET\r\n"
             for _ in range(3):
-                assert known.raw_reply("GET", "k").startswith(b"-NOAUTH")
+                assert raw_reply(known, "GET", "k").startswith(b"-NOAUTH")
 
 
 @contextlib.contextmanager
@@ -716,28 +1036,28 @@ def test_each_client_runs_as_its_user_and_in_its_database(pair: Pair) -> None:
         join(bob3, look)
         assert nobody.ask("SET", "bob:k", "0") == "OK"
         for _ in range(3):
-            assert amy.raw_reply("SET", "amy:k", "amy") == b"+OK\r\n"
-            assert amy.raw_reply("GET", "bob:k").startswith(b"-NOPERM")
-            assert bob.raw_reply("GET", "amy:k").startswith(b"-NOPERM")
-            assert bob.raw_reply("SET", "bob:k", "in 0") == b"+OK\r\n"
-            assert bob3.raw_reply("SET", "bob:k", "in 3") == b"+OK\r\n"
-            assert nobody.raw_reply("GET", "bob:k") == bulk(b"in 0")
-            assert bob3.raw_reply("GET", "bob:k") == bulk(b"in 3")
+            assert raw_reply(amy, "SET", "amy:k", "amy") == b"+OK\r\n"
+            assert raw_reply(amy, "GET", "bob:k").startswith(b"-NOPERM")
+            assert raw_reply(bob, "GET", "amy:k").startswith(b"-NOPERM")
+            assert raw_reply(bob, "SET", "bob:k", "in 0") == b"+OK\r\n"
+            assert raw_reply(bob3, "SET", "bob:k", "in 3") == b"+OK\r\n"
+            assert raw_reply(nobody, "GET", "bob:k") == bulk(b"in 0")
+            assert raw_reply(bob3, "GET", "bob:k") == bulk(b"in 3")
         rows = connections(look)
         found = {(rows[number]["user"], rows[number]["db"]) for number in lanes(look)}
         assert {("amy", "0"), ("bob", "0"), ("bob", "3"), ("default", "0")} <= found
         # Mid stream.
-        assert bob.raw_reply("AUTH", "amy", "pw") == b"+OK\r\n"
-        assert bob.raw_reply("GET", "bob:k").startswith(b"-NOPERM")
-        assert bob.raw_reply("GET", "amy:k") == bulk(b"amy")
+        assert raw_reply(bob, "AUTH", "amy", "pw") == b"+OK\r\n"
+        assert raw_reply(bob, "GET", "bob:k").startswith(b"-NOPERM")
+        assert raw_reply(bob, "GET", "amy:k") == bulk(b"amy")
         join(bob, look)
-        assert bob.raw_reply("GET", "bob:k").startswith(b"-NOPERM")
+        assert raw_reply(bob, "GET", "bob:k").startswith(b"-NOPERM")
         bob.send(command("AUTH", "bob", "pw") + command("GET", "bob:k") + command("GET", "amy:k"))
-        assert bob.frame() == b"+OK\r\n"
-        assert bob.frame() == bulk(b"in 0")
-        assert bob.frame().startswith(b"-NOPERM")
-        assert bob.raw_reply("AUTH", "amy", "wrong").startswith(b"-WRONGPASS")
-        assert bob.raw_reply("GET", "bob:k") == bulk(b"in 0")
+        assert frame(bob) == b"+OK\r\n"
+        assert frame(bob) == bulk(b"in 0")
+        assert frame(bob).startswith(b"-NOPERM")
+        assert raw_reply(bob, "AUTH", "amy", "wrong").startswith(b"-WRONGPASS")
+        assert raw_reply(bob, "GET", "bob:k") == bulk(b"in 0")
 
 
 def test_changed_rights_apply_at_once(pair: Pair) -> None:
@@ -746,15 +1066,15 @@ def test_changed_rights_apply_at_once(pair: Pair) -> None:
         as_user(bob, look, "bob")
         direct.ask("AUTH", "bob", "pw")
         for key in ("k", "evalsha", "'evalsha'", "NOSCRIPT"):
-            assert bob.raw_reply("SET", key, "v") == b"+OK\r\n"
+            assert raw_reply(bob, "SET", key, "v") == b"+OK\r\n"
             look.ask("ACL", "SETUSER", "bob", "resetkeys", "~warm")
-            assert bob.raw_reply("GET", key).startswith(b"-NOPERM")
-            assert bob.raw_reply("GET", key) == direct.raw_reply("GET", key)
+            assert raw_reply(bob, "GET", key).startswith(b"-NOPERM")
+            assert raw_reply(bob, "GET", key) == raw_reply(direct, "GET", key)
             look.ask("ACL", "SETUSER", "bob", "allkeys", "-get", "-set")
-            assert bob.raw_reply("GET", key) == direct.raw_reply("GET", key)
-            assert bob.raw_reply("SET", key, 1) == direct.raw_reply("SET", key, 1)
+            assert raw_reply(bob, "GET", key) == raw_reply(direct, "GET", key)
+            assert raw_reply(bob, "SET", key, 1) == raw_reply(direct, "SET", key, 1)
             look.ask("ACL", "SETUSER", "bob", "+@all")
-            assert bob.raw_reply("GET", key) == bulk(b"v")
+            assert raw_reply(bob, "GET", key) == bulk(b"v")
             join(bob, look)
         look.ask("ACL", "DELUSER", "bob")
         bob.send(command("GET", "k"))

@@ -53,10 +53,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             made.close()
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["whole", "slow"])
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
-def test_rows_are_equal_through_tls(bench: Bench, row: Case, slow: bool) -> None:
-    bench.compare(row, slow=slow)
+def test_rows_are_equal_through_tls(bench: Bench, row: Case) -> None:
+    bench.compare(row)
 
 
 @pytest.mark.parametrize(
