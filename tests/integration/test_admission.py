@@ -14,10 +14,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rlproxy.net.file_limit import room
+from rlproxy.process.wiring import NEARLY
 
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.integration.started import Started
 from tests.processes import cpu_s
 
 EVERYWHERE = ("--listen", "0.0.0.0:0")
@@ -110,8 +113,11 @@ def test_protected_mode_in_front_of_a_cluster(one_engine: str) -> None:
 
 
 @elsewhere
-def test_protected_mode_while_redis_is_unreachable(unstarted_server: RedisServer) -> None:
-    with guarded(unstarted_server, "--workers", "2") as proxy:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_protected_mode_while_redis_is_unreachable(
+    unstarted_server: RedisServer, workers: str
+) -> None:
+    with guarded(unstarted_server, "--workers", workers) as proxy:
         for _ in range(4):
             with Remote(proxy) as raw:
                 assert raw.line().startswith(b"-UPSTREAMDOWN rlproxy has not reached Redis at ")
@@ -127,6 +133,20 @@ def test_protected_mode_off_admits_all_addresses(own_server: RedisServer) -> Non
     with guarded(own_server, "--protected-mode", "no") as proxy:
         assert reply_to_ping(proxy) == "PONG"
         assert "WARNING" not in proxy.read_log()
+
+
+@elsewhere
+def test_embedded_server_is_protected() -> None:
+    with guarded("embedded:") as proxy:
+        assert reply_to_ping(proxy).startswith("DENIED")
+        with proxy.raw() as local:
+            assert local.ask("PING") == "PONG"
+
+
+def test_loopback_listener_has_no_protected_mode(own_server: RedisServer) -> None:
+    with harness.proxy(own_server) as proxy, proxy.raw() as raw:
+        assert raw.ask("PING") == "PONG"
+        assert "protected mode" not in proxy.read_log()
 
 
 # -- commands for local clients --------------------------------------------------------------------
@@ -161,6 +181,13 @@ def test_protected_commands_require_a_local_client(engine: str) -> None:
         for script in ("'DEBUG', 'JMAP'", "'CONFIG', 'SET', 'dir', '/'", "'MODULE', 'LOAD', '/x'"):
             found = remote.ask("EVAL", f"return redis.call({script})", 0)
             assert "not allowed from" in str(found).lower(), found
+
+
+@elsewhere
+def test_protected_commands_can_be_allowed_for_all(own_server: RedisServer) -> None:
+    args = ("--protected-mode", "no", "--local-commands", "yes")
+    with guarded(own_server, *args) as proxy, Remote(proxy) as raw:
+        assert ONLY_LOCAL not in str(raw.ask("DEBUG", "SLEEP", 0))
 
 
 # -- client limits ---------------------------------------------------------------------------------
@@ -239,6 +266,18 @@ def test_without_descriptors_new_clients_wait(own_server: RedisServer) -> None:
         resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
         for each in late:  # clients that waited are served
             assert each.ask("PING") == "PONG"
+
+
+def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    made = Started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    try:
+        made.port()
+        few = room(hard) < NEARLY * 10_000
+        assert ("limit of open files" in made.whole_log()) == few
+        assert resource.prlimit(made.pid, resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        made.close()
 
 
 # -- timeouts --------------------------------------------------------------------------------------
@@ -348,6 +387,34 @@ def clients(server: RedisServer) -> int:
 # -- memory ----------------------------------------------------------------------------------------
 
 
+def test_unauthenticated_clients_use_bounded_memory(own_server: RedisServer) -> None:
+    """Forty unauthenticated clients send data that is held until a request is whole, or for
+    ever.
+    """
+    endless = [
+        b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_000,
+        b"*3\r\n$6\r\nCLIENT\r\n$16000\r\n" + b"x" * 15_000,
+        b"x" * 65_000,
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$500000000\r\n" + b"x" * 1_000_000,
+        command("RL.HIT", "k" * 30_000, 10, 60) * 30,
+        b"*1048577\r\n$3\r\nDEL\r\n" + b"$1\r\na\r\n" * 150_000,
+    ]
+    with own_server.raw() as direct:
+        direct.ask("CONFIG", "SET", "requirepass", "s3")
+    with harness.proxy(own_server) as proxy, contextlib.ExitStack() as stack:
+        raws = [stack.enter_context(proxy.raw()) for _ in range(42)]
+        for raw in raws:
+            assert str(raw.ask("PING")).startswith("NOAUTH")
+        before = proxy.memory()
+        for index, raw in enumerate(raws):
+            raw.sock.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                raw.sock.sendall(endless[index % len(endless)])
+        with proxy.raw() as other:
+            assert str(other.ask("PING")).startswith("NOAUTH")
+        assert proxy.memory() - before < 42 * 2 * 131_072
+
+
 def test_clients_use_bounded_memory_during_an_outage(own_server: RedisServer) -> None:
     """Redis accepts no connection because its queue is full: the data that clients send has a
     bound.
@@ -370,3 +437,26 @@ def test_clients_use_bounded_memory_during_an_outage(own_server: RedisServer) ->
                 with contextlib.suppress(OSError):
                     raw.sock.sendall(command("SET", "k", "x" * 1000) * 20_000)
             assert proxy.memory() - before < 10 * 2 * (262_144 + 262_144)
+
+
+def test_max_unread_bounds_unread_replies(own_server: RedisServer) -> None:
+    """--max-unread bounds the unread reply bytes that the proxy takes from Redis for a client."""
+    with own_server.raw() as direct:
+        direct.ask("SET", "mb", "x" * (16 * MB))
+        held = {}
+        for most in (65_536, 12 * MB):
+            args = ("--max-unread", str(most))
+            with harness.proxy(own_server, *args) as proxy, proxy.raw() as raw:
+                raw.ask("PING")
+                before = proxy.memory()
+                with unread(proxy, 1):
+                    wait_until(partial(idle, proxy), "it takes no more")
+                    held[most] = proxy.memory() - before
+        assert held[12 * MB] - held[65_536] > 4 * MB, held
+
+
+def idle(proxy: Proxy) -> bool:
+    """Whether the process uses no processor time for a moment."""
+    before = cpu_s(proxy.pid)
+    time.sleep(0.3)
+    return cpu_s(proxy.pid) - before < 0.02

@@ -4,16 +4,21 @@ deferred, their hits are answered, and Redis receives the handshake before any o
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from rlproxy.config import config
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, ReplyError, wait_until
+from tests.integration.runtimes import CLIENTS
 
 ADMITTED = [0, 5, 5, -1, 0]
 REFUSED = [1, 5, 0, 1, 1]
@@ -62,7 +67,8 @@ def counted(made: Any) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("mode", "protocol"), [("allow", 2), ("deny", 3)])
+@pytest.mark.parametrize("protocol", [2, 3], ids=["RESP2", "RESP3"])
+@pytest.mark.parametrize("mode", ["allow", "deny"])
 def test_user_and_database_are_sent_after_the_outage(
     password_server: RedisServer, mode: str, protocol: int
 ) -> None:
@@ -88,6 +94,25 @@ def test_user_and_database_are_sent_after_the_outage(
         assert one.set("s", 1)
         assert two.get("s") is None
         assert two.exists("k")
+
+
+def test_clients_that_connect_after_a_kill_are_served(password_server: RedisServer) -> None:
+    password_server.start()
+    with failing(password_server) as proxy:
+        made = client(proxy, password="pw", db=2, single_connection_client=False)
+        assert made.execute_command(*HIT) == COUNTED
+        password_server.stop()
+
+        def admitted() -> bool:  # its private connection was closed, as with Redis itself
+            try:
+                return bool(made.execute_command(*HIT) == ADMITTED)
+            except redis.RedisError:
+                return False
+
+        wait_until(admitted, "hits are admitted")
+        assert all(made.execute_command(*HIT) == ADMITTED for _ in range(10))
+        password_server.start()
+        assert counted(made) == COUNTED
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
@@ -120,6 +145,24 @@ def test_clients_that_connect_during_a_hang_are_served(
             assert first.reply() == "OK"
             # On a machine that stalls now, the hit timeout passes before Redis has run it.
             assert first.reply() in ([0, 5, 3, -1, 60], ADMITTED)
+
+
+def test_clients_that_connect_at_the_client_limit_are_served(password_server: RedisServer) -> None:
+    password_server.start()
+    with failing(password_server) as proxy, proxy.raw() as raw, password_server.raw() as admin:
+        assert raw.ask("AUTH", "pw") == "OK"
+        assert raw.ask(*HIT) == COUNTED
+        assert admin.ask("AUTH", "pw") == "OK"
+        clients = admin.ask("CLIENT", "LIST")
+        assert isinstance(clients, bytes)
+        assert admin.ask("CONFIG", "SET", "maxclients", clients.count(b"\n")) == "OK"
+        with pytest.raises(redis.ConnectionError, match="max number of clients"):
+            client(proxy, username="bob", password="bp", db=3)
+        assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        made = client(proxy, username="bob", password="bp", db=3)
+        assert made.execute_command(*HIT) == COUNTED  # the first in its own database
+        assert made.acl_whoami() == "bob"
+        assert made.client_info()["db"] == 3
 
 
 def test_wrong_password_in_a_deferred_handshake_is_refused(engine: str) -> None:
@@ -166,3 +209,53 @@ def test_client_with_wrong_credentials_runs_no_command(password_server: RedisSer
         with password_server.raw() as direct:
             assert direct.ask("AUTH", "pw") == "OK"
             assert direct.ask("DBSIZE") == 0  # no command ran
+
+
+def test_ready_check_of_ioredis_gets_no_reply(password_server: RedisServer) -> None:
+    """The help of --on-upstream-failure documents this."""
+    if missing := CLIENTS["ioredis"].missing():
+        pytest.skip(missing)
+    script = Path(__file__).parent / "clients" / "fail_open.js"
+    with failing(password_server) as proxy:
+        done = subprocess.run(
+            ["node", str(script), str(proxy.port), "ioredis-ready-check"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    assert json.loads(done.stdout).startswith("UPSTREAMDOWN"), done
+    (option,) = (option for option in config.OPTIONS if option.flag == "--on-upstream-failure")
+    assert "enableReadyCheck: false" in option.help
+
+
+@pytest.mark.parametrize("name", ["ioredis", "node-redis"])
+def test_node_clients_are_served_during_an_outage(password_server: RedisServer, name: str) -> None:
+    if missing := CLIENTS[name].missing():
+        pytest.skip(missing)
+    script = Path(__file__).parent / "clients" / "fail_open.js"
+    with failing(password_server) as proxy:
+        process = subprocess.Popen(
+            ["node", str(script), str(proxy.port), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert first, process.stderr.read() if process.stderr else ""
+            assert json.loads(first) == ADMITTED
+            password_server.start()
+            with proxy.raw() as raw:
+                assert raw.ask("AUTH", "pw") == "OK"
+                wait_until(lambda: raw.ask("PING") == "PONG", "Redis is back")
+            out, err = process.communicate("go on\n", timeout=DEADLINE_S)
+        finally:
+            process.kill()
+            process.wait()
+        assert [json.loads(line) for line in out.splitlines()] == ["OK", COUNTED], err
+        with password_server.raw() as direct:
+            assert direct.ask("AUTH", "pw") == "OK"
+            assert direct.ask("SELECT", 2) == "OK"
+            assert direct.ask("DBSIZE") == 2

@@ -6,22 +6,33 @@ A cached refusal is valid until something may have changed it. The tests try to 
   passes through a gate here, which holds back what Redis sends on it: the reply to the write is
   readable long before the invalidation push, and only the session itself can act on it.
 - Foreign writes: they are seen once the lane has received anything sent after them.
-- Changes that Redis does not announce (SWAPDB stands for all) take effect within a second.
+- Changes that Redis does not announce (SWAPDB, rights, clocks, cut connections, a demoted server)
+  take effect within a second.
 - A random walk over few keys, by three clients of two proxies and one without a proxy, one command
   at a time; each hit is enclosed by two peeks at the server.
+- Many concurrent clients, checked against the server's own record.
 
 TESTS_DENIALS_SECONDS makes the walk longer, TESTS_DENIALS_SEED repeats one.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import itertools
 import os
 import random
+import re
+import select
+import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -43,6 +54,7 @@ from tests.harness import (
 )
 from tests.info import lane_calls, script_calls
 from tests.integration.started import by_lane_of, client_list, lanes
+from tests.integration.test_exact_limits import Monitor
 
 Word = bytes | str | int
 Words = tuple[Word, ...]
@@ -211,12 +223,14 @@ def test_own_write_on_a_shared_connection_applies_to_the_next_hit(own_server: Re
 
 
 @ON_ONE_ENGINE
+@pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "piece by piece"])
 @pytest.mark.parametrize("name", ROOM)
-def test_write_and_hit_in_one_pipeline(parts: Parts, name: str) -> None:
+def test_write_and_hit_in_one_pipeline(parts: Parts, name: str, apart: bool) -> None:
     with parts.proxy.raw() as raw:
         writes = room_on(name, prepare(parts, raw))
         pieces = [command(*words) for words in [*writes, ("RL.HIT", KEY, *RULE)]]
-        raw.send(b"".join(pieces))
+        for piece in pieces if apart else [b"".join(pieces)]:
+            raw.send(piece)
         assert [raw.reply() for _ in pieces][-1] == ADMITTED
 
 
@@ -256,6 +270,33 @@ def test_other_calls_by_lane_drop_the_entry(parts: Parts, hit: Words) -> None:
             reply = raw.ask("RL.HIT", KEY, *RULE)
             assert isinstance(reply, list) and reply[0] == (hit[0] == "RL.HIT")
             assert parts.script_calls() == before + 2
+
+
+def test_resent_refund_drops_an_entry_opened_before_it(parts: Parts) -> None:
+    """Its script is missing for a moment; the script of the surrounding hits is not."""
+    admin = parts.admin
+    hit = command("RL.HIT", KEY, *RULE)
+    with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+        for who in (raw, other):
+            by_lane_of(parts.server, who, "warm", admin)
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+        parts.hold_lanes()
+        raw.send(hit)  # marks the key
+        wait_until(lambda: any(pipe.held for pipe in parts.gate.lanes()), "it is answered")
+        (lane,) = [pipe for pipe in parts.gate.lanes() if pipe.held]
+        first = len(lane.held)
+        admin.ask("SCRIPT", "FLUSH")
+        other.send(command("RL.REFUND", KEY, *RULE, 1))
+        lane.until(lambda held: b"-NOSCRIPT" in held)
+        admin.ask("SCRIPT", "LOAD", SCRIPTS["sliding_window_log"].source)
+        lane.release(first)
+        raw.reply()
+        before = parts.script_calls()
+        raw.send(hit)  # opens an entry
+        wait_until(lambda: parts.script_calls() > before, "it is opened")
+        parts.release_lanes()
+        assert other.reply() == [0, 1, 1, -1, 0]
+        assert other.ask("RL.HIT", KEY, *RULE) == ADMITTED
 
 
 def test_resent_hit_opens_no_entry(parts: Parts) -> None:
@@ -349,6 +390,40 @@ def test_key_dropped_from_the_tracking_table_drops_its_entry(parts: Parts) -> No
             admin.ask("CONFIG", "SET", "tracking-table-max-keys", 1_000_000)
 
 
+def test_evicted_key_drops_its_entry(parts: Parts) -> None:
+    """Evictions caused by the lane's own hits on other keys."""
+    admin = parts.admin
+    memory = admin.ask("INFO", "memory")
+    assert isinstance(memory, bytes)
+    used = re.search(rb"used_memory:(\d+)", memory)
+    assert used
+    keys = [f"evicted:{n}" for n in range(100)]
+    try:
+        admin.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        admin.ask("CONFIG", "SET", "maxmemory", int(used[1]) + 300_000)
+        with parts.proxy.raw() as raw, parts.proxy.raw() as other:
+            by_lane_of(parts.server, raw, "warm", admin)
+            by_lane_of(parts.server, other, "warm", admin)
+            gone = 0
+            for turn in itertools.count():
+                raw.send(b"".join(command("RL.HIT", key, *RULE) * 4 for key in keys))
+                for _ in range(4 * len(keys)):
+                    raw.reply()
+                for n in range(300):
+                    other.ask("RL.HIT", f"{turn}:{n}:" + 400 * "x", *RULE)
+                held = [admin.ask("EXISTS", key) for key in keys]
+                parts.lane_caught_up(other)
+                for key in (key for key, exists in zip(keys, held, strict=True) if not exists):
+                    gone += 1
+                    assert raw.ask("RL.HIT", key, *RULE) == ADMITTED
+                if gone > 50:
+                    break
+                assert turn < 100
+    finally:
+        admin.ask("CONFIG", "SET", "maxmemory", 0)
+        admin.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
 @ON_ONE_ENGINE
 def test_late_answer_opens_no_entry(parts: Parts) -> None:
     """A refusal's age counts from the sending: it may be over when the reply arrives."""
@@ -396,11 +471,22 @@ def test_lost_lane_drops_its_entries(parts: Parts) -> None:
 # -- changes that Redis does not announce: at most a second ----------------------------------------
 
 
+def within_a_second(
+    raw: Raw, right: Callable[[object], bool], hit: Words = ("RL.HIT", KEY, *RULE)
+) -> None:
+    """Send `hit` until the reply is right."""
+    wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MAX_S + SLOW_S)
+
+
+def is_error(start: str) -> Callable[[object], bool]:
+    return lambda reply: str(reply).startswith(start)
+
+
 def test_swapped_databases_apply_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
         parts.admin.ask("SWAPDB", 0, 7)
-        wait_until(lambda: raw.ask("RL.HIT", KEY, *RULE) == ADMITTED, "it is seen", MAX_S + SLOW_S)
+        within_a_second(raw, lambda reply: reply == ADMITTED)
 
 
 @ON_ONE_ENGINE
@@ -413,6 +499,162 @@ def test_clients_own_swap_applies_at_its_next_hit(parts: Parts) -> None:
         assert raw.ask(*hit) == [0, 2, 1, -1, 3600]
         by_lane_of(parts.server, other, "warm", parts.admin)
         assert other.ask(*hit) == [0, 2, 0, -1, 3600]
+
+
+def test_demoted_servers_entries_expire_within_a_second(parts: Parts) -> None:
+    """The demoted server takes the data of its new primary, which has no such key."""
+    admin = parts.admin
+    engine, at_once = parts.server.engine, ("--repl-diskless-sync-delay", "0")
+    with harness.server(engine, *at_once) as primary, parts.proxy.raw() as raw:
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
+        try:
+            assert admin.ask("REPLICAOF", "127.0.0.1", primary.port) == "OK"
+
+            def emptied() -> bool:
+                reply = raw.ask("RL.HIT", KEY, *RULE)  # so that there is always an entry
+                assert (
+                    isinstance(reply, list) or "READONLY" in str(reply) or "LOADING" in str(reply)
+                )
+                return admin.ask("DBSIZE") == 0
+
+            wait_until(emptied, "it has its primary's data")
+            within_a_second(raw, is_error("READONLY"))
+        finally:
+            admin.ask("REPLICAOF", "NO", "ONE")
+        assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED
+
+
+def hit_until_uncached(raw: Raw, server_called: Callable[[float], bool]) -> float:
+    """Hit KEY until the cache no longer answers and `server_called`, a function of the silence in
+    seconds, is true; return the seconds that took.
+    """
+    began = time.monotonic()
+    while True:
+        sent = time.monotonic()
+        raw.send(command("RL.HIT", KEY, *RULE))
+        while not select.select([raw.sock], [], [], 0.01)[0]:
+            if server_called(time.monotonic() - sent):
+                return sent - began
+            assert time.monotonic() - began < DEADLINE_S
+        reply = raw.reply()
+        assert isinstance(reply, list) and reply[0] == 1
+
+
+@ON_ONE_ENGINE
+def test_silently_cut_connection_ends_cached_answers_within_a_second(parts: Parts) -> None:
+    with parts.proxy.raw() as raw:
+        cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
+        parts.hold_lanes()
+        parts.admin.ask("DEL", KEY)
+        before = parts.script_calls()
+        assert hit_until_uncached(raw, lambda _: parts.script_calls() > before) < MAX_S + SLOW_S
+        parts.release_lanes()
+        assert raw.reply() == ADMITTED
+
+
+CLOCK: Final = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static volatile long *step;
+__attribute__((constructor)) static void look(void) {
+    step = mmap(0, sizeof *step, PROT_READ, MAP_SHARED, open(getenv("CLOCK_STEP"), O_RDONLY), 0);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int failed = syscall(SYS_clock_gettime, clock, now);
+    if (step && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *step;
+    return failed;
+}
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *now) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (now) *now = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+@pytest.fixture
+def clocked(engine: str, tmp_path: Path) -> Iterator[tuple[Parts, Callable[[int], None]]]:
+    """Parts whose server has its own clock, and a function that steps it by seconds."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to make a clock that can be stepped")
+    source, library, by = (tmp_path / name for name in ("clock.c", "clock.so", "step"))
+    source.write_text(CLOCK)
+    built = subprocess.run([compiler, "-shared", "-fPIC", "-O", "-o", library, source])
+    if built.returncode:
+        pytest.skip("no library can be made here")
+
+    def step(seconds: int) -> None:
+        with by.open("r+b") as file:
+            file.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+
+    by.write_bytes(bytes(8))
+    started = tmp_path / "server"
+    executable = harness.engines()[engine]
+    started.write_text(f'#!/bin/sh\nLD_PRELOAD={library} CLOCK_STEP={by} exec {executable} "$@"\n')
+    started.chmod(0o755)
+    server = RedisServer(engine, str(started)).start()
+    try:
+        with parts_of(server) as parts:
+            step(1000)
+            if not any(server_time(parts.admin) > time.time() + 500 for _ in range(100)):
+                pytest.skip("the server does not ask the library for the time")
+            step(0)
+            yield parts, step
+    finally:
+        server.close()
+
+
+def server_time(raw: Raw) -> int:
+    found = raw.ask("TIME")
+    assert isinstance(found, list)
+    return int(found[0])
+
+
+def test_stepped_clock_applies_within_a_second(
+    clocked: tuple[Parts, Callable[[int], None]],
+) -> None:
+    parts, step = clocked
+    hits: list[Words] = [("RL.HIT", name, *RULE, "ALGO", name) for name in NAMES]
+    with parts.proxy.raw() as raw:
+
+        def steps(seconds: int, right: Callable[[Words], bool]) -> None:
+            step(0)
+            for hit in hits:
+                cache_refusal(parts, raw, *hit)
+            step(seconds)
+            end = time.monotonic() + MAX_S + SLOW_S
+            for hit in hits:
+                left_s = end - time.monotonic()
+                wait_until(partial(right, hit), f"{hit} is answered right", left_s)
+
+        def cached_answers(hit: Words) -> bool:
+            cached, true = raw.ask(*hit), raw.ask("RL.PEEK", *hit[1:])
+            assert isinstance(cached, list) and isinstance(true, list)
+            return bool(cached[3] >= true[3])
+
+        def admitted(hit: Words) -> bool:
+            cached = raw.ask(*hit)
+            assert isinstance(cached, list)
+            return bool(cached[0] == 0)
+
+        # the stored stamps lie ahead: the refusal lasts longer than its `retry_after`
+        steps(-600, cached_answers)
+        steps(2 * 3600, admitted)
 
 
 # -- an entry answers only its own client, database, key and rule ----------------------------------
@@ -652,7 +894,8 @@ def grown_by(
     """By how many bytes the proxy grows when `count` hits are sent `times` times each."""
     with proxy.raw() as raw, server.raw() as admin:
         by_lane_of(server, raw, "warm", admin)
-        for block in range(10):  # what the proxy keeps of any key
+        # 6,200 keys, admitted and refused: as many as are counted as hot keys in ten seconds
+        for block in range(62):
             names = [f"warm:{block}:{n}" for n in range(100)] * 2
             raw.send(b"".join(command("RL.HIT", name, 1, 3600) for name in names))
             read_verdicts(raw, len(names))
@@ -664,19 +907,52 @@ def grown_by(
         return proxy.memory() - before
 
 
-def test_largest_entries_use_bounded_memory(own_server: RedisServer) -> None:
+FILL: Final = """
+local now = redis.call('TIME')
+if redis.replicate_commands then redis.replicate_commands() end
+for n = 0, tonumber(ARGV[1]) - 1 do
+  redis.call('RPUSH', ARGV[2] .. n, ('%d%06d'):format(now[1], now[2]))
+end
+"""
+
+
+@pytest.mark.heavy
+def test_tens_of_thousands_of_refused_keys_use_bounded_memory(own_server: RedisServer) -> None:
+    """Two entries cost nothing and 10,000 at most 1 kB each, regardless of other refusals.
+
+    30,000 entries would take 6 MB; hits in flight and the allocator take 2 to 3 MB.
+    """
+    count = 30_000
+    with own_server.raw() as admin:
+        admin.ask("EVAL", FILL, 0, count, "m:")
+    grown = []
+    for cache in (2, 10_000):
+        with harness.proxy(own_server, "--denial-cache", str(cache)) as proxy:
+            grown.append(
+                grown_by(own_server, proxy, lambda n: ("RL.HIT", f"m:{n}", *RULE), count, 1)
+            )
+    print(f"with 2 entries {grown[0] / MB:.1f} MB, with 10,000 {grown[1] / MB:.1f} MB")
+    assert grown[0] < 5 * MB
+    assert grown[1] < 5 * MB + 10_000 * 1000
+
+
+@pytest.mark.parametrize("sort", ["long keys", "other rules"])
+def test_largest_entries_use_bounded_memory(own_server: RedisServer, sort: str) -> None:
     """The limit holds for hits chosen to cost the most memory."""
 
     def hit(n: int) -> Words:
-        return ("RL.HIT", f"{n}:" + 60_000 * "x", *RULE)
+        if sort == "long keys":
+            return ("RL.HIT", f"{n}:" + 60_000 * "x", *RULE)
+        return ("RL.HIT", n, 1, 3600 + n, "ALGO", "ZLOG")
 
-    count = 300
+    count = 300 if sort == "long keys" else 6_000
     grown = []
     for cache in ("0", DENIALS):
         with harness.proxy(own_server, "--denial-cache", cache) as proxy:
             grown.append(grown_by(own_server, proxy, hit, count, 3))
-        own_server.ask("FLUSHALL")
-    print(f"{grown[0] / MB:.1f} MB without the cache, {grown[1] / MB:.1f} MB with it")
+        with own_server.raw() as admin:
+            admin.ask("FLUSHALL")
+    print(f"{sort}: {grown[0] / MB:.1f} MB without the cache, {grown[1] / MB:.1f} MB with it")
     assert grown[1] < grown[0] + 12 * MB + 1000 * count  # hits in flight take megabytes
 
 
@@ -722,6 +998,8 @@ class Walk:
         self.checker = ReplyChecker(direct)
         self._unsure: set[int] = set()
         self._mortal: set[str] = set()
+        self._loose_until = 0.0
+        self._dumps: list[bytes] = []
         self.story: list[str] = []
         self.strict = 0  # hits for which no excuse applies
         self.lost = 0
@@ -734,10 +1012,13 @@ class Walk:
         self._rules = walk_rules(self._algorithm)
         self.story = [f"TESTS_DENIALS_SEED={seed} ({self._server.engine}, {self._algorithm})"]
         self._direct.ask("FLUSHALL")
+        self._dumps.clear()
         self._unsure = {0, 1, 2}
         self._mortal = set()
-        steps = [self._hammer] * 59 + [self._change] * 25 + [self._at_once] * 8
+        steps = [self._hammer] * 55 + [self._change] * 25 + [self._at_once] * 8 + [self._keep] * 4
         steps += [self._stray] * 5 + [self._cut] + [self._forget] * 2
+        if SECONDS > 10 and chance.random() < 0.1:
+            steps.append(self._swap)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             chance.choice(steps)()
@@ -800,6 +1081,12 @@ class Walk:
             self.strict += 1
         self._news(who)
 
+    def _keep(self) -> None:
+        """Save the current state, to restore it later."""
+        dump = self._direct.ask("DUMP", self._chance.choice(KEYS))
+        if isinstance(dump, bytes):
+            self._dumps = [*self._dumps[-5:], dump]
+
     def _cut(self) -> None:
         self.story.append("the lanes are cut")
         self.cuts += 1
@@ -813,6 +1100,12 @@ class Walk:
         else:
             most = self._chance.choice((1, 2, 1_000_000))
             self._direct.ask("CONFIG", "SET", "tracking-table-max-keys", most)
+
+    def _swap(self) -> None:
+        who = self._chance.randrange(5)
+        self._say(who, self._clients[who] if who < 3 else self._direct, ("SWAPDB", 0, 1))
+        self._loose_until = time.monotonic() + MAX_S + 0.05
+        self._news(who)
 
     # -- writes -----------------------------------------------------------------------------------
 
@@ -844,6 +1137,9 @@ class Walk:
             [("LTRIM", key, 1, -1)],
             [("ZPOPMIN", key)],
         ]
+        if self._dumps:
+            dump = chance.choice(self._dumps)
+            plain += [[("RESTORE", key, ttl, dump, "REPLACE")] for ttl in (0, 0, 40, 5000)]
         if by_proxy:
             refund, rule = ("RL.REFUND", key), self._rules[number]
             named: Words = tuple(w for w in rule if w not in ("PENALTY", "0.15", "GAP", "0.01"))
@@ -864,9 +1160,12 @@ class Walk:
     # -- hits -------------------------------------------------------------------------------------
 
     def _hit(self, who: int, key: int, rule: int) -> None:
-        if who in self._unsure and self._chance.random() < 0.75:
-            self._probe(who)
-        sure = who not in self._unsure
+        sure = time.monotonic() > self._loose_until
+        if who in self._unsure:
+            if self._chance.random() < 0.75:
+                self._probe(who)
+            else:
+                sure = False
         words: Words = ("RL.HIT", KEYS[key], *self._rules[rule])
         reply, wrong = self.checker.hit(self._clients[who], words, sure)
         if reply and wrong and KEYS[key] in self._mortal:
@@ -932,3 +1231,109 @@ def test_random_walk_gets_no_wrong_reply(module_server: RedisServer) -> None:
     assert walk.strict > checker.hits / 2
     assert runs < 0.85 * checker.hits or checker.hits < 500, "almost nothing was cached"
     assert walk.lost <= 4 * walk.cuts
+
+
+# -- many concurrent clients -----------------------------------------------------------------------
+
+
+class Hammer(threading.Thread):
+    """Hits the keys `many:<n>` in turn, one after another; records when each was refused."""
+
+    def __init__(self, proxy: Proxy, number: int, most: int, over: threading.Event) -> None:
+        super().__init__()
+        self._raw = proxy.raw()
+        self._number = number
+        self._most = most
+        self._over = over
+        self.refused: list[tuple[int, float, float]] = []  # key, sent, received
+        self.admitted = 0
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        chance = random.Random(self._number)
+        while not self._over.is_set():
+            key = chance.randrange(MANY)
+            sent = time.time()
+            reply = self._raw.ask("RL.HIT", f"many:{key}", self._most, 3600)
+            if not isinstance(reply, list):
+                self.problems.append(str(reply))
+            elif reply[0]:
+                self.refused.append((key, sent, time.time()))
+            else:
+                self.admitted += 1
+            time.sleep(0.001)  # room must last long enough for a missed change to be seen
+        self._raw.close()
+
+
+MANY: Final = 4
+LINE: Final = re.compile(rb"\+(\d+\.\d{6}) \[\d+ ([^\]]+)\] \"(\w+)\" \"many:(\d)\"")
+
+
+def test_concurrent_clients_get_no_wrong_refusal(own_server: RedisServer) -> None:
+    """Two proxies, six clients, and one that removes the keys. MONITOR shows the admissions and
+    removals, and so when a key was full. Every refusal was received at such a moment, or within the
+    allowed delay.
+    """
+    most, moment_s, seconds = 300, 0.5, 4.0
+    with contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(harness.proxy(own_server)) for _ in range(2)]
+        direct = stack.enter_context(own_server.raw())
+        monitor = Monitor(own_server)
+        over, end, removed = threading.Event(), time.monotonic() + seconds, 0
+        late = time.monotonic() + 8 * seconds  # where the machine is slow
+        hammers = [Hammer(proxies[n % 3 // 2], n, most, over) for n in range(6)]
+        for hammer in hammers:
+            hammer.start()
+        chance = random.Random(1)
+
+        def enough() -> bool:
+            return removed > 6 and sum(len(hammer.refused) for hammer in hammers) > 500
+
+        try:
+            while time.monotonic() < (end if enough() else late):
+                name = f"many:{chance.randrange(MANY)}"
+
+                def full_or_over(name: str = name) -> bool:
+                    return direct.ask("LLEN", name) == most or time.monotonic() > late
+
+                wait_until(full_or_over, f"{name} is full", 9 * seconds)
+                for _ in range(chance.randrange(100, 300)):  # so that many hits are refused
+                    direct.ask("PING")
+                direct.ask("DEL", name)
+                removed += 1
+        finally:
+            over.set()
+        for hammer in hammers:
+            hammer.join(DEADLINE_S)
+        lines = monitor.lines(own_server)
+    assert [text for hammer in hammers for text in hammer.problems] == []
+    # Per key: since when it was full, and until when.
+    full: list[list[tuple[float, float]]] = [[] for _ in range(MANY)]
+    held, since, admitted = [0] * MANY, [0.0] * MANY, 0
+    for line in lines:
+        found = LINE.match(line)
+        if found is None or found[3] not in (b"RPUSH", b"DEL"):
+            continue
+        at, key = float(found[1]), int(found[4])
+        if found[3] == b"DEL":
+            if held[key] == most:
+                full[key].append((since[key], at))
+            held[key] = 0
+            continue
+        held[key] += 1
+        admitted += 1
+        assert held[key] <= most
+        since[key] = at
+    for key in range(MANY):
+        full[key].append((since[key] if held[key] == most else 1e12, 1e12))
+    refused = [row for hammer in hammers for row in hammer.refused]
+    assert admitted == sum(hammer.admitted for hammer in hammers)
+    removed = sum(len(times) - 1 for times in full)
+    print(f"{admitted} admitted, {len(refused)} refused, {removed} times removed while full")
+    for key, sent, received in refused:
+        times = full[key]
+        last = bisect.bisect_right(times, (received + 0.005, 0.0)) - 1
+        assert last >= 0 and times[last][1] >= sent - moment_s, (
+            f"many:{key} was refused at {sent:.3f}, {sent - times[last][1]:.3f} s after its removal"
+        )
+    assert removed >= 5 and len(refused) > 500

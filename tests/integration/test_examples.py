@@ -7,9 +7,11 @@ import contextlib
 import importlib
 import json
 import re
+import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -39,10 +41,13 @@ POLICY = {"default": (5, 60)}
 
 @pytest.fixture(scope="module")
 def server(one_engine: str) -> Iterator[RedisServer]:
-    """`app` has the rights of the line in docs/operations.md. Other clients have none."""
+    """`app` has the rights of the line in docs/operations.md and `narrow` the same rights on other
+    keys. The user of clients without a password has no rights.
+    """
     with harness.server(one_engine) as made:
         with made.raw() as raw:
             assert raw.ask("ACL", "SETUSER", "app", *RULES) == "OK"
+            assert raw.ask("ACL", "SETUSER", "narrow", *RULES, "resetkeys", "~other:*") == "OK"
             assert raw.ask("ACL", "SETUSER", "default", "resetpass", ">secret") == "OK"
         yield made
 
@@ -99,6 +104,57 @@ def test_five_are_admitted_and_the_sixth_is_refused(
     assert process.returncode == 0
 
 
+def test_a_program_takes_the_rule_of_a_policy(directory: Path, url: str) -> None:
+    program = PROGRAMS[1]
+    if missing := program.client.missing():
+        pytest.skip(missing)
+    for attempt in range(1, ATTEMPTS + 1):
+        process = program.start(directory, url, f"limit:{attempt}", "login")
+        output, errors = process.communicate(timeout=DEADLINE_S)
+        if "not counted" not in output or attempt == ATTEMPTS:
+            break
+    *admitted, refused = output.splitlines()
+    assert (admitted, errors, process.returncode) == (ADMITTED, "", 0)
+    assert re.fullmatch(r"refused, again in (59|60) s", refused)
+
+
+class CuttingRelay:
+    """A relay to the proxy that cuts a connection after a hit has passed and before its reply."""
+
+    def __init__(self, port: int) -> None:
+        self.hits = 0
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(
+                    target=self._relay, args=[self._listener.accept()[0]], daemon=True
+                ).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._to)) as there:
+            while True:
+                for ready in select.select([client, there], [], [])[0]:
+                    try:
+                        data = ready.recv(65536)
+                    except ConnectionResetError:
+                        return
+                    if not data:
+                        return
+                    (there if ready is client else client).sendall(data)
+                    if ready is client and b"RL.HIT" in data.upper():
+                        self.hits += 1
+                        return
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.close()
+
+
 def prepared(directory: Path) -> list[Example]:
     """The programs whose client is installed."""
     programs = [program for program in PROGRAMS if not program.client.missing()]
@@ -120,14 +176,18 @@ def ended(process: subprocess.Popen[str], end: float) -> tuple[str, str]:
         return output, f"{errors}\nnot ended after {ALL_S:g} s"
 
 
-def test_hits_without_an_answer_are_admitted(directory: Path) -> None:
-    """Nothing listens (`away`), no reply comes (`silent`), or Redis is down behind the proxy (`no
-    redis`). All programs run at once, because they mostly wait.
+def test_hits_without_an_answer_are_admitted(directory: Path, front: Proxy) -> None:
+    """Nothing listens (`away`), no reply comes (`silent`), Redis is down behind the proxy (`no
+    redis`), or the connection is lost after the hit (`cut`). All programs run at once, because they
+    mostly wait. It is one test, so that no two pytest processes run them.
     """
     programs = prepared(directory)
     with contextlib.ExitStack() as stack:
         down = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{harness.free_port()}"))
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
+        cuts = {program.file: CuttingRelay(front.port) for program in programs}
+        for cut in cuts.values():
+            stack.callback(cut.close)
         ports = {
             "away": f"127.0.0.1:{harness.free_port()}",
             "silent": f"127.0.0.1:{silent.getsockname()[1]}",
@@ -136,7 +196,10 @@ def test_hits_without_an_answer_are_admitted(directory: Path) -> None:
         running = [
             (program, case, program.start(directory, f"redis://{place}", "limit:k"))
             for program in programs
-            for case, place in ports.items()
+            for case, place in {
+                **ports,
+                "cut": f"app:secret@127.0.0.1:{cuts[program.file].port}",
+            }.items()
         ]
         wrong = {}
         end = time.monotonic() + ALL_S
@@ -149,23 +212,30 @@ def test_hits_without_an_answer_are_admitted(directory: Path) -> None:
             )
             if not right:
                 wrong[f"{program.file}, {case}"] = (process.returncode, output, errors)
+            if cuts[program.file].hits > 6:
+                wrong[f"{program.file}, hits sent"] = (cuts[program.file].hits, output, errors)
         assert wrong == {}
+        # On a busy machine a program may need more than half a second to connect.
+        assert any(cut.hits for cut in cuts.values())
 
 
 # Configuration errors, and the subject of the error reply to each.
 MISTAKES = {
     # redis-cli 6 prints no reason
-    "wrong password": "invalid username-password pair|AUTH failed",
-    "not the proxy": "unknown command",
-    "another type": "holding the wrong kind of value",
-    "wrong rule": "max is 1 to 1000000 with ALGO LOG",
+    "wrong password": ("app:wrong@", "invalid username-password pair|AUTH failed"),
+    "no password": ("", "(?i)authenticat"),
+    "other keys": ("narrow:secret@", "(?i)no permissions|NOPERM"),
+    "another type": ("app:secret@", "holding the wrong kind of value"),
+    "not the proxy": ("app:secret@", "unknown command"),
 }
+
+WRONG_RULE = "max is 1 to 1000000 with ALGO LOG"
 
 
 def url_with_error(case: str, front: Proxy, server: RedisServer) -> str:
     """The URL with which the program has this configuration error."""
     port = server.port if case == "not the proxy" else front.port
-    return f"redis://app:{'wrong' if case == 'wrong password' else 'secret'}@127.0.0.1:{port}"
+    return f"redis://{MISTAKES[case][0]}127.0.0.1:{port}"
 
 
 # For each client an error of its login and one of a command.
@@ -185,7 +255,7 @@ def test_configuration_error_ends_a_program(
         printed = [(*both, *ended(both[1], end)) for both in running]
         programs = []
         for program, process, output, errors in printed:
-            reason = re.fullmatch("RL.HIT: .*\n", errors) and re.search(MISTAKES[case], errors)
+            reason = re.fullmatch("RL.HIT: .*\n", errors) and re.search(MISTAKES[case][1], errors)
             if "not counted" in output:
                 programs.append(program)  # repeat: half a second is short on a busy machine
             elif output or not reason or process.returncode <= 0:
@@ -292,6 +362,15 @@ async def test_asgi_takes_the_rule_of_a_policy(url: str, monkeypatch: pytest.Mon
 REPLIES = [[0, 5, 2, -1, 60], [1, 5, 0, 12, 59], [1, 5, 0, 600, 600]]
 
 
+async def test_asgi_fields_equal_those_of_the_documented_function(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        limit = module.RateLimit(module.app, redis=module.client, max=5, window=60)
+        for reply in REPLIES:
+            assert limit.fields(reply) == fields_of_the_page(reply)
+
+
 @pytest.mark.parametrize("fail_open", [True, False])
 async def test_asgi_without_an_answer_follows_its_setting(
     fail_open: bool,
@@ -323,9 +402,11 @@ async def test_asgi_without_an_answer_follows_its_setting(
     assert over == "requests are counted again"
 
 
-@pytest.mark.parametrize("case", ["wrong password", "another type", "wrong rule"])
+@pytest.mark.parametrize("fail_open", [True, False])
+@pytest.mark.parametrize("case", [*MISTAKES, "wrong rule"])
 async def test_asgi_with_a_configuration_error_fails_every_request(
     case: str,
+    fail_open: bool,
     front: Proxy,
     server: RedisServer,
     url: str,
@@ -333,9 +414,12 @@ async def test_asgi_with_a_configuration_error_fails_every_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No request passes, and one log line gives the reason."""
-    where = url_with_error(case, front, server)
+    where, why = url, WRONG_RULE
+    if case in MISTAKES:
+        where, why = url_with_error(case, front, server), MISTAKES[case][1]
     async with asgi("app_starlette", where, monkeypatch) as module:
         given = module.app.user_middleware[0].kwargs
+        given["fail_open"] = fail_open
         if case == "another type":
             given["key"] = lambda scope: "limit:text"
         if case == "wrong rule":
@@ -346,7 +430,13 @@ async def test_asgi_with_a_configuration_error_fails_every_request(
             assert answer.json() == {"title": "Internal Server Error", "status": 500}
     (line,) = caplog.messages
     assert line.startswith("requests are answered 500, the rate limit is misconfigured: ")
-    assert re.search(MISTAKES[case], line)
+    assert re.search(why, line)
+
+
+async def test_asgi_without_a_proxy_passes_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"redis://127.0.0.1:{harness.free_port()}"
+    async with asgi("app_starlette", url, monkeypatch) as module:
+        assert (await module.http.get("/")).json() == {"hello": "world"}
 
 
 async def test_asgi_does_not_limit_requests_without_a_key(
@@ -425,53 +515,140 @@ def test_express_sends_limit_fields_and_refuses(
             assert (body["status"], body["violated-policies"]) == (429, ["default"])
 
 
-def test_express_with_a_wrong_password_fails_every_request(
-    express: Any, front: Proxy, tmp_path: Path
+def test_express_takes_the_rule_of_a_policy(express: Any, url: str, server: RedisServer) -> None:
+    client, rule = NODE_CLIENTS["node-redis"], 'policy: "login"'
+    route = ROUTE.format(url=url, client=client, number=0, rule=rule, key="limit:k")
+    address = express("", SERVER.format(routes=route))
+    answers = seven_answers(f"{address}/0", server)
+    for number, (status, headers, _) in enumerate(answers):
+        assert (status, limit_fields(headers)) in of_policy(expected(number))
+
+
+def test_express_without_a_proxy_passes_requests(express: Any) -> None:
+    status, headers, body = get(express(f"redis://127.0.0.1:{harness.free_port()}"))
+    assert (status, limit_fields(headers), body) == (200, {}, {"hello": "world"})
+
+
+# As app.js, with the test's own routes.
+SERVER = """
+const {{ once }} = require("node:events");
+const app = require("express")();
+const {{ rateLimit }} = require("./rate_limit.js");
+const waits = [];
+{routes}
+Promise.all(waits).then(() => {{
+  const server = app.listen(0, "127.0.0.1", () => {{
+    console.log(`listening on http://127.0.0.1:${{server.address().port}}`);
+  }});
+}});
+"""
+# A route with its own client, rule and key.
+ROUTE = """
+{{
+  const url = "{url}";
+  {client}
+  app.get("/{number}", rateLimit({{ client, call, {rule}, key: () => "{key}" }}),
+          (request, response) => response.json({{ hello: "world" }}));
+  waits.push(once(client, "ready", {{ signal: AbortSignal.timeout(5000) }}).catch(() => {{}}));
+}}
+"""
+NODE_CLIENTS = {
+    "node-redis": """
+const client = require("redis").createClient({ url, disableOfflineQueue: true });
+const call = (...words) => client.sendCommand(words);
+client.connect().catch(() => {});
+""",
+    "ioredis": """
+const client = new (require("ioredis").Redis)(url, {
+  maxRetriesPerRequest: 0, enableReadyCheck: false });
+const call = (...words) => client.call(...words);
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "cases"),
+    [
+        ("node-redis", (*MISTAKES, "wrong rule")),
+        ("ioredis", ("wrong password", "not the proxy")),
+    ],
+)
+def test_express_with_a_configuration_error_fails_every_request(
+    cases: tuple[str, ...],
+    client: str,
+    front: Proxy,
+    server: RedisServer,
+    url: str,
+    express: Any,
+    tmp_path: Path,
 ) -> None:
     """No request passes, and one log line gives the reason."""
+    if missing := CLIENTS[client].missing():
+        pytest.skip(missing)
+    routes = [
+        ROUTE.format(
+            url=url_with_error(case, front, server) if case in MISTAKES else url,
+            client=NODE_CLIENTS[client],
+            number=number,
+            rule=f"max: {5 if case in MISTAKES else 0}, window: 60",
+            key="limit:text" if case == "another type" else "limit:k",
+        )
+        for number, case in enumerate(cases)
+    ]
     path = tmp_path / "errors"
     with open(path, "wb") as errors:
-        address = express(f"redis://app:wrong@127.0.0.1:{front.port}", errors=errors)
-    for _ in range(3):
-        status, headers, body = get(address)
-        assert (status, limit_fields(headers)) == (500, {})
-        assert body == {"title": "Internal Server Error", "status": 500}
-    (line,) = path.read_text().splitlines()
-    assert line.startswith("requests are answered 500, the rate limit is misconfigured: ")
-    assert re.search(MISTAKES["wrong password"], line)
+        address = express("", SERVER.format(routes="".join(routes)), errors)
+    for number, case in enumerate(cases):
+        for _ in range(7):
+            status, headers, body = get(f"{address}/{number}")
+            assert (status, limit_fields(headers)) == (500, {})
+            assert body == {"title": "Internal Server Error", "status": 500}
+        *_, line = lines = path.read_text().splitlines()
+        assert len(lines) == number + 1
+        assert line.startswith("requests are answered 500, the rate limit is misconfigured: ")
+        assert re.search(MISTAKES.get(case, ("", WRONG_RULE))[1], line)
 
 
-# Routes whose calls get the replies of the test.
-ROUTES = """
+GIVEN = """
 const app = require("express")();
 const { rateLimit } = require("./rate_limit.js");
 const client = new (require("node:events"))();
-const add = (path, call, more) => app.get(path, rateLimit({ client, call, ...more }),
-  (request, response) => response.json({ hello: "world" }));
-const rule = { max: 5, window: 60 };
-add("/given", async (name, key) => JSON.parse(key), { ...rule, key: ({ query }) => query.reply });
-add("/policy", async (...words) => words.join() === "RL.HIT,k,POLICY,login" && [1, 5, 0, 12, 59],
-    { policy: "login", key: () => "k" });
-add("/late", () => new Promise(() => {}),
-    { ...rule, timeout: 20, key: ({ query }) => query.key ?? null, failOpen: false });
-add("/wrong", async () => { throw new Error("WRONGTYPE no limiter"); }, { ...rule });
+app.use(rateLimit({ client, call: async (name, key) => JSON.parse(key), max: 5, window: 60,
+                    key: (request) => request.query.reply }));
+app.get("/", (request, response) => response.json({ hello: "world" }));
 const server = app.listen(0, "127.0.0.1", () => {
   console.log(`listening on http://127.0.0.1:${server.address().port}`);
 });
 """
 
 
-def test_express_answers_as_the_reply_requires(express: Any) -> None:
-    address = express("", ROUTES)
+def test_express_fields_equal_those_of_the_documented_function(express: Any) -> None:
+    address = express("", GIVEN)
     for reply in REPLIES:
-        status, headers, _ = get(f"{address}/given?reply={quote(json.dumps(reply))}")
-        wanted = fields_of_the_page(reply)
-        assert (status, limit_fields(headers)) == (429 if reply[0] else 200, wanted)
-    status, headers, _ = get(f"{address}/policy")
-    assert (status, limit_fields(headers)) in of_policy([(429, fields_of_the_page(REPLIES[1]))])
-    assert get(f"{address}/late?key=k")[0] == 503
-    assert get(f"{address}/late")[0] == 200
-    assert get(f"{address}/wrong")[0] == 500
+        status, headers, _ = get(f"{address}/?reply={quote(json.dumps(reply))}")
+        assert (status, limit_fields(headers)) == (
+            429 if reply[0] else 200,
+            fields_of_the_page(reply),
+        )
+
+
+FAILING = """
+const app = require("express")();
+const { rateLimit } = require("./rate_limit.js");
+const client = new (require("node:events"))();
+app.use(rateLimit({ client, call: () => new Promise(() => {}), max: 5, window: 60, timeout: 20,
+                    key: (request) => request.query.key ?? null, failOpen: false }));
+app.get("/", (request, response) => response.json({ hello: "world" }));
+const server = app.listen(0, "127.0.0.1", () => {
+  console.log(`listening on http://127.0.0.1:${server.address().port}`);
+});
+"""
+
+
+def test_express_can_fail_closed(express: Any) -> None:
+    address = express("", FAILING)
+    assert get(f"{address}/?key=k")[0] == 503
+    assert get(address)[0] == 200
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -504,3 +681,12 @@ def test_number_of_examples_equals_the_documented_one() -> None:
     assert (len(clients), len(languages)) == (9, 8)
     assert "nine clients in eight languages" in (ROOT / "docs" / "index.md").read_text()
     assert "nine clients" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def test_wrong_usage_of_the_table_command_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examples.main([]) == 2
+    assert "usage" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="examples"):
+        examples.filled("no markers")

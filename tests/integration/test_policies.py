@@ -1,15 +1,20 @@
-"""Policies: named rules in front of real servers, in shadow, and over reloads."""
+"""Policies: named rules in front of real servers, in shadow, over reloads, and at their bounds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rlproxy.ratelimit.policies import MAX_POLICIES
 
 from tests import harness
 from tests.clusters import Cluster
@@ -22,7 +27,6 @@ from tests.harness import (
     command,
     wait_until,
 )
-from tests.repeating import RepeatingClients
 
 RULES = """
 login = "2 60 PENALTY 300 AND 20 3600"
@@ -85,21 +89,8 @@ def named(
         yield Named(proxy, file)
 
 
-@pytest.fixture(scope="module")
-def shared(module_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Named]:
-    with named(module_server, tmp_path_factory.mktemp("shared")) as found:
-        yield found
-
-
 @pytest.fixture
-def made(redis_server: RedisServer, shared: Named) -> Named:
-    """The module's proxy, in front of an empty server."""
-    return shared
-
-
-@pytest.fixture
-def fresh(redis_server: RedisServer, tmp_path: Path) -> Iterator[Named]:
-    """A proxy of one test: its counters are 0, and it may reload."""
+def made(redis_server: RedisServer, tmp_path: Path) -> Iterator[Named]:
     with named(redis_server, tmp_path) as found:
         yield found
 
@@ -155,14 +146,14 @@ def test_a_block_by_a_policy_replies_as_a_peek(made: Named, redis_server: RedisS
         assert raw.ask("RL.BLOCK", "m", 0, "POLICY", "login") == [0, 2, 2, -1, 0]
 
 
-def test_policies_are_listed_by_redis(fresh: Named) -> None:
-    assert fresh.policies()[b"login"] == [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 0, 0]
-    with fresh.proxy.raw() as raw:
+def test_policies_are_listed_by_redis(made: Named) -> None:
+    assert made.policies()[b"login"] == [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 0, 0]
+    with made.proxy.raw() as raw:
         for policy, times in (("login", 3), ("trial", 4), ("quick", 1)):
             for _ in range(times):
                 raw.ask("RL.HIT", policy, "POLICY", policy)
         raw.ask("RL.PEEK", "login", "POLICY", "login")
-        fresh.settled(
+        made.settled(
             {
                 b"bucket": [b"1 60 ALGO GCRA PENALTY 100", b"shadow", 0, 0],
                 b"login": [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 3, 1],
@@ -171,8 +162,8 @@ def test_policies_are_listed_by_redis(fresh: Named) -> None:
                 b"trial": [b"1 60", b"shadow", 4, 3],
             }
         )
-        assert list(fresh.policies()) == sorted(fresh.policies())
-        found = fresh.stats()
+        assert list(made.policies()) == sorted(made.policies())
+        found = made.stats()
         assert (found["hits"], found["admitted"]) == ("8", "4")
         assert (found["refused"], found["shadow_refused"]) == ("1", "3")
         reply = raw.ask("RL.POLICIES", "RELOAD")
@@ -184,6 +175,41 @@ def test_policies_are_listed_by_redis(fresh: Named) -> None:
         assert raw.ask("ACL", "SETUSER", "guest", "on", ">x", "~*", "+get") == "OK"
         assert raw.ask("AUTH", "guest", "x") == "OK"
         assert str(raw.ask("RL.POLICIES")).startswith("NOPERM ")
+
+
+@ON_ONE_ENGINE
+def test_the_metrics_have_each_policy(redis_server: RedisServer, tmp_path: Path) -> None:
+    admin = harness.free_port()
+    with (
+        named(redis_server, tmp_path, "--admin", f"127.0.0.1:{admin}") as made,
+        made.proxy.raw() as raw,
+    ):
+        for _ in range(3):
+            raw.ask("RL.HIT", "k", "POLICY", "trial")
+        wanted = 'rlproxy_policy_hits_total{outcome="shadow_refused",policy="trial"} 2.0'
+        wait_until(lambda: wanted in metrics(admin), wanted)
+        lines = [
+            line
+            for line in metrics(admin).splitlines()
+            if "policy_hits" in line and "#" not in line
+        ]
+        found = {re.findall(r'"(.*?)"', line)[::-1][0] for line in lines}
+        assert found == {"login", "trial", "bucket", "shaped", "quick"}
+        zero = 'rlproxy_policy_hits_total{outcome="refused_locally",policy="login"} 0.0'
+        assert zero in lines
+        assert not any("failed" in line for line in lines)  # only usual outcomes have zeros
+        shadows = re.findall(r'^rlproxy_policy_shadow{policy="(.*)"} 1.0$', metrics(admin), re.M)
+        assert "trial" in shadows and "login" not in shadows
+        algorithm = 'rlproxy_hits_total{algorithm="log",outcome="shadow_refused"} 2.0'
+        assert algorithm in metrics(admin)
+
+
+def metrics(port: int) -> str:
+    with contextlib.suppress(OSError), Raw(port) as raw:
+        raw.send(b"GET /metrics HTTP/1.0\r\n\r\n")
+        raw.closes()
+        return raw.quiet().decode()
+    return ""
 
 
 # -- shadow ----------------------------------------------------------------------------------------
@@ -218,20 +244,23 @@ IN_PLACE = {
     "MULTI": [command("MULTI")],
     "an unknown command": [command("NO.SUCH", "x")],
     "a subscription in RESP3": [command("HELLO", 3), command("SUBSCRIBE", "c")],
+    "MULTI twice": [command("MULTI"), command("SET", "x", 1)],
 }
 
 
 @pytest.mark.parametrize("state", IN_PLACE)
-@pytest.mark.parametrize("policy", ["trial", "bucket"])
+@pytest.mark.parametrize("policy", ["trial", "bucket", "shaped"])
 def test_a_shadow_hit_is_admitted_where_replies_are_not_counted(
     made: Named, state: str, policy: str
 ) -> None:
+    if "RESP3" in state and not has_hello(made.proxy):
+        pytest.skip("the server has no HELLO")
     with made.proxy.raw() as raw:
         for each in IN_PLACE[state]:
             raw.send(each)
             raw.reply()
         replies: list[object] = shadow_hits(raw, "k", policy)
-        if state == "MULTI":
+        if "MULTI" in state:
             assert replies == ["QUEUED"] * 3
             executed = raw.ask("EXEC")
             assert isinstance(executed, list)
@@ -239,6 +268,13 @@ def test_a_shadow_hit_is_admitted_where_replies_are_not_counted(
         for reply in replies:
             assert isinstance(reply, list), reply
             assert (reply[0], reply[1], reply[3]) == (0, 1, -1)
+    made_hits = made.stats()
+    assert int(made_hits["unseen"]) + int(made_hits["shadow_refused"]) >= 2
+
+
+def has_hello(proxy: Proxy) -> bool:
+    with proxy.raw() as raw:
+        return not isinstance(raw.ask("HELLO", 3), ReplyError)
 
 
 def test_errors_of_a_shadow_hit_are_those_of_redis(made: Named) -> None:
@@ -252,8 +288,8 @@ def test_errors_of_a_shadow_hit_are_those_of_redis(made: Named) -> None:
         assert raw.ask("EXEC") == [wrong]
 
 
-def test_a_remembered_refusal_of_a_shadow_hit_admits(fresh: Named) -> None:
-    with fresh.proxy.raw() as raw:
+def test_a_remembered_refusal_of_a_shadow_hit_admits(made: Named) -> None:
+    with made.proxy.raw() as raw:
         raw.ask("RL.HIT", "k", "POLICY", "trial")
         hits = 1
 
@@ -263,12 +299,12 @@ def test_a_remembered_refusal_of_a_shadow_hit_admits(fresh: Named) -> None:
             hits += 1
             assert isinstance(reply, list)
             assert (reply[0], reply[3]) == (0, -1)
-            return calls(fresh.proxy) < hits
+            return calls(made.proxy) < hits
 
         wait_until(remembered, "a refusal is remembered")
-    fresh.settled({**fresh.policies(), b"trial": [b"1 60", b"shadow", hits, hits - 1]})
-    assert fresh.stats()["shadow_refused"] == str(hits - 1)
-    assert fresh.stats()["refused_locally"] == "0"
+    made.settled({**made.policies(), b"trial": [b"1 60", b"shadow", hits, hits - 1]})
+    assert made.stats()["shadow_refused"] == str(hits - 1)
+    assert made.stats()["refused_locally"] == "0"
 
 
 def calls(proxy: Proxy) -> int:
@@ -294,6 +330,26 @@ def test_a_shadow_hit_that_is_sent_again_admits(made: Named) -> None:
 
 
 @ON_ONE_ENGINE
+@pytest.mark.parametrize("mode", ["allow", "deny", "error"])
+def test_shadow_hits_while_redis_is_away(
+    redis_server: RedisServer, tmp_path: Path, mode: str
+) -> None:
+    with named(redis_server, tmp_path, "--on-upstream-failure", mode) as made:
+        redis_server.stop()
+        try:
+            with made.proxy.raw() as raw:
+                reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
+                if mode == "error":
+                    assert str(reply).startswith("UPSTREAMDOWN ")
+                else:
+                    assert reply == [0, 1, 1, -1, 0]
+                    enforced = raw.ask("RL.HIT", "k", "POLICY", "login")
+                    assert enforced == ([0, 2, 2, -1, 0] if mode == "allow" else [1, 2, 0, 1, 1])
+        finally:
+            redis_server.start()
+
+
+@ON_ONE_ENGINE
 def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
     with made.proxy.raw() as waits, made.proxy.raw() as raw:
         raw.ask("RL.HIT", "k", "1", "60")
@@ -311,7 +367,7 @@ def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
 def test_policies_on_a_cluster(module_cluster: Cluster, tmp_path: Path) -> None:
     url = f"redis+cluster://127.0.0.1:{module_cluster.nodes[0].port}"
     with named(url, tmp_path) as made, made.proxy.raw() as raw:
-        for key in range(4):
+        for key in range(12):
             for _ in range(3):
                 reply = raw.ask("RL.HIT", f"k{key}", "POLICY", "trial")
                 assert isinstance(reply, list)
@@ -331,12 +387,12 @@ def test_policies_on_a_cluster(module_cluster: Cluster, tmp_path: Path) -> None:
                 reply = raw.ask("RL.HIT", f"e{key}", "POLICY", "login")
                 assert isinstance(reply, list)
                 assert reply[0] == limited
-        wait_until(lambda: made.policies()[b"trial"][2] == 20, "all hits are counted")
+        wait_until(lambda: made.policies()[b"trial"][2] == 60, "all hits are counted")
         made.settled(
             {
                 **made.policies(),
-                b"login": [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 12, 4],
-                b"trial": [b"1 60", b"shadow", 20, 12],
+                b"login": [b"2 60 PENALTY 300 AND 20 3600", b"enforced", 36, 12],
+                b"trial": [b"1 60", b"shadow", 60, 36],
             }
         )
 
@@ -345,43 +401,52 @@ def test_policies_on_a_cluster(module_cluster: Cluster, tmp_path: Path) -> None:
 
 
 @ON_ONE_ENGINE
-def test_a_reload_replaces_all_policies_and_logs_them(fresh: Named) -> None:
-    with fresh.proxy.raw() as raw:
-        fresh.logs("policies in shadow, which admit all hits: bucket, shaped, trial\n")
+def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        made.logs("policies in shadow, which admit all hits: bucket, shaped, trial\n")
         assert raw.ask("RL.HIT", "k", "POLICY", "trial") == list(TRIAL)
-        fresh.reload('trial = "1 60"\nfresh = {rule = "7 60", shadow = true}\n')
-        fresh.logs("policies added: fresh; removed: bucket, login, quick, shaped; changed: trial\n")
-        fresh.logs("policies in shadow, which admit all hits: fresh\n")
+        made.reload('trial = "1 60"\nfresh = {rule = "7 60", shadow = true}\n')
+        made.logs("policies added: fresh; removed: bucket, login, quick, shaped; changed: trial\n")
+        made.logs("policies in shadow, which admit all hits: fresh\n")
         refused = raw.ask("RL.HIT", "k", "POLICY", "trial")
         assert isinstance(refused, list)
         assert refused[0] == 1
         assert raw.ask("RL.HIT", "n", "POLICY", "fresh") == [0, 7, 6, -1, 60]
         assert raw.ask("RL.HIT", "k", "POLICY", "login") == ReplyError("ERR no such policy 'login'")
-        fresh.settled(
+        made.settled(
             {
                 b"fresh": [b"7 60", b"shadow", 1, 0],
                 b"trial": [b"1 60", b"enforced", 2, 1],
             }
         )
-        fresh.reload('trial = "2 60"\nfresh = {rule = "7 60", shadow = true}\n')
-        fresh.logs("policies added: none; removed: none; changed: trial\n")
+        made.reload('trial = "2 60"\nfresh = {rule = "7 60", shadow = true}\n')
+        made.logs("policies added: none; removed: none; changed: trial\n")
 
 
 @ON_ONE_ENGINE
-def test_a_reload_with_a_mistake_changes_nothing(fresh: Named) -> None:
-    before = fresh.policies()
-    fresh.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')
-    fresh.logs(f"--config {fresh.file}: policy 'trial': GAP is not a valid number of seconds")
-    fresh.logs(f"--config {fresh.file}: policy 'new': a rule can't name a policy")
-    assert fresh.policies() == before
-    with fresh.proxy.raw() as raw:
+def test_a_reload_warns_of_another_algorithm(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", "POLICY", "bucket") == [0, 1, 0, -1, 60]
+        made.reload('bucket = "1 60 ALGO TOKEN"\nlogin = "3 60"\nnew = "1 60 ALGO GCRA"\n')
+        made.logs("policies with another ALGO: bucket; hits on their live keys get an error\n")
+        assert isinstance(raw.ask("RL.HIT", "k", "POLICY", "bucket"), ReplyError)
+
+
+@ON_ONE_ENGINE
+def test_a_reload_with_a_mistake_changes_nothing(made: Named) -> None:
+    before = made.policies()
+    made.reload('login = "9 60"\ntrial = "5 60 GAP x"\nnew = "POLICY login"\n')
+    made.logs(f"--config {made.file}: policy 'trial': GAP is not a valid number of seconds")
+    made.logs(f"--config {made.file}: policy 'new': a rule can't name a policy")
+    assert made.policies() == before
+    with made.proxy.raw() as raw:
         assert raw.ask("RL.HIT", "k", "POLICY", "login") == [0, 2, 1, -1, 60]
 
 
 @ON_ONE_ENGINE
-def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(fresh: Named) -> None:
-    with fresh.proxy.raw() as raw:
-        fresh.reload('p = "1 3600"\n')
+def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(made: Named) -> None:
+    with made.proxy.raw() as raw:
+        made.reload('p = "1 3600"\n')
         raw.ask("RL.HIT", "k", "POLICY", "p")
         local = "refused_locally"
 
@@ -389,13 +454,62 @@ def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(fresh: Named) -> N
             reply = raw.ask("RL.HIT", "k", "POLICY", "p")
             assert isinstance(reply, list)
             assert reply[0] == 1
-            return fresh.stats()[local] != "0"
+            return made.stats()[local] != "0"
 
         wait_until(remembered, "a refusal is remembered")
-        fresh.reload('p = "2 3600"\n')
+        made.reload('p = "2 3600"\n')
         reply = raw.ask("RL.HIT", "k", "POLICY", "p")
         assert isinstance(reply, list)
         assert reply[:3] == [0, 2, 0]
+
+
+class Load:
+    """Clients that send hits by one policy until stopped, and check each reply."""
+
+    def __init__(self, proxy: Proxy, check: Callable[[list[int]], None], clients: int) -> None:
+        self.replies = 0
+        self.errors: list[object] = []
+        self._proxy = proxy
+        self._check = check
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        # Each client has another way: by lane, among other commands, and in MULTI.
+        before, behind = [(b"", b""), (b"", command("GET", "x")), (command("MULTI"), b"")][
+            number % 3
+        ]
+        with self._proxy.raw() as raw:
+            while not self._stopped.is_set() and not self.errors:
+                key = f"{number}:{self.replies}"
+                one = hit(key, "p")
+                raw.send(before + one * 4 + behind + (command("EXEC") if before else b""))
+                if before:
+                    for _ in range(5):
+                        raw.reply()
+                    found = raw.reply()
+                    replies = found if isinstance(found, list) else [found]
+                else:
+                    replies = [raw.reply() for _ in range(4)]
+                if behind:
+                    raw.reply()
+                for reply in replies:
+                    try:
+                        assert isinstance(reply, list), reply
+                        self._check(reply)
+                    except AssertionError as error:
+                        self.errors.append(error)
+                self.replies += len(replies)
 
 
 # Two rules of a policy. In a reply, max, unit and mode must be those of one rule.
@@ -403,8 +517,7 @@ ONE = 'p = "1 100"\n'
 TWO = 'p = {rule = "3 7000 MS", shadow = true}\n'
 
 
-def check_reply(reply: object) -> None:
-    assert isinstance(reply, list), reply
+def check_reply(reply: list[int]) -> None:
     limited, limit, remaining, retry, reset = reply
     assert limit in (1, 3), reply
     assert 0 <= remaining < limit, reply
@@ -416,33 +529,45 @@ def check_reply(reply: object) -> None:
         assert 100 < reset <= 7000, reply  # milliseconds
 
 
-def four_hits(raw: Raw, number: int, done: int) -> None:
-    """By lane, among other commands, or in MULTI; each client has another way."""
-    hits = hit(f"{number}:{done}", "p") * 4
-    if number % 3 == 2:
-        raw.send(command("MULTI") + hits + command("EXEC"))
-        *_, replies = (raw.reply() for _ in range(6))
-        assert isinstance(replies, list), replies
-    else:
-        raw.send(hits + command("GET", "x") * (number % 3))
-        replies = [raw.reply() for _ in range(4)]
-        if number % 3:
-            assert raw.reply() is None
-    for reply in replies:
-        check_reply(reply)
-
-
 @ON_ONE_ENGINE
-def test_no_hit_gets_parts_of_two_rules_during_reloads(
-    redis_server: RedisServer, tmp_path: Path
+@pytest.mark.parametrize("workers", [1, 2])
+def test_reloads_under_load_cost_no_memory(
+    redis_server: RedisServer, tmp_path: Path, workers: int
 ) -> None:
-    with (
-        named(redis_server, tmp_path, rules=ONE) as made,
-        RepeatingClients(made.proxy.raw, 6, four_hits) as load,
-    ):
-        for number in range(16):
-            made.reload([ONE, TWO][number % 2])
-            load.wait_rounds(3)
+    with named(redis_server, tmp_path, "--workers", str(workers), rules=ONE) as made:
+        pids = processes(made.proxy.pid) if workers > 1 else [made.proxy.pid]
+        sizes: list[tuple[int, int]] = []
+        with Load(made.proxy, check_reply, clients=6) as load:
+            for number in range(40):
+                rules = [ONE, TWO][number % 2]
+                others = "".join(f'n{number}-{other} = "5 60"\n' for other in range(50))
+                seen = load.replies
+                made.reload(rules + others)
+                wait_until(
+                    lambda seen=seen: load.replies > seen + 40 or load.errors,  # type: ignore[misc]
+                    "hits are answered",
+                )
+                if number in (15, 39):
+                    sizes.append((sum(map(resident, pids)), sum(map(descriptors, pids))))
+        assert not load.errors, load.errors[:3]
+        (memory, files), (memory_after, files_after) = sizes
+        assert memory_after < memory + workers * (6 << 20)
+        assert files_after <= files + 2
+        assert made.stats()["failed"] == "0"
+        wait_until(lambda: len(made.policies()) == 51, "the last policies are in force")
+
+
+def processes(parent: int) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [parent, *map(int, text.split())]
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 @ON_ONE_ENGINE
@@ -459,3 +584,64 @@ def test_a_reload_reaches_all_workers(redis_server: RedisServer, tmp_path: Path)
             )
             client.ask("RL.HIT", "k", "POLICY", "trial")
         made.settled({b"trial": [b"9 60", b"enforced", 16, 7]})
+
+
+@ON_ONE_ENGINE
+def test_blanks_in_a_rule_keep_no_worker_from_the_others(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The settings that workers take have a bound, 8 MB."""
+    blanks = " " * 9_000_000
+    with (
+        named(redis_server, tmp_path, "--workers", "2", rules=f'a = "1 60{blanks}"\n') as made,
+        made.proxy.raw() as raw,
+    ):
+        for number in (2, 3):
+            made.reload(f'a = "{number} 60{blanks}"\n')
+            wait_until(
+                lambda n=number: raw.ask("RL.PEEK", "k", "POLICY", "a") == [0, n, n, -1, 0],  # type: ignore[misc]
+                "the worker has the new rule",
+            )
+
+
+# -- bounds, and mistakes at the start -------------------------------------------------------------
+
+
+@ON_ONE_ENGINE
+def test_ten_thousand_policies(redis_server: RedisServer, tmp_path: Path) -> None:
+    rules = "".join(
+        f'policy-{number:05} = "5 60 PENALTY 300 AND 20 3600"\n' for number in range(MAX_POLICIES)
+    )
+    with named(redis_server, tmp_path, rules=rules) as made, made.proxy.raw() as raw:
+        assert raw.ask("RL.HIT", "k", "POLICY", "policy-09999") == [0, 5, 4, -1, 60]
+        wait_until(lambda: made.policies()[b"policy-09999"][2] == 1, "it is counted")
+        found = made.policies()
+        assert len(found) == MAX_POLICIES
+        assert list(found) == sorted(found)
+        assert raw.ask("PING") == "PONG"
+
+
+def test_wrong_policies_are_refused_at_the_start(tmp_path: Path) -> None:
+    file = settings(
+        tmp_path,
+        'login = "5 60 GAP"\n"a b" = "5 60"\nself = "POLICY self"\nnext = {rule = 5}\nok = "5 60"\n'
+        '"x\\u001b[31m\\ny" = "5 60"\n',
+    )
+    for more in ([], ["--check-config"]):
+        made = subprocess.run(
+            [sys.executable, "-m", "rlproxy", "--upstream", "redis://h", "--config", file, *more],
+            capture_output=True,
+            text=True,
+            cwd=harness.ROOT,
+        )
+        assert made.returncode == 2
+        assert made.stdout == ""
+        lines = made.stderr.splitlines()
+        assert len(lines) == 5
+        prefix = f"rlproxy: --config {file}: policy"
+        name = "a name is 1 to 64 letters, digits, '_', '.', ':' and '-'"
+        assert f"{prefix} 'login': syntax error near 'GAP'" in lines
+        assert f"{prefix} 'a b': {name}" in lines
+        assert rf"{prefix} 'x\x1b[31m\x0ay': {name}" in lines
+        assert f"{prefix} 'self': a rule can't name a policy" in lines
+        assert any(line.startswith(f"{prefix} 'next': the rule is not a string") for line in lines)

@@ -7,15 +7,23 @@ import contextlib
 import itertools
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import pytest
-from rlproxy.config.urls import Address
-from rlproxy.upstream.failover import MasterTarget
+import redis
+import trustme
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rlproxy.config.urls import Address, parse_upstream
+from rlproxy.net.tls_contexts import ClientSide
+from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.upstream.failover import Failover, MasterTarget, Tls
 
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
@@ -78,7 +86,7 @@ def serves(proxy: Started, port: int) -> bool:
 
 @dataclass
 class Worker:
-    """One client, which hits its own key.
+    """One client, which hits its own key and increments its own counter.
 
     `place` is the last place in the server's list that a reply reported; `open` counts the hits
     sent since with unknown outcome. On one connection places follow each other. On a new connection
@@ -89,6 +97,8 @@ class Worker:
     number: int
     place: int = 0
     open: int = 0
+    counted: int = 0  # the same of the counter
+    counting: int = 0
     admitted: int = 0
     durable: int = 0  # places that all replicas have confirmed
     same: bool = False  # the connection is the one that reported `place`
@@ -99,6 +109,10 @@ class Worker:
     def key(self) -> str:
         return f"hits:{self.number}"
 
+    @property
+    def counter(self) -> str:
+        return f"counter:{self.number}"
+
     def hits(self, count: int) -> list[Words]:
         """Hits with a distinct max each."""
         return [("RL.HIT", self.key, 100_000 + next(_texts) % 9973, 3600) for _ in range(count)]
@@ -107,7 +121,7 @@ class Worker:
         """Commands with known replies."""
         text = f"text-{next(_texts)}"
         own = f"own:{self.number}"
-        return [("SET", own, text), ("ECHO", text), ("GET", own)]
+        return [("SET", own, text), ("ECHO", text), ("GET", own), ("INCR", self.counter)]
 
     def note(self, words: Words, reply: object, text: str) -> None:
         """Check the reply to `words`; `text` is the value GET would return."""
@@ -116,7 +130,7 @@ class Worker:
             if not str(reply).startswith(("UPSTREAMDOWN", "READONLY")):
                 self.problems.append(f"{words} got {reply!r}")
             elif not str(reply).startswith((NEVER_SENT, "READONLY")):
-                self.open += words[0] == "RL.HIT"
+                self.unknown(words)
             return
         if words[0] == "RL.HIT":
             if not isinstance(reply, list) or len(reply) != 5 or reply[:2] != [0, words[2]]:
@@ -127,10 +141,20 @@ class Worker:
                 self.problems.append(f"{self}: place {place}")
             self.place, self.open, self.same = place, 0, True
             self.admitted += 1
+        elif words[0] == "INCR":
+            assert isinstance(reply, int)
+            if reply > self.counted + 1 + self.counting:
+                self.problems.append(f"{self}: counted {reply}")
+            self.counted, self.counting = reply, 0
         elif words[0] in ("ECHO", "GET") and reply != text.encode():
             self.problems.append(f"{words} got {reply!r} instead of {text}")
         elif words[0] == "SET" and reply not in ("OK", b"OK", True):
             self.problems.append(f"{words} got {reply!r}")
+
+    def unknown(self, words: Words) -> None:
+        """The outcome of `words` is unknown."""
+        self.open += words[0] == "RL.HIT"
+        self.counting += words[0] == "INCR"
 
 
 def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
@@ -150,7 +174,8 @@ def by_raw(worker: Worker, proxy: Started, stop: threading.Event) -> None:
                     try:
                         reply = raw.reply()
                     except Exception as error:
-                        worker.open += sum(each[0] == "RL.HIT" for each in batch[at:])
+                        for each in batch[at:]:
+                            worker.unknown(each)
                         if not raw.closed:
                             worker.problems.append(f"{words}: {error!r}")
                             return
@@ -172,6 +197,22 @@ def confirm(worker: Worker, raw: Raw) -> None:
         worker.durable = max(worker.durable, worker.place)
 
 
+def by_library(worker: Worker, proxy: Started, stop: threading.Event) -> None:
+    """redis-py, which reconnects automatically."""
+    client = redis.Redis(port=proxy.port(), retry=Retry(NoBackoff(), 0), socket_timeout=20)
+    while not stop.is_set():
+        words = worker.hits(1)[0]
+        worker.same = False  # the time of a reconnection is unknown
+        try:
+            reply = client.execute_command(*words)  # type: ignore[no-untyped-call]
+            worker.note(words, reply, "")
+        except redis.ConnectionError:
+            worker.unknown(words)
+        except redis.ResponseError as error:
+            worker.note(words, error, "")
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("how", "args"),
     [("killed", ()), ("demoted", ("--share",))],
@@ -179,18 +220,20 @@ def confirm(worker: Worker, raw: Raw) -> None:
 )
 def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) -> None:
     old = watched.servers[0]
-    workers = [Worker(number) for number in range(6)]
+    workers = [Worker(number) for number in range(7)]
     stop = threading.Event()
     with started(*LISTEN, watched.url(), *args) as proxy:
+        runs = [by_library, *(len(workers) - 1) * [by_raw]]
         threads = [
-            threading.Thread(target=by_raw, args=(worker, proxy, stop)) for worker in workers
+            threading.Thread(target=run, args=(worker, proxy, stop))
+            for run, worker in zip(runs, workers, strict=True)
         ]
         idle = [proxy.raw() for _ in IDLE]
         switch = Switch(watched.sentinels)
         for thread in threads:
             thread.start()
         try:
-            wait_until(lambda: all(w.durable >= 20 for w in workers), "hits are replicated")
+            wait_until(lambda: all(w.durable >= 20 for w in workers[1:]), "hits are replicated")
             for raw, words in zip(idle, IDLE, strict=True):
                 assert raw.ask("PING") == "PONG"  # on its private connection
                 raw.send(harness.command(*words))
@@ -241,8 +284,35 @@ def test_failover_under_load(watched: Group, how: str, args: tuple[str, ...]) ->
                 # is lost.
                 assert worker.place <= held <= worker.place + worker.open, worker
                 assert held >= worker.durable, worker
+                assert worker.counted <= int(raw.ask("GET", worker.counter) or 0)  # type: ignore[call-overload]
         was = f"master mymaster is now 127.0.0.1:{port} (was 127.0.0.1:{old.port})"
         assert proxy.log().count("is now") == 1 and was in proxy.log(), proxy.log()
+
+
+def test_blocks_hold_after_a_failover(watched: Group) -> None:
+    blocks = {name.decode(): ("ALGO", name) for name in ALGORITHMS}
+    with started(*LISTEN, watched.url()) as proxy:
+        with proxy.raw() as raw:
+            for key, algo in blocks.items():
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
+                assert raw.ask("RL.BLOCK", key, 3600, *algo) == [1, 0, 0, 3600, 3600]
+            assert raw.ask("WAIT", 2, 20_000) == 2
+        watched.demote()
+        port = watched.sentinels[0].master()
+        wait_until(lambda: serves(proxy, port), "hits are admitted again")
+        with proxy.raw() as raw:
+            for key, algo in blocks.items():
+                found = raw.ask("RL.HIT", key, 3, 60, *algo)
+                assert isinstance(found, list)
+                assert found[:3] == [1, 3, 0]
+                assert 3000 < found[3] <= 3600
+                assert raw.ask("RL.BLOCK", key, 0, *algo) == [0, 0, 0, -1, 0]
+                assert limited(raw.ask("RL.HIT", key, 3, 60, *algo)) == 0
+
+
+def limited(reply: object) -> int:
+    assert isinstance(reply, list), reply
+    return int(reply[0])
 
 
 # -- which Sentinel is queried ---------------------------------------------------------------------
@@ -385,6 +455,15 @@ def test_banner_and_passwords(one_engine: str) -> None:
                 assert "wr0ng" not in proxy.log()
 
 
+def test_server_password_may_be_missing_in_the_url(one_engine: str) -> None:
+    """The proxy trusts the Sentinels: clients log in themselves."""
+    with group(one_engine, replicas=1, sentinels=1, password="s3cret") as made:
+        url = f"{made.url()}?sentinel_password=s3cret"
+        with started(*LISTEN, url) as proxy, proxy.raw() as raw:
+            assert raw.ask("AUTH", "s3cret") == "OK"
+            assert raw.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
+
+
 def test_unknown_master_name_is_an_error(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         at = f"127.0.0.1:{made.sentinels[0].port}"
@@ -392,6 +471,11 @@ def test_unknown_master_name_is_an_error(one_engine: str) -> None:
         with started(*LISTEN, made.url(name="nobody")) as proxy, proxy.raw() as raw:
             proxy.logged(f"in front of +sentinel {at}/nobody: {why}; retrying")
             assert raw.ask("GET", "k") == ReplyError(f"{NEVER_SENT}sentinel {at}/nobody: {why}")
+
+
+def test_redis_instead_of_a_sentinel_is_an_error(own_server: RedisServer) -> None:
+    with started(*LISTEN, f"redis+sentinel://127.0.0.1:{own_server.port}/mymaster") as proxy:
+        proxy.logged(r"127.0.0.1:\d+ is no Sentinel, or will not tell: .*SENTINEL")
 
 
 def test_sentinels_that_start_later_are_used(one_engine: str) -> None:
@@ -415,6 +499,84 @@ def test_sentinels_that_start_later_are_used(one_engine: str) -> None:
     finally:
         kept.close()
         made.close()
+
+
+async def test_failover_with_tls(tmp_path: Path) -> None:
+    """Sentinel and server both use TLS, under a name that differs from their host's."""
+    executable = harness.engines().get("redis-7.0")
+    if executable is None:
+        pytest.skip("no server with TLS on this machine")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca"))
+    issued = authority.issue_cert("redis.example")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    files = [(f"tls-{kind}-file", tmp_path / kind) for kind in ("cert", "key")]
+    files += [("tls-ca-cert-file", tmp_path / "ca")]
+    args = [word for option, path in files for word in (f"--{option}", str(path))]
+    port, sentinel_port = harness.free_port(), harness.free_port()
+    lines = [f"{option} {path}" for option, path in files]
+    lines += [f"tls-port {sentinel_port}", "tls-replication yes", "tls-auth-clients no"]
+    with contextlib.ExitStack() as stack:
+        tls = ("--tls-port", str(port), "--tls-auth-clients", "no")
+        stack.enter_context(harness.server("redis-7.0", *args, *tls))
+        sentinel = Sentinel(executable, port, 1, more=tuple(lines))
+        stack.callback(sentinel.close)
+        sentinel.start()
+        context = ssl.create_default_context()
+        url = f"rediss+sentinel://127.0.0.1:{sentinel_port}/mymaster"
+        for trusted, name in ((False, "redis.example"), (True, "other.example"), (True, "")):
+            if trusted:
+                authority.configure_trust(context)
+            found = await first_look(url, lambda name=name: ClientSide(context, name))  # type: ignore[misc]
+            assert found is None
+        found = await first_look(url, lambda: ClientSide(context, "redis.example"))
+        assert found == Address("127.0.0.1", port)
+        ca = ("--upstream-tls-ca", str(tmp_path / "ca"))
+        with started(*LISTEN, url, *ca, "--upstream-tls-name", "redis.example") as proxy:
+            with proxy.raw() as raw:
+                for remaining in (9, 8, 7):  # the first by its private connection, then by lane
+                    answer = raw.ask("RL.HIT", "k", 10, 60)
+                    assert answer == [0, 10, remaining, -1, 60]
+                big = "x" * 500_000
+                assert raw.ask("SET", "big", big) == "OK"
+                assert raw.ask("GET", "big") == big.encode()
+            assert f"(TLS) (now 127.0.0.1:{port})" in proxy.log()
+        with started(*LISTEN, url, *ca) as proxy, proxy.raw() as raw:
+            assert "certificate verify failed" in str(raw.ask("RL.HIT", "k", 10, 60))
+
+
+async def first_look(url: str, tls: Tls) -> Address | None:
+    """The master that a new Topology finds."""
+    topology = Failover(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
+    topology.start()
+    await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
+    await topology.stop()
+    return topology.master.address if topology.master is not None else None
+
+
+def connections(sentinel: Sentinel) -> int:
+    """The number of its connections, including the one that sends the query."""
+    text = sentinel.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes), text
+    return text.count(b"\n")
+
+
+async def test_topology_stops_at_any_moment(one_engine: str) -> None:
+    with group(one_engine, replicas=0, sentinels=1) as made:
+        for turn in range(60):
+            target = MasterTarget("sentinel", 1.0)
+            topology = Failover(parse_upstream(made.url()), target, lambda: None, lambda: None)
+            topology.start()
+            await asyncio.sleep(turn * 0.0005)
+            await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with asyncio.timeout(harness.DEADLINE_S):
+            while connections(made.sentinels[0]) > 1:
+                await asyncio.sleep(0.01)
+
+
+# -- connections opened during a failover ----------------------------------------------------------
 
 
 class RecordingProtocol(asyncio.Protocol):
@@ -449,6 +611,13 @@ async def test_connection_being_opened_follows_the_master(own_server: RedisServe
         assert transport.get_extra_info("peername")[1] == own_server.port
         assert (recorder.made, recorder.lost) == (1, 0)
         transport.abort()
+
+
+async def test_without_a_master_no_connection_is_opened() -> None:
+    target = MasterTarget("sentinel", 1.0)
+    target.unknown("no master known as mymaster: nobody answers")
+    with pytest.raises(OSError, match="no master known as mymaster: nobody answers"):
+        await target.connect(RecordingProtocol)
 
 
 async def test_failed_connection_is_reported(own_server: RedisServer) -> None:

@@ -18,9 +18,12 @@ from tests.conformance.routing_support import (
     lane_calls,
     names,
 )
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, wait_until
+from tests.harness import DEADLINE_S, ON_EVERY_ENGINE, Proxy, Raw, RedisServer, command, wait_until
 from tests.info import blocked_clients
+from tests.integration.started import by_lane_as_eval
 from tests.processes import paused
+
+pytestmark = ON_EVERY_ENGINE
 
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
@@ -116,6 +119,13 @@ def test_wait_answers_as_redis_does(pair: Pair, proxy: Proxy) -> None:
     assert steps(pair, proxy, HIT) == expected
 
 
+def test_first_wait_of_a_client_returns_no_smaller_number(pair: Pair, proxy: Proxy) -> None:
+    with proxy.raw() as raw, pair.stopped():
+        assert raw.ask("WAIT", 1, 20) == 1
+        raw.ask("SET", "a", 1)
+        assert raw.ask("WAIT", 1, 20) == 0
+
+
 def test_no_message_is_published(pair: Pair, client: Raw) -> None:
     with pair.primary.raw() as subscriber:
         subscriber.ask("PSUBSCRIBE", "*")
@@ -141,6 +151,39 @@ def test_user_without_channels_gets_the_right_number(
             assert raw.ask("WAIT", 1, 20) == 0
         assert raw.ask("WAIT", 1, IN_TIME_MS) == 1
         assert pair.look.ask("ACL", "LOG") == []
+
+
+def test_user_without_wait_adds_one_line_to_the_acl_log(pair: Pair, proxy: Proxy) -> None:
+    with proxy.raw() as raw:
+        rights = ["reset", "on", ">secret", "~*", *RIGHTS, "-wait"]
+        assert pair.look.ask("ACL", "SETUSER", "app", *rights) == "OK"
+        assert raw.ask("AUTH", "app", "secret") == "OK"
+        join_lane(raw, pair.look)
+        pair.look.ask("ACL", "LOG", "RESET")
+        assert str(raw.ask("WAIT", 1, 20)).startswith("NOPERM ")
+        log = pair.look.ask("ACL", "LOG")
+        assert isinstance(log, list)
+        assert [entry[1] for entry in log] == [1]
+
+
+def test_server_of_unknown_version_is_covered(engine: str) -> None:
+    with ExitStack() as stack:
+        primary = stack.enter_context(
+            harness.server(engine, "--repl-diskless-sync-delay", "0", "--requirepass", "pw")
+        )
+        options = ("--replicaof", "127.0.0.1", str(primary.port), "--masterauth", "pw")
+        replica = stack.enter_context(harness.server(engine, *options))
+        look = stack.enter_context(primary.raw())
+        assert look.ask("AUTH", "pw") == "OK"
+        pair = Pair(primary, replica, look)
+        pair.in_step()
+        proxy = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{primary.port}"))
+        raw = stack.enter_context(proxy.raw())
+        assert raw.ask("AUTH", "pw") == "OK"
+        by_lane_as_eval(primary, raw, look)
+        with pair.stopped():
+            assert isinstance(raw.ask("RL.HIT", "warm", 1_000_000, 3600), list)
+            assert raw.ask("WAIT", 1, 20) == 0
 
 
 def test_shared_writes_without_a_hit_are_not_covered(pair: Pair) -> None:
@@ -192,6 +235,20 @@ def test_wait_covers_hits_whose_key_has_changed(pair: Pair, client: Raw, left: s
         assert isinstance(after[1], int)
         assert isinstance(before[1], int)
         assert 0 <= before[1] - after[1] < 60_000
+
+
+def test_wait_after_a_hit_with_an_error(pair: Pair, client: Raw) -> None:
+    pair.look.ask("SET", "foreign", "x")
+    assert client.ask("WAIT", 1, IN_TIME_MS) == 1
+    with pair.stopped():
+        for before in ((), (HIT,)):
+            for words in before:
+                client.ask(*words)
+            calls = lane_calls(pair.look)
+            assert str(client.ask("RL.HIT", "foreign", 5, 60)).startswith("WRONGTYPE")
+            assert lane_calls(pair.look) > calls
+            assert client.ask("WAIT", 1, 20) == 0
+    assert pair.look.ask("GET", "foreign") == b"x"
 
 
 def test_wait_covers_a_refund_without_a_hit(pair: Pair, proxy: Proxy) -> None:
@@ -272,9 +329,34 @@ def test_wait_is_unchanged_where_replies_are_not_counted(
             assert client.ask("WAIT", 1, 20) == 0
 
 
+def test_wait_after_reset(pair: Pair, client: Raw) -> None:
+    with pair.stopped():
+        client.ask(*HIT)
+        client.ask("READONLY")
+        assert NOT_COVERED in str(client.ask("WAIT", 1, 20))
+        assert client.ask("RESET") == "RESET"
+        assert client.ask("WAIT", 1, 20) == 0
+
+
+def test_wait_is_unchanged_before_the_first_hit_by_lane(pair: Pair, proxy: Proxy) -> None:
+    for words, _ in UNCOUNTED.values():
+        with proxy.raw() as raw:
+            raw.ask("HELLO", 3)
+            raw.ask(*words)
+            raw.ask("SET", "a", 1)
+            assert raw.ask("WAIT", 1, IN_TIME_MS) in (1, "QUEUED")
+
+
 def test_wait_after_a_lost_lane(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         assert goes_by_lane(client, pair.look)
         assert kill_lanes(pair.look) > 0
         assert client.ask("WAIT", 1, 20) == 0
     assert client.ask("WAIT", 1, IN_TIME_MS) == 1
+
+
+def test_several_waits_in_one_write(pair: Pair, client: Raw) -> None:
+    with pair.stopped():
+        assert goes_by_lane(client, pair.look)
+        client.send(command("WAIT", 1, 20) + command("SET", "a", 1) + command("WAIT", 0, 0))
+        assert [client.reply() for _ in range(3)] == [0, "OK", 0]

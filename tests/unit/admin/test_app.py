@@ -10,13 +10,17 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
 from rlproxy.admin.app import PAGE, Guard, application
 from rlproxy.admin.reader import Reader
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Published, UpstreamFacts
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process.admin_process import warnings
 
 from tests.unit.admin.test_page_data import FACTS
 
@@ -64,6 +68,31 @@ def proxy() -> Proxy:
     return made
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
+    found = await proxy.ask(path, method)
+    assert found.status_code == 200
+    assert found.headers["cache-control"] == "no-store"
+    assert found.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
+async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
+    found = await proxy.ask(path)
+    why = f"There is no such page; there are {', '.join(PATHS)}\n"
+    assert (found.status_code, found.text) == (404, why)
+    assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+async def test_methods_that_write_are_not_allowed(proxy: Proxy, path: str, method: str) -> None:
+    found = await proxy.ask(path, method)
+    assert found.status_code == 405
+    assert set(found.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
 # -- access ----------------------------------------------------------------------------------------
 
 
@@ -78,6 +107,7 @@ def proxy() -> Proxy:
         ("localhost.evil.example:9121", 421),
         ("127.0.0.1.evil.example", 421),
         ("[::1", 421),
+        ("localhost:9121:1", 421),
     ],
 )
 async def test_loopback_requests_require_a_known_host_name(
@@ -91,6 +121,33 @@ async def test_loopback_requests_require_a_known_host_name(
 
 
 # -- metrics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/openmetrics-text", "x"])
+async def test_metrics_are_prometheus_text_for_every_accept_header(
+    proxy: Proxy, accept: str
+) -> None:
+    found = await proxy.ask("/metrics", accept=accept)
+    assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {each.name: each for each in text_string_to_metric_families(found.text)}
+    assert families["rlproxy_clients"].samples[0].value == 3.0
+
+
+async def test_metrics_of_a_dead_worker() -> None:
+    proxy = Proxy(2)
+    proxy.publish(0, hits=5)
+    proxy.now += 60
+    proxy.publish(1, hits=7)
+    text = (await proxy.ask("/metrics")).text
+    assert 'rlproxy_hits_total{algorithm="gcra",outcome="admitted"} 12.0\n' in text
+    assert "\nrlproxy_clients 3.0\n" in text
+    assert "\nrlproxy_workers 1.0\n" in text
+
+
+async def test_metrics_before_the_first_snapshot() -> None:
+    found = await Proxy().ask("/metrics")
+    assert found.status_code == 200
+    assert "\nrlproxy_workers 0.0\n" in found.text
 
 
 async def test_shared_memory_is_read_at_most_ten_times_a_second(proxy: Proxy) -> None:
@@ -141,6 +198,18 @@ async def test_readiness_follows_the_snapshots(proxy: Proxy) -> None:
     assert (await proxy.ask("/readyz?exclude=upstream")).status_code == 200
 
 
+@pytest.mark.parametrize("query", ["exclude=", "exclude=draining", "verbose", "exclude=upstream&x"])
+async def test_unknown_exclusions_of_readiness_are_errors(proxy: Proxy, query: str) -> None:
+    found = await proxy.ask(f"/readyz?{query}")
+    assert (found.status_code, found.text) == (400, "The parameters here are exclude=upstream.\n")
+
+
+async def test_reason_stays_one_line(proxy: Proxy) -> None:
+    proxy.now += 1
+    proxy.publish(upstream=replace(AWAY, why="a\nok\n"), on_upstream_failure="error")
+    assert (await proxy.ask("/readyz")).text.count("\n") == 1
+
+
 # -- the page --------------------------------------------------------------------------------------
 
 
@@ -171,6 +240,20 @@ async def test_numbers_of_the_page(proxy: Proxy) -> None:
     assert found["rates"][0] == 10.0
 
 
+async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
+    """Counters of a restarted process have grown for days."""
+    proxy = Proxy()
+    proxy.watch.look()
+    proxy.now += 1
+    proxy.publish(hits=1_000_000)
+    proxy.watch.look()
+    proxy.now += 1
+    proxy.publish(hits=1_000_001)
+    proxy.watch.look()
+    found = json.loads((await proxy.ask("/live.json")).text)
+    assert [row[1] for row in found["history"]] == [1.0]
+
+
 # -- internal errors -------------------------------------------------------------------------------
 
 
@@ -190,3 +273,38 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
     assert re.fullmatch(
         r"requests to the admin address failed: 1; TypeError \(encoder\.py:\d+\)", line
     )
+
+
+# -- warnings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "warned"),
+    [
+        (None, False),
+        (Address("127.0.0.1", 9121), False),
+        (Address("localhost", 9121), False),
+        (Address("::1", 9121), False),
+        (Address(path="/run/admin.sock"), False),
+        (Address("0.0.0.0", 9121), True),
+        (Address("10.0.0.5", 9121), True),
+        (Address("proxy.example", 9121), True),
+    ],
+)
+def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool) -> None:
+    upstream = Upstream(Address("127.0.0.1", 6379))
+    made = Config((Address("127.0.0.1", 6380),), upstream, admin=address)
+    assert bool(warnings(made)) == warned
+
+
+def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
+    """The workers are silent for 20 seconds."""
+    for second in range(30):
+        proxy.now += 1
+        if not 5 <= second < 25:
+            proxy.publish(hits=10.0 * second)
+        proxy.watch.look()
+    rows = proxy.watch.reading().view["history"]
+    assert [len(row) for row in rows].count(1) == 1
+    assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}
+    assert sum(row[1] == 0.0 for row in rows if len(row) > 1) <= 2  # until they count as silent

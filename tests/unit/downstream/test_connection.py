@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
+from rlproxy.downstream import lingering_close
 from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
-from rlproxy.fairness.budget import CLIENT_WORK, LARGE, TICK_WORK, WORK_OF_OURS
+from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.waits import WAIT_HELD
 
@@ -45,6 +47,13 @@ def test_a_client_that_waits_for_a_reply_is_not_idle() -> None:
     assert not client.transport.closed
 
 
+def test_without_an_idle_timeout() -> None:
+    bench = Bench()
+    client = bench.client()
+    bench.after(1e6)
+    assert not client.transport.closed
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = socket.socketpair()
@@ -66,6 +75,22 @@ def test_a_client_that_reads_nothing_is_cut() -> None:
     assert bench.said == [line]
 
 
+def test_a_client_that_reads_a_little_is_not_cut() -> None:
+    bench = Bench(write_timeout_s=10.0)
+    client = bench.client()
+    for waits in range(20, 0, -1):
+        client.transport.waits = waits
+        bench.after(9)
+    client.transport.waits = 0
+    bench.after(9)
+    client.transport.waits = 1  # waits anew
+    bench.after(9)
+    bench.after(9.9)
+    assert not client.transport.aborted
+    bench.after(9)
+    assert client.transport.aborted
+
+
 def test_what_the_kernel_gives_away_counts(pair: tuple[socket.socket, socket.socket]) -> None:
     bench = Bench(write_timeout_s=10.0)
     client = bench.client(pair[0])
@@ -79,6 +104,15 @@ def test_what_the_kernel_gives_away_counts(pair: tuple[socket.socket, socket.soc
     assert not client.transport.aborted
     bench.after(10)
     assert client.transport.aborted
+
+
+def test_without_a_write_timeout() -> None:
+    bench = Bench(write_timeout_s=0.0)
+    client = bench.client()
+    client.transport.waits = 5
+    bench.after(50)
+    bench.after(1e6)
+    assert not client.transport.aborted
 
 
 def test_few_of_those_turned_away_linger() -> None:
@@ -168,6 +202,12 @@ def test_a_silent_client_and_one_that_sends_no_more_are_closed_at_once() -> None
     assert not silent.transport.ended
 
 
+def test_the_bound_of_unread_replies(pair: tuple[socket.socket, socket.socket]) -> None:
+    assert Bench(max_unread=12345).client().transport.high == 12345
+    client = Bench().client(pair[0])  # a unix socket
+    assert lingering_close.unacknowledged(cast("asyncio.Transport", client.transport)) == 0
+
+
 def test_a_full_read_is_a_turn() -> None:
     """uvloop would read the same client 32 times in a row before anybody else."""
     bench = Bench()
@@ -239,6 +279,20 @@ def test_many_long_pipelines_share_a_turn() -> None:
     assert done() == [1000] * 20
 
 
+def test_a_client_that_has_left_is_not_queued() -> None:
+    bench = Bench()
+    clients = [bench.client() for _ in range(4)]
+    for client in clients:
+        writes_to(client, [])
+        client.protocol.data_received(wrong(1000))
+    clients[0].protocol.connection_lost(None)
+    while bench.clock.soon:
+        bench.turn()
+    assert not bench.clients.scheduler._queue
+    assert not bench.clients.scheduler.serving
+    assert clients[3].transport.written.count(b"\n") == 1000
+
+
 def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> None:
     bench = Bench()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -257,29 +311,14 @@ def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> No
             assert client.protocol.session.requests.eof
 
 
-def test_redis_is_read_while_the_client_takes_the_replies() -> None:
+def test_a_client_with_large_replies_is_no_fan_out_reader() -> None:
     bench = Bench()
-    client = bench.client()
-    writes_to(client, [])
-    client.protocol.data_received(PING)
-    private_of(client).data_received(b"+PONG\r\n")
-    assert client.transport.written == b"+PONG\r\n"
-    client.protocol.pause_writing()
-    assert not redis_of(client).reading
-    client.protocol.resume_writing()
-    assert redis_of(client).reading
-
-
-def test_a_large_reply_waits_for_its_turn_once_the_work_is_spent() -> None:
-    bench = Bench()
-    client = bench.client()
-    writes_to(client, [])
-    client.protocol.data_received(bulks(b"GET", b"large"))
-    client.protocol.session.context.budget.work = TICK_WORK
-    private_of(client).data_received(b"$90000\r\n" + b"x" * LARGE)
-    assert not redis_of(client).reading
-    bench.turn()
-    assert redis_of(client).reading
+    for _ in range(8):
+        client = bench.client()
+        writes_to(client, [])
+        client.protocol.data_received(bulks(b"GET", b"large"))
+        private_of(client).data_received(b"$32000\r\n" + b"x" * 16000)
+        assert redis_of(client).reading
 
 
 def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:

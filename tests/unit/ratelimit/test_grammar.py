@@ -149,44 +149,69 @@ RIGHT = [
     ("1 60", "1|60000000"),
     ("1000000 60", "1000000|60000000"),
     # window in seconds, decimals to microseconds
+    ("10 0.5", "10|500000"),
     ("10 1.000001", "10|1000001"),
+    ("10 1.5", "10|1500000"),
     ("10 1.05", "10|1050000"),
+    ("10 0.001", "10|1000"),
     ("10 0.001001", "10|1001"),
+    ("10 315360000", "10|315360000000000"),
     ("10 315360000.000000", "10|315360000000000"),
+    ("10 007", "10|7000000"),
     # MS, at any place.
     ("10 60000 MS", "10|60000000|1000"),
+    ("10 1 MS", "10|1000|1000"),
+    ("10 315360000000 MS", "10|315360000000000|1000"),
     ("10 5 ms COST 2", "10|5000|1000|2"),
+    ("10 5 COST 2 Ms", "10|5000|1000|2"),
     ("10 5 ALGO LOG MS COST 2", "10|5000|1000|2"),
     # COST
+    ("10 60 COST 1", "10|60000000"),
     ("10 60 COST 0", "10|60000000|1000000|0"),
+    ("10 60 COST 11", "10|60000000|1000000|11"),
     ("10 60 COST 100000", "10|60000000|1000000|100000"),
     # Case and order.
+    ("10 60 cost 3 algo log", "10|60000000|1000000|3"),
     ("10 60 aLGo LoG CoSt 3", "10|60000000|1000000|3"),
     # GAP, AND: one word for all.
+    ("10 60 GAP 0", "10|60000000"),
     ("10 60 GAP 0.000001", "10|60000000|1000000|1|hit|1 0"),
     ("10 60000 GAP 250 MS", "10|60000000|1000|1|hit|250000 0"),
+    ("10 60 AND 100 3600", "10|60000000|1000000|1|hit|0 0 100 3600000000"),
     ("10 60 AND 9 5 AND 8 4.5", "10|60000000|1000000|1|hit|0 0 9 5000000 8 4500000"),
-    ("10 60" + " AND 5 5" * 8, "10|60000000|1000000|1|hit|0 0" + " 5 5000000" * 8),
+    ("10 60000 AND 9 5 and 8 4 MS", "10|60000000|1000|1|hit|0 0 9 5000 8 4000"),
+    ("10 60 AND 1000000 0.001", "10|60000000|1000000|1|hit|0 0 1000000 1000"),
     ("10 60 GAP 2 AND 9 5 COST 3", "10|60000000|1000000|3|hit|2000000 0 9 5000000"),
 ]
 # ... and options that only RL.HIT has.
 HITS = [
     ("10 60 STRICT", "10|60000000|1000000|1|hit|0 1"),
+    ("10 60 strict GAP 2", "10|60000000|1000000|1|hit|2000000 1"),
     ("10 60 PENALTY 600", "10|60000000|1000000|1|600000000"),
     ("10 60 PENALTY 0.0015", "10|60000000|1000000|1|1500"),
+    ("10 60 MS PENALTY 600", "10|60000|1000|1|600000"),
     ("10 60 COST 0 PENALTY 600", "10|60000000|1000000|0|600000000"),
+    ("10 60 WAIT 5", "10|60000000"),
+    ("10 60 WAIT 5 COST 2", "10|60000000|1000000|2"),
     ("10 60 PENALTY 1 STRICT AND 9 5 GAP 3 WAIT 4 COST 2 ALGO LOG",
      "10|60000000|1000000|2|1000000|3000000 1 9 5000000"),
     # STRICT of FIXED has its own word.
+    ("10 60 ALGO FIXED", "10|60000000"),
     ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|1"),
     ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|1"),
     ("1000000000 60 ALGO fixed COST 1000000000", "1000000000|60000000|1000000|1000000000"),
+    ("10 60 ALGO COUNTER", "10|60000000"),
     ("10 60 ALGO COUNTER PENALTY 1 COST 3", "10|60000000|1000000|3|1000000"),
     # Buckets: limit, and the emission interval in two words.
     ("10 60 ALGO TOKEN", "10|6000000"),
+    ("10 60 ALGO TOKEN COST 1", "10|6000000"),
     ("3 1 ALGO TOKEN", "3|333333|1000000|333"),
+    ("3 1 ALGO GCRA BURST 7", "7|333333|1000000|333"),
     ("3 1 ALGO GCRA BURST 7 COST 2", "7|333333|1000000|333|2"),
+    ("10 60 ALGO GCRA COST 2", "10|6000000|1000000|0|2"),
+    ("10 60 ALGO GCRA COST 0", "10|6000000|1000000|0|0"),
     ("10 60 ALGO GCRA PENALTY 600", "10|6000000|1000000|0|1|600000000"),
+    ("10 6000 MS ALGO LEAKY", "10|600000|1000"),
     ("10 60 ALGO LEAKY WAIT 5", "10|6000000"),  # in MULTI: as without WAIT
     ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000|1000000|0|1|1000000"),
     ("1000000000 0.001 ALGO TOKEN", "1000000000|0|1000000|1"),  # never less than 1 ns
@@ -206,13 +231,22 @@ def test_valid_hits(text: str, words: str) -> None:
     assert rule.script is SCRIPTS[limiter.algorithm.script]
 
 
+@pytest.mark.parametrize(("text", "words"), RIGHT)
+def test_peek_parses_the_same_arguments(text: str, words: str) -> None:
+    given = words.split("|")
+    four, more = (given + ["1000000", "1"][len(given) - 2 :])[:4], given[5:]
+    assert joined_argv(parse(text, "RL.PEEK")) == "|".join([*four, "peek", *more])
+
+
 REFUNDS = [
+    ("10 60 1", "10|60000000|1000000|1|refund"),
     ("10 60 5", "10|60000000|1000000|5|refund"),
     # COST's bound does not apply to n
     ("10 60 1000000000", "10|60000000|1000000|1000000000|refund"),
     ("10 60 5 MS", "10|60000|1000|5|refund"),
     ("10 60 5 AND 9 5 algo zlog", "10|60000000|1000000|5|refund|0 0 9 5000000"),
     ("10 60 5 ALGO FIXED", "10|60000000|1000000|5|refund"),
+    ("10 60 5 ALGO COUNTER", "10|60000000|1000000|5|refund"),
     ("3 1 5 ALGO GCRA", "3|333333|1000000|333|5|refund"),
     ("3 1 1 BURST 9 ALGO LEAKY", "9|333333|1000000|333|1|refund"),
 ]
@@ -227,6 +261,7 @@ PEEKS = [
     ("10 60 ALGO GCRA", "10|6000000|1000000|0|1|peek"),
     ("3 1 ALGO TOKEN COST 0 BURST 9", "9|333333|1000000|333|0|peek"),
     ("10 60 ALGO FIXED COST 4", "10|60000000|1000000|4|peek"),
+    ("10 60 ALGO COUNTER", "10|60000000|1000000|1|peek"),
     ("10 60 ALGO ZLOG GAP 2", "10|60000000|1000000|1|peek|2000000 0"),
 ]
 
@@ -241,6 +276,7 @@ def test_valid_peeks(text: str, words: str) -> None:
 BOUNDS = [
     # max
     ("{} 60", "1", "1000000", "0", "1000001", MAX),
+    ("{} 60 ALGO LOG", "1", "1000000", "0", "1000001", MAX),
     ("{} 60 ALGO ZLOG", "1", "100000", "0", "100001", MAX_ZLOG),
     *[
         (f"{{}} 1 ALGO {algo}", "1", str(BILLION), "0", str(BILLION + 1), MAX_ANY)
@@ -266,18 +302,29 @@ BOUNDS = [
     ],
     # GAP
     ("10 60 GAP {}", "0", "60", "-1", "60.000001", GAP),
+    ("10 60 GAP {} ALGO ZLOG", "0.000001", "60.000000", "0.0000001", "60.000001", GAP),
+    ("10 60 GAP {} AND 5 3600", "0", "3600", "-1", "3600.000001", GAP),
     ("10 60 AND 5 3600 GAP {} AND 6 3601", "0", "3601", ".1", "3601.000001", GAP),
+    ("10 60 GAP {} AND 5 10", "0", "60", "-0", "60.000001", GAP),
     (f"10 {YEARS} GAP {{}}", "0", f"{YEARS}", "", f"{YEARS}.000001", GAP),
     ("10 60 GAP {} MS", "0", "60", "-1", "61", GAP_MS),
+    ("10 60 MS GAP {} AND 1 70", "0", "70", "0.5", "71", GAP_MS),
     # PENALTY
     ("10 60 PENALTY {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", PENALTY),
+    ("10 60 PENALTY {}", "1", "1.5", "0", f"{YEARS + 1}", PENALTY),
     ("10 60 PENALTY {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", PENALTY_MS),
+    ("10 60 PENALTY {} ALGO GCRA", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", PENALTY),
     # WAIT
     ("10 60 WAIT {}", "0.001", "3600", "0.000999", "3600.000001", WAIT),
+    ("10 60 WAIT {}", "0.5", "60.5", "0", "3601", WAIT),
     ("10 60 WAIT {} MS", "1", "3600000", "0", "3600001", WAIT_MS),
+    ("10 60 ALGO LEAKY WAIT {}", "0.001", "3600", "0.000999", "3600.000001", WAIT),
     # AND
     ("10 60 AND {} 5", "1", "1000000", "0", "1000001", MAX),
+    ("10 60 AND {} 5 ALGO ZLOG", "1", "100000", "0", "100001", MAX_ZLOG),
+    ("10 60 AND 3 5 AND {} 5", "1", "1000000", "0", "1000001", MAX),
     ("10 60 AND 5 {}", "0.001", f"{YEARS}", "0.000999", f"{YEARS}.000001", WINDOW),
+    ("10 60 AND 3 5 AND 5 {}", "0.001", f"{YEARS}", "0", f"{YEARS + 1}", WINDOW),
     ("10 60 AND 5 {} MS", "1", f"{YEARS}000", "0", f"{YEARS}001", WINDOW_MS),
     # Rates: BURST x emission and COST x emission at most ten years.
     *[
@@ -294,6 +341,7 @@ BOUNDS = [
     # Less than 1 ns counts as 1 ns.
     ("1000000000 0.001 BURST {} ALGO TOKEN", "1", str(BILLION), "0", "x", BURST),
     # COUNTER: max x window in microseconds below 2^53
+    ("8388608 {} ALGO COUNTER", "1", "1073.741823", "0", "1073.741824", (WINDOW, RANGE)),
     ("1000000000 {} ALGO COUNTER", "1", "9.007199", "0", "9.007200", (WINDOW, RANGE)),
     (f"{{}} {YEARS} ALGO COUNTER", "1", "28", "0", "29", (MAX_ANY, RANGE)),
     ("8388608 {} ALGO COUNTER MS", "1", "1073741", "0", "1073742", (WINDOW_MS, RANGE)),
@@ -362,21 +410,87 @@ def test_table_of_words_equals_the_contract() -> None:
             assert len(values) == {b"MS": 0, b"STRICT": 0, b"AND": 2}.get(word, 1)
 
 
+def test_first_missing_option_by_name_is_reported() -> None:
+    text = "10 60 STRICT GAP 1 AND 5 5 ALGO GCRA"
+    assert error(text) == "AND is not supported by ALGO GCRA"
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_and_is_allowed_up_to_eight_times(count: int) -> None:
+    for algo in ("LOG", "ZLOG"):
+        text = "10 60" + " AND 5 5" * count + f" ALGO {algo}"
+        assert error(text) == ("" if count <= 8 else near("AND"))
+        assert error(text.replace("60", "60 1", 1), "RL.REFUND") == (
+            "" if count <= 8 else near("AND")
+        )
+    text = "10 60" + " AND 5 5" * count + " ALGO TOKEN"
+    assert error(text) == ("AND is not supported by ALGO TOKEN" if count <= 8 else near("AND"))
+
+
+def test_ms_is_allowed_at_any_place() -> None:
+    groups = [" COST 2", " AND 9 5", " GAP 7", " ALGO ZLOG", " STRICT", " PENALTY 8", " WAIT 9"]
+    expected = "10|60000|1000|2|8000|7000 1 9 5000"
+    for index in range(len(groups) + 1):
+        mixed = "".join([*groups[:index], " ms", *groups[index:]])
+        assert joined_argv(parse("10 60" + mixed)) == expected
+        assert error("10 0.5" + mixed) == WINDOW_MS
+    # A value is not a word.
+    assert error("10 0.5 ALGO ms") == "unknown ALGO 'ms'"
+    assert error("10 0.5 COST MS") == COST
+    assert error("10 .5 COST MS") == WINDOW
+    assert error("10 0.5 AND 5 MS") == WINDOW
+    assert error("10 0.5 AND MS MS") == MAX
+    assert error("10 0.5 AND 5 MS MS") == WINDOW_MS
+    assert error("10 0.5 FOO MS") == WINDOW_MS  # behind an unknown word it is not at its place
+    assert error("10 60 FOO MS") == near("FOO")
+    assert error("10 60 5 AND 5 MS", "RL.REFUND") == WINDOW
+    assert error("10 0.5 MS", "RL.REFUND") == GIVEN_BACK  # there it stands for n
+    assert error("10 0.5 MS COST 1", "RL.REFUND") == GIVEN_BACK
+
+
 # -- invalid commands ------------------------------------------------------------------------------
 
 WRONG = [
     # the number of arguments
     ("", ARITY),
+    ("10", ARITY),
+    ("x", ARITY),
     # max
     ("-1 60", MAX),
+    ("+1 60", MAX),
+    ("01 60", MAX),
+    ("1.0 60", MAX),
+    ("1e3 60", MAX),
     ("ten 60", MAX),
+    ("1000000001 60", MAX),
     ("9223372036854775807 60", MAX),
+    ("9223372036854775808 60", MAX),
+    ("18446744073709551617 60", MAX),
+    ("99999999999999999999999 60", MAX),
     ("\u0661 60", MAX),
+    ("0x10 60", MAX),
+    ("1\n 60", MAX),
+    (" 60", MAX),
     # window, seconds
     ("10 0", WINDOW),
+    ("10 0.0", WINDOW),
+    ("10 0.0009", WINDOW),
     ("10 .5", WINDOW),
+    ("10 1.", WINDOW),
+    ("10 .", WINDOW),
+    ("10 1e3", WINDOW),
+    ("10 +5", WINDOW),
+    ("10 -5", WINDOW),
     ("10 1.0000001", WINDOW),
+    ("10 1.0000000", WINDOW),
+    ("10 1.2.3", WINDOW),
+    ("10 1,5", WINDOW),
+    ("10 inf", WINDOW),
+    ("10 nan", WINDOW),
+    ("10 60s", WINDOW),
+    ("10 60\n", WINDOW),
     ("10 \u0661", WINDOW),
+    ("10 99999999999999999999999", WINDOW),
     ("10  60", WINDOW),  # an empty word
     # Window, milliseconds.
     ("10 0.5 MS", WINDOW_MS),
@@ -384,47 +498,93 @@ WRONG = [
     ("10 x COST 2 ms", WINDOW_MS),
     # Other times.
     ("10 60 GAP x", GAP),
+    ("10 60 GAP 1e0", GAP),
+    ("10 60 gap .5 ms", GAP_MS),
     ("10 60 AND 5 x", WINDOW),
+    ("10 60 AND 5 .5", WINDOW),
+    ("10 60 AND x 5", MAX),
     # COST, BURST
     ("10 60 COST x", COST),
+    ("10 60 COST 01", COST),
+    ("10 60 COST 1.5", COST),
     ("10 60 BURST x ALGO GCRA", BURST),
+    ("10 60 BURST 1.5 ALGO GCRA", BURST),
     # words
     ("10 60 FOO", near("FOO")),
+    ("10 60 60", near("60")),
     ("10 60 COST", near("COST")),
     ("10 60 ALGO", near("ALGO")),
+    ("10 60 BURST", near("BURST")),
+    ("10 60 GAP", near("GAP")),
     ("10 60 AND", near("AND")),
     ("10 60 AND 5", near("AND")),
+    ("10 60 AND 5 5 AND 5", near("AND")),
+    ("10 60 COST 2 GAP", near("GAP")),
     ("10 60 MS MS", near("MS")),
+    ("10 60 COST 1 COST 1", near("COST")),
     ("10 60 COST 1 cost 2", near("cost")),
+    ("10 60 ALGO LOG ALGO LOG", near("ALGO")),
+    ("10 60 ALGO LOG algo ZLOG", near("algo")),
+    ("10 60 ALGO GCRA BURST 5 BURST 5", near("BURST")),
     ("10 60 GAP 1 gAp 1", near("gAp")),
     ("10 60 ALGO NOPE", "unknown ALGO 'NOPE'"),
+    ("10 60 ALGO ", "unknown ALGO ''"),
+    ("10 60 ALGO sliding_window_log", "unknown ALGO 'sliding_window_log'"),
+    ("10 60 COST 1 2", near("2")),
+    ("10 60 AND 5 5 5", near("5")),
+    ("10 60 ", near("")),
+    ("10 60 COST=1", near("COST=1")),
     # Order of checks: the number of arguments, then left to right.
     ("0 .5", MAX),
+    ("0 .5 FOO", MAX),
     ("10 .5 FOO", WINDOW),
+    ("10 .5 COST x", WINDOW),
     ("10 60 FOO COST x", near("FOO")),
+    ("10 60 COST x FOO", COST),
+    ("10 60 COST x COST 1", COST),
     ("10 60 COST 1 COST x", near("COST")),
     ("10 60 ALGO NOPE COST x", "unknown ALGO 'NOPE'"),
     ("10 60 COST x ALGO NOPE", COST_ANY),
+    ("10 60 AND x .5", MAX),
+    ("10 60 AND 5 .5 COST x", WINDOW),
+    ("10 60 COST x GAP", COST),
     ("10 60 GAP COST 1", GAP),  # COST is the value of GAP
     ("10 60" + " AND 5 5" * 8 + " AND x x", near("AND")),
     # ... then the algorithm's bounds, then options it lacks, then GAP and the rates.
     ("1000001 60 FOO", near("FOO")),
     ("1000001 .5", WINDOW),
+    ("1000001 60 COST x", COST),
     ("1000001 60 BURST 1", MAX),
     ("10 60 COST 100001 BURST 1", COST),
+    ("10 60 AND 1000001 5 BURST 1", MAX),
+    ("100001 60 AND 5 5 BURST 1 ALGO ZLOG", MAX_ZLOG),
     ("10 60 GAP 61 BURST 1", "BURST is not supported by ALGO LOG"),
+    ("10 60 GAP 315360001 ALGO GCRA", GAP),
     ("10 60 GAP 61 ALGO FIXED", "GAP is not supported by ALGO FIXED"),
+    ("1 315360000 BURST 2 GAP 1 ALGO TOKEN", "GAP is not supported by ALGO TOKEN"),
     ("29 315360000 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
+    ("1000000 9.1 BURST 2 ALGO COUNTER", "BURST is not supported by ALGO COUNTER"),
 ]  # fmt: skip
 # ... and those of the options that only RL.HIT has.
 WRONG_HITS = [
     ("10 60 PENALTY", near("PENALTY")),
     ("10 60 WAIT", near("WAIT")),
+    ("10 60 STRICT STRICT", near("STRICT")),
     ("10 60 STRICT strict", near("strict")),
+    ("10 60 STRICT 1", near("1")),
+    ("10 60 PENALTY 1 PENALTY 1", near("PENALTY")),
+    ("10 60 WAIT 1 WAIT 1", near("WAIT")),
     ("10 60 PENALTY x", PENALTY),
+    ("10 60 PENALTY -1", PENALTY),
+    ("10 60 PENALTY 1.5 MS", PENALTY_MS),
     ("10 60 WAIT x", WAIT),
+    ("10 60 WAIT .5", WAIT),
     ("10 60 WAIT 0.5 MS", WAIT_MS),
+    ("10 0.5 PENALTY MS", PENALTY),
+    ("10 0.5 WAIT MS", WAIT),
+    ("10 60 WAIT STRICT", WAIT),
     ("10 60 GAP 61 PENALTY x", PENALTY),
+    ("10 60 WAIT 3601 FOO", WAIT),
     ("1000001 60 STRICT ALGO LOG", MAX),
     ("10 60 STRICT GAP 61", GAP),
     ("1 315360000 BURST 2 STRICT ALGO TOKEN", "STRICT is not supported by ALGO TOKEN"),
@@ -450,7 +610,7 @@ def test_invalid_refunds() -> None:
         for text, expected in WRONG
         if expected != ARITY and not re.search(r"(?i)COST|GAP", text)
     ]
-    assert len(refunds) > 20
+    assert len(refunds) > 60
     for text, expected in refunds:
         assert error(text, "RL.REFUND") == expected, text
     # Left to right.
@@ -464,6 +624,8 @@ BLOCKS = [
     # The text behind the key, ARGV.
     ("60", "LOG|60000000|1000000"),
     ("0", "LOG|0|1000000"),
+    ("0.0", "LOG|0|1000000"),
+    ("0.001", "LOG|1000|1000000"),
     ("1.5 algo zlog", "ZLOG|1500000|1000000"),
     ("315360000 ALGO GCRA", "GCRA|315360000000000|1000000"),
     ("1 MS ALGO TOKEN", "TOKEN|1000|1000"),
@@ -542,15 +704,39 @@ def test_invalid_blocks(text: str, expected: str) -> None:
     assert error(text, "RL.BLOCK") == expected
 
 
+def test_word_that_is_not_utf8(grammar: Grammar) -> None:
+    rows = [
+        ([b"k", b"10", b"60", b"\xff\xfe"], near(r"\xff\xfe")),
+        ([b"k", b"10", b"60", b"ALGO", b"\xff"], r"unknown ALGO '\xff'"),
+        ([b"k", b"10", b"60", b"cost\0", b"1"], near(r"cost\x00")),
+        ([b"k", b"10", b"60", b"a\r\n-ERR b"], near(r"a\x0d\x0a-ERR b")),
+        ([b"k", b"10", b"60", "größe".encode()], near("größe")),
+        ([b"k", b"10", b"60", b"x" * 32], near("x" * 32)),
+        ([b"k", b"10", b"60", b"ALGO", b"x" * 33], f"unknown ALGO '{'x' * 32}...'"),
+        ([b"k", b"10", b"60", b"\xff" * 60000], near(r"\xff" * 32 + "...")),
+        ([b"k", b"\xff", b"60"], MAX),
+        ([b"k", b"1\0", b"60"], MAX),
+        ([b"k", b"10", b"\xff"], WINDOW),
+        ([b"k", b"10", b"60", b"GAP", b"\xb9"], GAP),
+    ]
+    for index, (args, expected) in enumerate(rows):
+        found = grammar.rule(b"%d" % index, b"RL.HIT", args)
+        assert found.error == f"-ERR {expected}\r\n".encode()
+
+
 # -- CL.THROTTLE and RL.THROTTLE -------------------------------------------------------------------
 
 LARGEST = 9_223_372_036_854_775_807
 # max_burst count period [quantity], and the ARGV.
 THROTTLES = [
     ("15 30 60", "16|2000000"),
+    ("15 30 60 1", "16|2000000"),
+    ("0 1 2 1", "1|2000000"),
+    ("0 3 60", "1|20000000"),
     ("4 500000 1 2", "5|2|1000000|0|2"),
     ("5 6 1", "6|166666|1000000|666"),
     ("0 3 1 0", "1|333333|1000000|333|0"),
+    ("999999999 1 0.3", PERIOD),
     ("0 1 1 2", "1|1000000|1000000|0|2"),  # above the limit: the script refuses it
     # The bounds.
     ("999999999 1000 1", "1000000000|1000"),
@@ -558,27 +744,43 @@ THROTTLES = [
     (f"0 {LARGEST} {LARGEST}", "1|1000000"),
     ("0 1 315360000", "1|315360000000000"),
     ("0 1 315360001", RANGE),
+    ("1 1 315360000", RANGE),
     ("1 2 315360000", "2|157680000000000"),
     ("2 2 315360000", RANGE),
+    (f"0 1 {LARGEST}", RANGE),
     ("0 1 315360000 2", RANGE),
     ("0 1 1 315360000", "1|1000000|1000000|0|315360000"),
+    ("0 1 1 315360001", RANGE),
     (f"0 {LARGEST} 1 315360000000000000", "1|0|1000000|1|315360000000000000"),
     (f"0 {LARGEST} 1 315360000000000001", RANGE),
+    (f"0 {LARGEST} 1 {LARGEST}", RANGE),
     ("1000000000 1 1", MAX_BURST),
+    (f"{LARGEST} 1 1", MAX_BURST),
     ("-1 1 1", MAX_BURST),
     ("0 0 1", COUNT),
+    ("0 -1 1", COUNT),
     (f"0 {LARGEST + 1} 1", COUNT),
     ("0 1 0", PERIOD),
+    ("0 1 -1", PERIOD),
     ("0 1 1.5", PERIOD),
+    (f"0 1 {LARGEST + 1}", PERIOD),
     ("0 1 1 -1", QUANTITY),
     (f"0 1 1 {LARGEST + 1}", QUANTITY),
+    ("0 1 1 99999999999999999999", QUANTITY),
     # Not such a number.
+    ("00 1 1", MAX_BURST),
     ("x 1 1", MAX_BURST),
     ("0 01 1", COUNT),
+    ("0 +1 1", COUNT),
     ("0 1 1e3", PERIOD),
+    ("0 1 1 MS", QUANTITY),
+    ("0 1 1 ", QUANTITY),
     # The number of arguments is checked first.
     ("", "wrong number of arguments for '{}' command"),
+    ("1", "wrong number of arguments for '{}' command"),
+    ("x 0", "wrong number of arguments for '{}' command"),
     ("15 30 60 1 MS", "wrong number of arguments for '{}' command"),
+    ("x 0 0 x x", "wrong number of arguments for '{}' command"),
     # ... the numbers before the rates.
     ("1 1 315360000 x", QUANTITY),
     ("1000000000 1 315360001", MAX_BURST),
@@ -595,6 +797,11 @@ def test_throttle_arguments(name: str, text: str, expected: str) -> None:
         assert rule.limiter is not None and rule.limiter.limit() == int(expected.split("|")[0])
     else:
         assert error(text, name) == expected.format(name.lower())
+
+
+def test_throttle_is_the_same_call_as_gcra() -> None:
+    hit, throttle = parse("30 60 ALGO GCRA BURST 16 COST 3"), parse("15 30 60 3", "CL.THROTTLE")
+    assert (hit.words(LOADED), hit.tail) == (throttle.words(LOADED), throttle.tail)
 
 
 # -- the variants of a hit that waits --------------------------------------------------------------
@@ -617,6 +824,18 @@ VARIANTS = [
         "10|60000000|1|4|9000000|2000000 1 9 5000000",
     ),
     (
+        "10 60 WAIT 5 STRICT PENALTY 9 ALGO FIXED",
+        "10|60000000|1|1|peek",
+        "10|60000000|1",
+        "10|60000000|1|1|9000000|1",
+    ),
+    (
+        "10 60 WAIT 5 PENALTY 9 ALGO COUNTER",
+        "10|60000000|1|1|peek",
+        "10|60000000|1",
+        "10|60000000|1|1|9000000",
+    ),
+    (
         "3 1 WAIT 5 PENALTY 9 ALGO GCRA BURST 7",
         "7|333333|1|333|1|peek",
         "7|333333|1|333",
@@ -636,7 +855,13 @@ VARIANTS = [
         "7|333333|1|333|2|0 3600000000",
         "7|333333|1|333|2|9000000 3600000000",
     ),
-    # With cost 0 it does not.
+    # Without WAIT, or with cost 0, it does not.
+    (
+        "10 60 PENALTY 9 ALGO LEAKY",
+        "10|6000000|1|0|1|peek",
+        "10|6000000|1",
+        "10|6000000|1|0|1|9000000",
+    ),
     (
         "10 60 WAIT 5 COST 0 ALGO LEAKY",
         "10|6000000|1|0|0|peek",
@@ -666,13 +891,20 @@ def test_variants_of_a_waiting_hit(text: str, peek: str, attempt: str, final: st
 FLAGS = [
     # Reads, takes, waits, shapes.
     ("RL.HIT", "10 60", (False, True, False, False)),
+    ("RL.HIT", "10 60 COST 2", (False, True, False, False)),
     ("RL.HIT", "10 60 COST 0", (False, False, False, False)),
+    ("RL.HIT", "10 60 COST 11", (False, True, False, False)),
+    ("RL.HIT", "10 60 PENALTY 5 STRICT", (False, True, False, False)),
     ("RL.HIT", "10 60 WAIT 5", (False, True, True, False)),
     ("RL.HIT", "10 60 WAIT 5 COST 0", (False, False, False, False)),
+    ("RL.HIT", "10 60 WAIT 5 ALGO GCRA", (False, True, True, False)),
     ("RL.HIT", "10 60 ALGO LEAKY", (False, True, False, False)),
     ("RL.HIT", "10 60 WAIT 5 ALGO LEAKY", (False, True, True, True)),
+    ("RL.HIT", "10 60 WAIT 5 COST 0 ALGO LEAKY", (False, False, False, False)),
     ("RL.PEEK", "10 60", (True, False, False, False)),
+    ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (True, False, False, False)),
     ("RL.REFUND", "10 60 1", (False, False, False, False)),
+    ("RL.REFUND", "10 60 1 ALGO LEAKY", (False, False, False, False)),
     ("RL.BLOCK", "60 ALGO LEAKY", (False, False, False, False)),
     ("CL.THROTTLE", "15 30 60", (False, True, False, False)),
     ("RL.THROTTLE", "15 30 60 0", (False, False, False, False)),
@@ -747,7 +979,9 @@ def parsed(grammar: Grammar, text: str) -> Rule:
 WRITTEN_OUT = [
     ("RL.HIT k POLICY login", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600"),
     ("RL.HIT k policy login cost 2", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 2"),
+    ("RL.HIT k POLICY login COST 0", "RL.HIT k 5 60 PENALTY 300 STRICT GAP 2 AND 20 3600 COST 0"),
     ("RL.PEEK k POLICY login", "RL.PEEK k 5 60 GAP 2 AND 20 3600"),
+    ("RL.PEEK k POLICY login COST 9", "RL.PEEK k 5 60 GAP 2 AND 20 3600 COST 9"),
     ("RL.REFUND k POLICY login 7", "RL.REFUND k 5 60 7 AND 20 3600"),
     ("RL.HIT k POLICY quick", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 50"),
     ("RL.HIT k POLICY quick WAIT 7", "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 3 WAIT 7"),
@@ -755,9 +989,12 @@ WRITTEN_OUT = [
         "RL.HIT k POLICY quick WAIT 7 COST 1",
         "RL.HIT k 5 1000 MS ALGO GCRA BURST 9 COST 1 WAIT 7",
     ),
+    ("RL.PEEK k POLICY quick", "RL.PEEK k 5 1000 MS ALGO GCRA BURST 9 COST 3"),
     ("RL.REFUND k POLICY quick 1", "RL.REFUND k 5 1000 1 MS ALGO GCRA BURST 9"),
     ("RL.HIT k POLICY even", "RL.HIT k 9 60 ALGO LEAKY WAIT 5"),
+    ("RL.HIT k POLICY even WAIT 0.5", "RL.HIT k 9 60 ALGO LEAKY WAIT 0.5"),
     ("RL.HIT k POLICY trial WAIT 9", "RL.HIT k 5 60 ALGO COUNTER"),  # it never waits
+    ("RL.PEEK k POLICY trial", "RL.PEEK k 5 60 ALGO COUNTER"),
 ]
 
 
@@ -801,18 +1038,30 @@ WRONG_POLICY = [
     ("RL.REFUND k POLICY login", ARITY.replace("hit", "refund")),
     ("RL.HIT k POLICY nope", "no such policy 'nope'"),
     ("RL.HIT k POLICY LOGIN", "no such policy 'LOGIN'"),
+    ("RL.HIT k POLICY nope GAP 5", "no such policy 'nope'"),
     ("RL.HIT k POLICY login GAP 5", "POLICY can't be combined with GAP"),
+    ("RL.HIT k POLICY login strict", "POLICY can't be combined with STRICT"),
+    ("RL.HIT k POLICY login COST 2 ms", "POLICY can't be combined with MS"),
     ("RL.HIT k POLICY login AND POLICY quick", "POLICY can't be combined with AND"),
     ("RL.HIT k POLICY login POLICY quick", near("POLICY")),
+    ("RL.HIT k POLICY login 5 60", near("5")),
     ("RL.HIT k POLICY login COST 1 COST 2", near("COST")),
+    ("RL.HIT k POLICY login COST", near("COST")),
+    ("RL.HIT k POLICY login COST 100001", COST),
     ("RL.HIT k POLICY quick WAIT 0.5", WAIT_MS),
+    ("RL.HIT k POLICY login WAIT 3601", WAIT),
     ("RL.HIT k 5 60 POLICY login", "POLICY can't be combined with max"),
+    ("RL.HIT k 5 60 GAP 1 POLICY login", "POLICY can't be combined with max"),
     ("RL.HIT k 5 60 AND POLICY login", MAX),
+    ("RL.HIT k COST 2 POLICY login", MAX),
     ("RL.PEEK k POLICY login WAIT 5", near("WAIT")),
     ("RL.PEEK k POLICY login GAP 5", "POLICY can't be combined with GAP"),
+    ("RL.PEEK k POLICY login STRICT", "POLICY can't be combined with STRICT"),
     ("RL.REFUND k POLICY login 1 PENALTY 5", "POLICY can't be combined with PENALTY"),
     ("RL.REFUND k POLICY login 0", GIVEN_BACK),
+    ("RL.REFUND k POLICY login COST 1", GIVEN_BACK),
     ("RL.REFUND k POLICY login 1 COST 1", near("COST")),
+    ("RL.REFUND k POLICY login 1 BURST 1", "POLICY can't be combined with BURST"),
 ]
 
 
@@ -844,3 +1093,10 @@ def test_new_policies_take_effect_at_once(named: Grammar) -> None:
 def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
     expected = f"-{error}\r\n".encode() if error else b""
     assert g.wrong_report(b"RL.POLICIES", args) == expected
+
+
+# -- the other parts -------------------------------------------------------------------------------
+
+
+def test_wrong_arity_names_the_command_in_small_letters() -> None:
+    assert g.wrong_arity(b"RL.RESET") == "ERR wrong number of arguments for 'rl.reset' command"

@@ -20,6 +20,13 @@ def test_the_table_is_sorted_and_parsed() -> None:
     assert (limiter.max, limiter.window_us, limiter.penalty_us) == (5, 60_000_000, 300_000_000)
 
 
+@pytest.mark.parametrize("name", ["a", "A", "0", "_.:-", "x" * 64, "api.v1:login-2_b"])
+def test_names(name: str) -> None:
+    found, mistakes = policies.parse([(name, "5 60", False)])
+    assert mistakes == []
+    assert list(found) == [name.encode()]
+
+
 FORM = "a name is 1 to 64 letters, digits, '_', '.', ':' and '-'"
 WRONG = [
     ("", "5 60", f"policy '': {FORM}"),

@@ -6,13 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import inf
+from math import ceil, inf
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import integers
-from rlproxy.ratelimit.wait_queue import KEEP_S, MAX_WAITING, Waiter, WaitQueues, Where
+from rlproxy.ratelimit.wait_queue import (
+    KEEP_S,
+    LONGEST_PAUSE_S,
+    MAX_WAITING,
+    WAKE_S,
+    Waiter,
+    WaitQueues,
+    Where,
+)
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -93,6 +103,10 @@ class Clock:
             self.now = max(self.now, at)
             self.fire()
         self.now = max(self.now, end)
+
+
+def _nothing() -> None:
+    return
 
 
 class Bench:
@@ -195,6 +209,17 @@ def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
     assert bench.assert_empty()
 
 
+def test_wait_counts_from_the_arrival_of_the_reply() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    bench.clock.advance(0.3)  # in transit
+    one.answer(refused(400_000))
+    bench.clock.advance(0.39)
+    assert one.calls == ["attempt"]
+    bench.clock.advance(0.01)
+    assert one.call == "attempt"
+
+
 @pytest.mark.parametrize(
     ("text", "retry_us", "expected"),
     [
@@ -202,7 +227,6 @@ def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
         ("10 9 WAIT 5 MS", 5_001, 6),
         ("10 9 WAIT 0.001", 1_001, 1),
         ("10 9 WAIT 3600", 3_600_000_001, 3601),
-        ("10 9 WAIT 5", -1, -1),  # it never fits
     ],
 )
 def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
@@ -213,6 +237,18 @@ def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
     one.answer(refused(retry_us))
     assert reply(one) == [1, 10, 0, expected, 9 if "MS" not in text else 9000]
     assert one.calls == ["attempt"]
+    assert bench.assert_empty()
+
+
+def test_hit_waits_if_retry_after_equals_its_wait() -> None:
+    bench = Bench()
+    one = bench.wait("10 9 WAIT 5")
+    one.answer(refused(5_000_000))
+    assert one.replies == []
+    bench.clock.advance(5)
+    assert one.call == "final"  # due and over in the same instant
+    one.answer(ADMITTED)
+    assert reply(one)[0] == 0
     assert bench.assert_empty()
 
 
@@ -277,6 +313,15 @@ def test_unsent_call_is_repeated() -> None:
     one.lose()
     assert one.calls == ["attempt", "attempt", "attempt", "final", "final"]
     one.answer(ADMITTED)
+    assert bench.assert_empty()
+
+
+def test_unsent_call_of_a_departed_client_is_ignored() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.waiter.cancel()
+    one.lose()
+    assert one.calls == ["attempt"]
     assert bench.assert_empty()
 
 
@@ -349,6 +394,79 @@ def test_only_the_final_refusal_is_recorded(mark: str) -> None:
     assert bench.assert_empty()
 
 
+@pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
+def test_immediate_refusal_is_recorded(mark: str) -> None:
+    bench = Bench()
+    one = bench.wait(f"10 1 WAIT 5 {mark}")
+    two = bench.wait(f"10 1 WAIT 5 {mark}")
+    for client, first in ((one, "attempt"), (two, "peek")):
+        client.answer(refused(6_000_000))
+        assert client.calls == [first, "final"]
+        client.answer(refused(7_500_000))
+        assert reply(client) == [1, 10, 0, 8, 9]
+    assert bench.assert_empty()
+
+
+def test_hit_that_would_only_overtake_is_not_recorded() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
+    one.answer(refused(8_000_000))
+    two.answer(script_reply(0, 10, 3, -1, 4_000_000))  # it would be admitted as the first
+    assert two.replies == []
+    bench.clock.advance(2)
+    two.answer(script_reply(0, 10, 4, -1, 3_000_000))
+    assert two.calls == ["peek", "peek"]
+    assert reply(two) == [1, 10, 0, 6, 3]  # the time that the first one still needs
+    assert one.replies == []
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
+    one.answer(refused(9_500_000))
+    two.answer(refused(1_000_000))
+    bench.clock.advance(1.5)
+    assert two.call == "peek"
+    two.answer(refused(500_000, 7_000_001))
+    assert reply(two) == [1, 10, 0, 8, 8]  # the head needs 8, this one 0.5
+    assert bench.waiting.count == 1
+
+
+def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
+    one.answer(refused(8_000_000))
+    two.answer(refused(1_000_000))
+    bench.clock.advance(2)
+    assert two.call == "peek"
+    one.waiter.cancel()
+    two.answer(refused(1_000_000))
+    assert reply(two) == [1, 10, 0, 1, 9]
+    assert bench.assert_empty()
+
+
+def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 2")
+    one.answer(refused(1_850_000))
+    bench.clock.advance(1.85)
+    never = script_reply(1, 10, 0, -1, 1_000_000)
+    one.answer(never)
+    bench.clock.advance(0.99 * WAKE_S)
+    assert one.call == ""
+    bench.clock.advance(0.02 * WAKE_S)
+    assert one.call == "attempt"
+    one.answer(never)
+    bench.clock.advance(0.05)
+    assert one.call == "final"
+    one.answer(never)
+    assert reply(one)[:4] == [1, 10, 0, -1]
+    assert bench.assert_empty()
+
+
 # -- clients that leave ----------------------------------------------------------------------------
 
 
@@ -397,6 +515,23 @@ def test_overtaking_hit_is_refused(text: str, peeked: list[int], expected: list[
     assert integers(bench.waiting.overtaking(KEY, rule(text), peeked)) == expected
 
 
+def test_hit_after_the_head_has_left_is_not_refused() -> None:
+    bench = Bench()
+    peeked = [0, 10, 3, -1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, rule("10 9"), peeked)) == [1, 10, 0, 1, 4]
+
+
+def test_heads_remaining_time_is_never_reported_as_zero() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    assert bench.waiting.needs_us(KEY) == 1
+    two.answer(refused(1_000_000))
+    assert bench.waiting.blocks(KEY)  # one waits for the time reported to the first
+    one.answer(ADMITTED)
+    assert bench.waiting.needs_us(KEY) == 1
+    assert bench.waiting.blocks(KEY)
+
+
 def test_client_without_rights_blocks_no_other() -> None:
     bench = Bench()
     strangers = [bench.wait("10 1 WAIT 9") for _ in range(8)]
@@ -436,6 +571,40 @@ def test_refund_wakes_the_head() -> None:
     assert two.calls == ["peek", "attempt"]
     two.answer(ADMITTED)
     assert bench.assert_empty()
+
+
+def test_refund_does_not_wake_held_hits() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 ALGO LEAKY WAIT 5")
+    one.answer(script_reply(0, 10, 5, -1, 100_000, 3_000_000))
+    bench.waiting.freed(KEY)
+    assert abs(bench.waiting.needs_us(KEY) - 3_000_000) <= 1
+    assert one.calls == ["attempt"]
+    bench.clock.advance(3)
+    assert reply(one)[0] == 0
+    assert bench.assert_empty()
+
+
+def test_hit_that_finds_room_wakes_the_head_at_intervals() -> None:
+    """Another proxy may have refunded hits. Or the hit may need more: so not every such hit causes
+    a call.
+    """
+    bench = Bench()
+    one = bench.wait("10 90 WAIT 99 COST 5")
+    one.answer(refused(60_000_000))
+    bench.clock.advance(1)
+    hit, room, none = rule("10 90"), [0, 10, 3, -1, 4_000_000], [1, 10, 0, 1, 4_000_000]
+    assert integers(bench.waiting.overtaking(KEY, hit, none[:]))[3] == 59
+    assert bench.calling() == []
+    for turn in range(5):
+        for _ in range(10):
+            assert integers(bench.waiting.overtaking(KEY, hit, room[:]))[:3] == [1, 10, 0]
+            if one.call:
+                one.answer(refused(round((1060 - bench.clock.now) * 1e6)))
+        assert len(one.calls) == 2 + turn
+        bench.clock.advance(WAKE_S + 0.001)
+    assert bench.waiting.count == 1
+    assert len(bench.clock.live()) == 1
 
 
 # -- bounds ----------------------------------------------------------------------------------------
@@ -490,9 +659,98 @@ def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
     assert len(bench.clock.live()) == 2
 
 
+def test_head_calls_again_at_intervals() -> None:
+    """Another proxy may have refunded hits."""
+    bench = Bench()
+    head, other = bench.wait("10 1 WAIT 100"), bench.wait("10 1 WAIT 100")
+    head.answer(refused(95_000_000))
+    other.answer(refused(95_000_000))
+    for _ in range(3):
+        bench.clock.advance(LONGEST_PAUSE_S - 0.01)
+        assert bench.calling() == []
+        bench.clock.advance(0.01)
+        assert bench.calling() == [head]
+        assert head.flush_all()
+        head.answer(refused(round((1095 - bench.clock.now) * 1e6)))
+    bench.clock.advance(5)
+    assert bench.calling() == [head]
+    head.answer(ADMITTED)
+    other.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    other.answer(ADMITTED)
+    assert head.calls == ["attempt"] * 5
+    assert other.calls == ["peek"] + ["attempt"] * 2
+    assert bench.assert_empty()
+
+
 # -- LEAKY: the script returns the time to hold ----------------------------------------------------
 
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
+
+
+def test_departed_client_keeps_its_slot() -> None:
+    bench = Bench()
+    clients = [bench.wait(SHAPED) for _ in range(3)]
+    for number, client in enumerate(clients, 1):
+        client.answer(script_reply(0, 10, 5, -1, 100_000, number * 100_000))
+    clients[0].waiter.cancel()
+    assert bench.calling() == []
+    bench.clock.advance(0.1)
+    assert clients[1].replies == []
+    clients[1].waiter.cancel()
+    bench.clock.advance(0.1)
+    assert clients[2].replies == []
+    bench.clock.advance(0.1)
+    assert reply(clients[2])[0] == 0
+    assert bench.assert_empty()
+    assert clients[0].replies == clients[1].replies == []
+
+
+def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
+    bench = Bench()
+    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
+    one.answer(script_reply(0, 10, 0, -1, 100_000, 5_000_000))
+    two.answer(script_reply(1, 10, 0, 100_000, 5_100_000, 0))
+    assert reply(two) == [1, 10, 0, 1, 6]
+    assert two.calls == ["attempt"]
+    assert one.replies == []
+    bench.clock.advance(5)
+    assert reply(one) == [0, 10, 0, -1, 1]
+    assert bench.assert_empty()
+
+
+def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
+    for _ in range(2):
+        one.answer(refused(400_000))
+        bench.clock.advance(0.4)
+    assert bench.waiting.blocks(KEY)
+    one.waiter.cancel()
+    assert not bench.waiting.blocks(KEY)  # Redis has not answered the other one yet
+    two.waiter.cancel()
+    assert bench.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("text", "replies", "ended"),
+    [
+        ("10 1 WAIT 5", [ADMITTED], [0, 0, 0]),  # it has not waited
+        ("10 1 WAIT 5", [refused(400_000), ADMITTED], [1, 0, 0]),
+        (SHAPED, [script_reply(0, 10, 0, -1, 100_000, 400_000)], [1, 0, 0]),
+        ("10 1 WAIT 1", [refused(400_000), refused(9_000_000)], [0, 1, 0]),
+        ("10 1 WAIT 5", [refused(400_000), b"-OOM\r\n"], [0, 0, 1]),
+    ],
+)
+def test_waits_are_counted_by_their_end(text: str, replies: list[bytes], ended: list[int]) -> None:
+    bench = Bench()
+    one = bench.wait(text)
+    for frame in replies:
+        bench.clock.advance(1)
+        one.answer(frame)
+    bench.clock.advance(1)
+    assert bench.assert_empty()
+    assert bench.waiting.ended == ended
 
 
 def test_shaped_refusal_is_recorded() -> None:
@@ -576,6 +834,20 @@ def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
     assert bench.assert_empty()
 
 
+def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
+    bench = Bench()
+    one, two = bench.wait(SHAPED), bench.wait(SHAPED)
+    one.answer(penalised(3_000_000))
+    two.answer(penalised(3_000_000))
+    bench.waiting.freed(KEY)
+    one.answer(script_reply(0, 10, 5, -1, 100_000, 0))
+    assert (reply(one)[0], two.call) == (0, "attempt")
+    two.answer(script_reply(0, 10, 5, -1, 100_000, 100_000))
+    bench.clock.advance(0.1)
+    assert reply(two)[0] == 0
+    assert bench.assert_empty()
+
+
 # -- the end of the process ------------------------------------------------------------------------
 
 
@@ -608,4 +880,336 @@ def test_drain_refuses_waiting_hits() -> None:
     assert held.replies == []
     bench.clock.advance(1)
     assert reply(held)[0] == 0
+    assert bench.assert_empty()
+
+
+def test_drain_keeps_admissions() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 9")
+    one.answer(refused(3_000_000))
+    bench.waiting.drain()
+    bench.waiting.drain()
+    one.answer(ADMITTED)
+    assert reply(one)[0] == 0
+    assert bench.assert_empty()
+
+
+# -- random traffic with a model of Redis ----------------------------------------------------------
+
+
+class Redis:
+    """LOG and shaping LEAKY as in their scripts, in microseconds."""
+
+    def __init__(self) -> None:
+        self.stamps: dict[Where, list[int]] = {}
+        self.ends: dict[Where, int] = {}
+        self.free_us: dict[Where, int] = {}
+        self.admitted: list[tuple[Where, int, int]] = []  # where, when, cost
+
+    def run(self, where: Where, asked: Rule, now_us: int) -> list[int]:
+        limiter = asked.limiter
+        assert limiter is not None
+        if limiter.algorithm.name == b"LEAKY":
+            return self._shape(where, asked, now_us)
+        most, window, cost = limiter.max, limiter.window_us, limiter.cost
+        stamps = [stamp for stamp in self.stamps.get(where, []) if stamp > now_us - window]
+        self.stamps[where] = stamps
+        ends = self.ends.get(where, 0)
+        left = max(0, most - len(stamps))
+        if cost > most:
+            return [1, most, left, -1, window]
+        retry_us = 0
+        if len(stamps) + cost > most:
+            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
+        if ends > now_us:
+            return [1, most, 0, max(retry_us, ends - now_us), window]
+        takes = limiter.mode != b"peek"
+        if retry_us == 0:
+            if takes:
+                stamps += [now_us] * cost
+                self.admitted.append((where, now_us, cost))
+                left -= cost
+            return [0, most, left, -1, window]
+        if takes and limiter.strict:
+            stamps += [now_us] * cost
+            del stamps[:-most]
+            retry_us = stamps[len(stamps) + cost - most - 1] + window - now_us
+        if takes and limiter.penalty_us:
+            self.ends[where] = now_us + max(retry_us, limiter.penalty_us)
+            retry_us = self.ends[where] - now_us
+        return [1, most, 0, retry_us, window]
+
+    def _shape(self, where: Where, asked: Rule, now_us: int) -> list[int]:
+        limiter = asked.limiter
+        assert limiter is not None
+        held_us = max(0, self.free_us.get(where, 0) - now_us)
+        emission_us = limiter.window_us // limiter.max
+        left_us = self.ends.get(where, 0) - now_us
+        if limiter.mode == b"peek" or not asked.shapes:
+            full = max(held_us + (limiter.cost - limiter.max) * emission_us, left_us)
+            return [1, limiter.max, 0, full, held_us] if full > 0 else [0, 1, 0, -1, held_us]
+        if held_us > limiter.wait_us:
+            retry_us = max(held_us - limiter.wait_us, left_us)
+            return [1, limiter.max, 0, retry_us, held_us, 0]
+        if left_us > 0:
+            return [1, limiter.max, 0, left_us, max(held_us, left_us), left_us]
+        self.free_us[where] = now_us + held_us + limiter.cost * emission_us
+        self.admitted.append((where, now_us, limiter.cost))
+        return [0, limiter.max, 0, -1, emission_us, held_us]
+
+
+class Visitor:
+    """A client of the simulation."""
+
+    def __init__(self, sim: Simulation, number: int, where: Where, made: Rule) -> None:
+        assert made.limiter is not None
+        self.number = number
+        self.where = where
+        self.rule = made
+        self.came = sim.clock.now
+        self.wait_us = made.limiter.wait_us
+        self.cost = made.limiter.cost
+        self.gone = False
+        self.asked = 0
+        self.waits = made.waits
+        self.replies: list[list[int]] = []
+        self.told_at = 0.0
+        self.first: list[int] = []
+        self.waiter: Waiter | None = None
+
+
+class Simulation:
+    """Visitors, a Redis and the delays between them. Each event has a time."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.waiting = WaitQueues(self.clock.time, self.clock.call_at)
+        self.redis = Redis()
+        self.visitors: list[Visitor] = []
+        self.served: list[Visitor] = []  # in the order in which Redis admitted them
+        self.delays = [0.001]
+        self.asked = 0
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        self.clock.call_at(self.clock.now + seconds, function)
+
+    def _delay(self) -> float:
+        self.asked += 1
+        return self.delays[self.asked % len(self.delays)]
+
+    def _run(self, visitor: Visitor, asked: Rule, then: Callable[[list[int]], None]) -> None:
+        delay = self._delay()
+
+        def arrived() -> None:
+            before = len(self.redis.admitted)
+            found = self.redis.run(visitor.where, asked, round(self.clock.now * 1_000_000))
+            if len(self.redis.admitted) > before:
+                self.served.append(visitor)
+            self._later(delay / 2, lambda: then(found))
+
+        self._later(delay / 2, arrived)
+
+    def hit(self, where: Where, text: str) -> None:
+        """RL.HIT, as a session sends it."""
+        made = rule(text)
+        visitor = Visitor(self, len(self.visitors), where, made)
+        self.visitors.append(visitor)
+        if visitor.waits:
+            self._wait(visitor)
+            return
+        behind = self.waiting.blocks(where)
+
+        def answered(found: list[int]) -> None:
+            if behind:
+                found = integers(self.waiting.overtaking(where, made, found))
+                assert found[0] == 1 and found[2] == 0 and (found[3] > 0 or found[3] == -1)
+            visitor.replies.append(found)
+
+        self._run(visitor, made.peek() if behind else made, answered)
+
+    def _wait(self, visitor: Visitor) -> None:
+        busy = False
+
+        def ask(asked: Rule) -> None:
+            nonlocal busy
+            assert not busy, "one question at a time"
+            assert not visitor.gone
+            busy = True
+            visitor.asked += 1
+            self._run(visitor, asked, answered)
+
+        def answered(found: list[int]) -> None:
+            nonlocal busy
+            busy = False
+            if not visitor.first:
+                visitor.first = found
+            assert visitor.waiter is not None
+            visitor.waiter.answered(script_reply(*found))
+
+        def finish(frame: bytes) -> None:
+            assert not visitor.gone
+            visitor.replies.append(integers(frame))
+            visitor.told_at = self.clock.now
+
+        visitor.waiter = Waiter(
+            self.waiting, visitor.where, visitor.rule, ask, finish, _nothing, _nothing
+        )
+        visitor.waiter.start()
+
+    def leave(self, visitor: Visitor) -> None:
+        if visitor.waiter is not None and not visitor.replies and not visitor.gone:
+            visitor.gone = True
+            visitor.waiter.cancel()
+
+
+def in_any_window(stamps: list[tuple[int, int]], most: int, window_us: int) -> bool:
+    """Whether each half-open window holds at most `most`."""
+    for end, _ in stamps:
+        if sum(cost for at, cost in stamps if end - window_us < at <= end) > most:
+            return False
+    return True
+
+
+MOST = 3
+WINDOW_S = 0.5
+PLACES: list[Where] = [(0, b"a"), (0, b"b"), (1, b"a")]
+WAITS = st.sampled_from([0.001, 0.02, 0.3, 0.5, 1, 1.7, 5, 60])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.integers(0, 2), st.integers(1, 4), WAITS),
+        st.tuples(st.just("wait"), st.just(0), st.just(1), WAITS),
+        st.tuples(st.just("hit"), st.integers(0, 2), st.integers(1, 4), st.just(0.0)),
+        st.tuples(st.just("leave"), st.integers(0, 30), st.just(0), st.just(0.0)),
+        st.tuples(st.just("pass"), st.just(0), st.just(0), st.floats(0.0001, 0.7)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+DELAYS = st.lists(st.sampled_from([0.00002, 0.0003, 0.001, 0.004, 0.03]), min_size=1, max_size=5)
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS, DELAYS, st.sampled_from(["", "STRICT", "PENALTY 0.2"]))
+def test_random_traffic_keeps_order_and_limit(
+    steps: list[tuple[str, int, int, float]], delays: list[float], mark: str
+) -> None:
+    sim = Simulation()
+    sim.delays = delays
+    for what, which, cost, seconds in steps:
+        options = f"{MOST} {WINDOW_S} COST {cost} {mark}"
+        if what == "wait":
+            sim.hit(PLACES[which], f"{options} WAIT {seconds:g}")
+        elif what == "hit":
+            sim.hit(PLACES[which], options)
+        elif what == "leave":
+            if which < len(sim.visitors):
+                sim.leave(sim.visitors[which])
+        else:
+            sim.clock.advance(seconds)
+    sim.clock.advance(200)
+
+    assert sim.waiting.count == 0
+    assert sim.clock.live() == []
+    assert not any(sim.waiting.blocks(where) for where in PLACES)
+    longest = max(delays)
+    window_us = round(WINDOW_S * 1_000_000)
+    for where in PLACES:
+        stamps = [(at, cost) for place, at, cost in sim.redis.admitted if place == where]
+        assert in_any_window(stamps, MOST, window_us)
+        if not mark:  # a final refusal is sent as a hit, and may be admitted
+            order = [
+                visitor.number
+                for visitor in sim.served
+                if visitor.where == where and visitor.waits and not visitor.gone
+            ]
+            assert order == sorted(order)
+    assert len(set(sim.served)) == len(sim.served)  # no visitor is admitted twice
+    for visitor in sim.visitors:
+        if visitor.gone:
+            assert visitor.replies == []
+            continue
+        assert len(visitor.replies) == 1
+        found = visitor.replies[0]
+        if found[0] == 0:
+            assert visitor in sim.served
+        else:
+            assert visitor not in sim.served
+            assert found[3] > 0 or (found[3] == -1 and visitor.cost > MOST)
+        if not visitor.waits:
+            continue
+        took = visitor.told_at - visitor.came
+        assert took <= visitor.wait_us / 1_000_000 + 3 * longest + 1e-6
+        if found[0] == 1 and took < visitor.wait_us / 1_000_000 - 1e-6:
+            first = visitor.first  # refused before its time: it could not be admitted in time
+            assert first[0] == 1 and (first[3] == -1 or first[3] > visitor.wait_us)
+        # One call on arrival, two or three as the head, two at the end, and the keep-alives.
+        assert visitor.asked <= 6 + (2 if mark else 0) + ceil(took / LONGEST_PAUSE_S) * 2, (
+            visitor.asked
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, DELAYS, st.sampled_from([0.0, 0.0, 0.1, 0.9, 20.0]))
+def test_random_traffic_of_shaped_hits_leaves_evenly(
+    steps: list[tuple[str, int, int, float]], delays: list[float], blocked_s: float
+) -> None:
+    sim = Simulation()
+    sim.delays = delays[:1]  # otherwise their places are not in order of arrival
+    emission_s = 0.05
+    sim.redis.ends = {where: round((sim.clock.now + blocked_s) * 1_000_000) for where in PLACES}
+    for what, which, cost, seconds in steps:
+        options = f"1 {emission_s:g} ALGO LEAKY BURST 9 COST {cost}"
+        if what in ("wait", "hit"):
+            sim.hit(PLACES[which], f"{options} WAIT {seconds or 1:g}")
+        elif what == "leave":
+            if which < len(sim.visitors):
+                sim.leave(sim.visitors[which])
+        else:
+            sim.clock.advance(seconds)
+    sim.clock.advance(200)
+    assert sim.waiting.count == 0
+    assert sim.clock.live() == []
+    for where in PLACES:
+        here = [visitor for visitor in sim.visitors if visitor.where == where]
+        left = [visitor for visitor in here if not visitor.gone and visitor.replies[0][0] == 0]
+        times = [visitor.told_at for visitor in left]
+        assert times == sorted(times)
+        for before, after in pairwise(left):
+            assert after.told_at - before.told_at >= before.cost * emission_s - 1e-5
+        for visitor in here:
+            assert visitor.asked == 1 or (blocked_s and visitor.asked <= 4)
+            assert len(visitor.replies) == (0 if visitor.gone else 1)
+            if visitor in left:
+                took = visitor.told_at - visitor.came
+                assert took <= visitor.wait_us / 1_000_000 + delays[0] + 1e-5
+
+
+def test_fifty_waiting_hits_use_the_full_rate() -> None:
+    """No client is served late: the fiftieth leaves when the limit permits, not a round trip
+    later.
+    """
+    sim = Simulation()
+    for _ in range(50):
+        sim.hit(PLACES[0], "10 1 WAIT 10")
+    sim.clock.advance(20)
+    assert [visitor.number for visitor in sim.served] == list(range(50))
+    assert all(visitor.replies[0][0] == 0 for visitor in sim.visitors)
+    first, last = sim.redis.admitted[0][1], sim.redis.admitted[-1][1]
+    assert 4_000_000 <= last - first <= 4_000_000 + 50 * 2_000
+    # Each one peeks and tries; where it has to wait, it tries again.
+    assert sim.asked <= 50 * 3
+
+
+# -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
+
+
+def test_waiting_hits_without_a_refusal_block_no_client() -> None:
+    """Callers that are all admitted at their first call."""
+    bench = Bench()
+    one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    two.answer(script_reply(0, 10, 5, -1, 1_000_000))
+    assert not bench.waiting.blocks(KEY)
+    one.answer(ADMITTED)
+    assert not bench.waiting.blocks(KEY)
+    two.answer(ADMITTED)
     assert bench.assert_empty()

@@ -15,10 +15,15 @@ from rlproxy.ratelimit.outcomes import (
     row_of,
 )
 from rlproxy.resp import encoding
+from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import FailurePolicy, ServerFacts
+from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
+
+from tests.contexts import worker_context
+from tests.unit.session.bench import GRAMMAR
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
 ROW = row_of(b"GCRA")
@@ -109,3 +114,44 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
     assert failing.policy.answered(call(10, ROW), error) == instead
     assert failing.stats.hits[ROW + outcome] == sum(failing.stats.hits) == 1
     assert failing.stats.errors == {"redis": 1}
+
+
+@pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
+def test_another_error_of_redis_is_passed_on(error: str) -> None:
+    failing = Failing("allow")
+    assert failing.policy.answered(call(10, ROW), encoding.error(error)) == encoding.error(error)
+    assert failing.stats.hits[ROW + FAILED] == sum(failing.stats.hits) == 1
+    # no hit, such as a peek
+    loading = encoding.error("LOADING x")
+    assert failing.policy.answered(call(0, ROW), loading) == loading
+
+
+def test_hits_are_answered_in_every_mode_but_error() -> None:
+    assert [Failing(mode).policy.answers_hits() for mode in ("error", "allow", "deny")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_error_of_a_late_call_names_the_hit_timeout() -> None:
+    assert Failing("error").policy.too_late() == encoding.late(0.25)
+
+
+def test_only_throttle_may_be_the_servers_own() -> None:
+    server = ServerFacts("redis:1")
+    assert not server.implements(b"CL.THROTTLE")
+    server.found.has_throttle = True
+    assert server.implements(b"CL.THROTTLE")
+    assert not server.implements(b"RL.THROTTLE")
+    assert not server.implements(b"RL.HIT")
+
+
+def test_a_context_without_lanes() -> None:
+    """Its sessions send all requests by their private connections."""
+    context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"))
+    assert context.lane_of(Identity(None, None, 0)) is None
+    assert context.share_of is None
+    assert context.circuit is context.timeouts.circuit
+    assert context.failure.timeouts is context.timeouts
+    assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

@@ -27,6 +27,8 @@ MAP = slot_map(SHARDS)
         (b"node.example", "node.example"),
         (b"::1", "::1"),
         (None, "asked"),
+        (b"", "asked"),
+        (b"?", "asked"),
     ],
 )
 def test_hosts(host: bytes | None, expected: str) -> None:
@@ -44,6 +46,11 @@ def test_slots_of_one_master_are_joined() -> None:
     assert found.shards[0].replicas == (Address("10.0.0.9", 7009),)
 
 
+def test_no_slots() -> None:
+    assert discovery.read_slots([], "asked").shards == ()
+    assert discovery.read_slots(None, "asked").owned() == 0
+
+
 async def _best(
     views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = (), slots: int = 0
 ) -> View:
@@ -55,6 +62,11 @@ async def _best(
     found = await discovery.best_view(list(views), query, epoch, slots)
     assert found is not None
     return found
+
+
+def test_the_first_good_view_is_taken() -> None:
+    good = View(MAP, True, 5)
+    assert asyncio.run(_best({A: good, B: View(MAP, True, 6)}, 5)) is good
 
 
 def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
@@ -77,9 +89,28 @@ def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it(
     assert asyncio.run(_best({A: without, B: without}, 5, slots=slots)) is without
 
 
+def test_a_view_of_a_cluster_that_is_down() -> None:
+    down = View(MAP, False, 9)
+    good = View(MAP, True, 5)
+    assert asyncio.run(_best({A: down, B: good}, 5)) is good
+    assert asyncio.run(_best({A: down, B: View(problem="no answer")}, 5)) is down
+
+
 def test_a_silent_node_is_not_waited_for() -> None:
     good = View(MAP, True, 5)
     assert asyncio.run(_best({A: View(), B: good}, 5, slow=(A,))) is good
+
+
+def test_silent_nodes_are_not_waited_for_while_the_cluster_is_down() -> None:
+    down, good = View(MAP, False, 9), View(MAP, True, 9)
+
+    async def best(views: dict[Address, View], slow: Address) -> View:
+        async with asyncio.timeout(5):
+            return await _best(views, 5, slow=(slow,))
+
+    for silent in (A, B):
+        assert asyncio.run(best({A: down, B: down}, silent)) is down
+    assert asyncio.run(best({A: View(), B: down, C: good}, A)) is good
 
 
 async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(

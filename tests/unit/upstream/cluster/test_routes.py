@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import hiredis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlproxy.resp import commands as c
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
@@ -166,6 +169,21 @@ def test_a_missing_later_key_leaves_the_first(served: Routes) -> None:
     assert found(served, "MSET a 1 b")[1] == []
 
 
+# Of these commands only the first key decides.
+FIRST_ONLY = """
+GEORADIUS k 1 1 1 km STORE d
+GEORADIUSBYMEMBER k m 1 km STOREDIST d
+SORT k BY w_* STORE d
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("line", FIRST_ONLY)
+def test_a_store_key_is_left_to_the_node(served: Routes, line: str) -> None:
+    route, keys = found(served, line)
+    assert keys == [b"k"]
+    assert route.only == 0
+
+
 def leaves(rows: list[object]) -> Iterator[str]:
     """The names of all commands, `NAME` or `NAME|SUBCOMMAND`."""
     for row in rows:
@@ -194,6 +212,29 @@ def test_every_command_without_keys_is_in_the_tables(
             assert route.specs or leaf in reviewed()
 
 
+def test_the_keys_of_shared_commands(commands: list[object], served: Routes) -> None:
+    known = {leaf.encode().partition(b"|")[0] for leaf in leaves(commands)}
+    for name, row in c.COMMANDS.items():
+        if row.shared != c.PRIVATE and name in known:
+            args = [b"x"] * 6
+            last = row.last_key if row.last_key >= 0 else len(args)
+            assert list(range(0, last, row.key_step)) == served.of(name, args).keys(args), name
+
+
+def test_no_row_is_in_two_routes() -> None:
+    for table in (r.TABLE, r.POSITIONS):
+        names = [name for _, words in table for name in words.split()]
+        assert sorted(names) == sorted(set(names))
+        assert all(name == name.upper() for name in names)
+
+
+def test_each_row_below_a_command_has_a_route() -> None:
+    for name in reviewed():
+        command_name, bar, sub = name.encode().partition(b"|")
+        if bar:
+            assert OLD.of(command_name, [sub]).name == name.encode().replace(b"|", b" ")
+
+
 @pytest.mark.parametrize(
     ("line", "how"),
     [
@@ -209,10 +250,20 @@ def test_every_command_without_keys_is_in_the_tables(
         ("CONFIG Resetstat", r.ALL_NODES),
         ("config foo", r.HOME),
         ("config", r.HOME),
+        ("client kill 127.0.0.1:5", r.CLIENT_KILL),
+        ("client list", r.CLIENT_LIST),
+        ("client setname x", r.CLIENT_STATE),
+        ("client foo", r.HOME),
         ("cluster slots", r.CLUSTER),
         ("cluster foo", r.CLUSTER),
+        ("object help", r.HOME),
         ("object encoding k", r.BY_KEY),
         ("debug object k", r.BY_KEY),
+        ("debug reload", r.ALL_FIRST),
+        ("debug jmap2", r.HOME),
+        ("cluster slotstates", r.CLUSTER),
+        ("script debug\0 yes", r.REFUSED),
+        ("shutdown nosave", r.REFUSED),
         ("spublish c m", r.BY_KEY),
         ("json.foo k", r.HOME),
         ("", r.HOME),
@@ -220,6 +271,14 @@ def test_every_command_without_keys_is_in_the_tables(
 )
 def test_route(line: str, how: int) -> None:
     assert found(OLD, line)[0].how == how
+
+
+def test_one_key_needs_no_search(served: Routes) -> None:
+    for line in ("GET k", "set k v", "sort k store d", "zadd k 1 m"):
+        assert found(served, line)[0].only == 0
+    assert found(served, "object encoding k")[0].only == 1
+    for line in ("EVAL s 1 k", "BLPOP a 0", "RENAME a b", "DEL a", "XREAD STREAMS a 0"):
+        assert found(served, line)[0].only == -1
 
 
 @pytest.mark.parametrize(
@@ -253,6 +312,10 @@ def row(name: str, flags: list[bytes], first: int, last: int, step: int, *more: 
     return [name.encode(), -1, flags, first, last, step, *more]
 
 
+def tipped(*tips: bytes) -> object:
+    return row("m.tip", [], 0, 0, 0, [], list(tips), [], [])
+
+
 def test_commands_of_modules() -> None:
     routes = Routes(
         [
@@ -270,3 +333,32 @@ def test_commands_of_modules() -> None:
     assert found(routes, "m.two x a b c")[1] == [b"a", b"b"]
     assert found(routes, "m.movable x")[0].how == r.HOME
     assert found(routes, "m.none x")[0].how == r.HOME
+
+
+@pytest.mark.parametrize(
+    ("tips", "how"),
+    [
+        ([], r.HOME),
+        ([b"request_policy:all_shards"], r.ALL_CONCAT),
+        ([b"request_policy:all_nodes", b"response_policy:agg_sum"], r.ALL_SUM),
+        ([b"request_policy:all_shards", b"response_policy:agg_min"], r.HOME),
+        ([b"request_policy:multi_shard", b"response_policy:agg_sum"], r.HOME),
+        ([b"nondeterministic_output"], r.HOME),
+    ],
+)
+def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
+    assert Routes([tipped(*tips)]).of(b"M.TIP", []).how == how
+
+
+@given(st.sampled_from(LINES), st.lists(st.binary(max_size=9), max_size=6), st.data())
+def test_no_arguments_break_it(
+    served: Routes, line: str, more: list[bytes], data: st.DataObject
+) -> None:
+    name, *args = line.encode().split(b" ")
+    args = data.draw(st.permutations([*args, *more]))[: data.draw(st.integers(0, 9))]
+    route = served.of(name, args)
+    keys = route.keys(args)
+    assert all(0 <= index < len(args) for index in keys)
+    assert -1 <= r.timeout_at(route.blocks, args) < len(args)
+    if route.only >= 0:
+        assert keys in ([route.only], [])
