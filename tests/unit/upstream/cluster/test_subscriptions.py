@@ -42,8 +42,8 @@ class Subscriber(Client):
 
     def ask(self, name: bytes) -> None:
         """Send `name` with PATTERN."""
-        route = SimpleNamespace(how=routes.SUBSCRIBE, name=name)
-        assert self._subscriptions.send(cast("Route", route), [PATTERN], b"*0\r\n")
+        route = Route(name, routes.SUBSCRIBE)
+        assert self._subscriptions.send(route, [PATTERN], b"*0\r\n")
 
     def grow(self) -> None:
         """A fourth master joins."""
