@@ -8,9 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tests.harness import (
     command,
     wait_until,
 )
+from tests.repeating import RepeatingClients
 
 RULES = """
 login = "2 60 PENALTY 300 AND 20 3600"
@@ -463,55 +463,6 @@ def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(made: Named) -> No
         assert reply[:3] == [0, 2, 0]
 
 
-class Load:
-    """Clients that send hits by one policy until stopped, and check each reply."""
-
-    def __init__(self, proxy: Proxy, check: Callable[[list[int]], None], clients: int) -> None:
-        self.replies = 0
-        self.errors: list[object] = []
-        self._proxy = proxy
-        self._check = check
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(clients)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, number: int) -> None:
-        # Each client has another way: by lane, among other commands, and in MULTI.
-        before, behind = [(b"", b""), (b"", command("GET", "x")), (command("MULTI"), b"")][
-            number % 3
-        ]
-        with self._proxy.raw() as raw:
-            while not self._stopped.is_set() and not self.errors:
-                key = f"{number}:{self.replies}"
-                one = hit(key, "p")
-                raw.send(before + one * 4 + behind + (command("EXEC") if before else b""))
-                if before:
-                    for _ in range(5):
-                        raw.reply()
-                    found = raw.reply()
-                    replies = found if isinstance(found, list) else [found]
-                else:
-                    replies = [raw.reply() for _ in range(4)]
-                if behind:
-                    raw.reply()
-                for reply in replies:
-                    try:
-                        assert isinstance(reply, list), reply
-                        self._check(reply)
-                    except AssertionError as error:
-                        self.errors.append(error)
-                self.replies += len(replies)
-
-
 # Two rules of a policy. In a reply, max, unit and mode must be those of one rule.
 ONE = 'p = "1 100"\n'
 TWO = 'p = {rule = "3 7000 MS", shadow = true}\n'
@@ -529,6 +480,27 @@ def check_reply(reply: list[int]) -> None:
         assert 100 < reset <= 7000, reply  # milliseconds
 
 
+def hit_by_policy(raw: Raw, number: int, round_: int) -> None:
+    """Send four hits by policy p and check each reply. Each client has another way: by lane, among
+    other commands, and in MULTI.
+    """
+    before, behind = [(b"", b""), (b"", command("GET", "x")), (command("MULTI"), b"")][number % 3]
+    one = hit(f"{number}:{round_}", "p")
+    raw.send(before + one * 4 + behind + (command("EXEC") if before else b""))
+    if before:
+        for _ in range(5):
+            raw.reply()
+        found = raw.reply()
+        replies = found if isinstance(found, list) else [found]
+    else:
+        replies = [raw.reply() for _ in range(4)]
+    if behind:
+        raw.reply()
+    for reply in replies:
+        assert isinstance(reply, list), reply
+        check_reply(reply)
+
+
 @ON_ONE_ENGINE
 @pytest.mark.parametrize("workers", [1, 2])
 def test_reloads_under_load_cost_no_memory(
@@ -537,19 +509,14 @@ def test_reloads_under_load_cost_no_memory(
     with named(redis_server, tmp_path, "--workers", str(workers), rules=ONE) as made:
         pids = processes(made.proxy.pid) if workers > 1 else [made.proxy.pid]
         sizes: list[tuple[int, int]] = []
-        with Load(made.proxy, check_reply, clients=6) as load:
+        with RepeatingClients(made.proxy.raw, 6, hit_by_policy) as load:
             for number in range(40):
                 rules = [ONE, TWO][number % 2]
                 others = "".join(f'n{number}-{other} = "5 60"\n' for other in range(50))
-                seen = load.replies
                 made.reload(rules + others)
-                wait_until(
-                    lambda seen=seen: load.replies > seen + 40 or load.errors,  # type: ignore[misc]
-                    "hits are answered",
-                )
+                load.wait_rounds(2)
                 if number in (15, 39):
                     sizes.append((sum(map(resident, pids)), sum(map(descriptors, pids))))
-        assert not load.errors, load.errors[:3]
         (memory, files), (memory_after, files_after) = sizes
         assert memory_after < memory + workers * (6 << 20)
         assert files_after <= files + 2

@@ -166,9 +166,9 @@ class Caller:
     """The sender of calls and batches, as a lane sees it.
 
     `flush` moves the bytes that a reply has released. `dirty`: a lane has noted that it may go on,
-    and resumes it once. `fenced`: it has written on its
-    private connection, and no lane has answered it since. `trusts_at`: in a cluster, the time from
-    which remembered refusals may answer it, by the clock of the denial cache.
+    and resumes it once. `fenced`: it has written on its private connection, and no lane has
+    answered it since. `trusts_at`: in a cluster, the time from which remembered refusals may answer
+    it, by the clock of the denial cache.
     """
 
     __slots__ = ("dirty", "fenced", "flush", "trusts_at")
