@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp.requests import COMMAND
-from rlproxy.session.call import Call, Caller, Lane
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
@@ -115,15 +114,3 @@ class Parts:
         self.lane.calls.clear()
         self.lanes.emit()
         return self.down()
-
-
-def call_of(caller: Caller, key: bytes = b"k", text: bytes = b"10 60") -> Call:
-    """Return the call of RL.HIT `key` `text`."""
-    return Call(caller, rule(text), b"$%d\r\n%b\r\n" % (len(key), key))
-
-
-def rule(text: bytes = b"10 60") -> Rule:
-    """Return the rule of RL.HIT k `text`."""
-    made = GRAMMAR.rule(text, b"RL.HIT", [b"k", *text.split()])
-    assert not made.error
-    return made

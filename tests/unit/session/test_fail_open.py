@@ -15,8 +15,8 @@ from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_OPEN, WAIT_TICK
 
-from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT
-from tests.unit.session.parts import Parts, call_of
+from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT, call_of
+from tests.unit.session.parts import Parts
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
 ADMITS = five(0, 10, 10, -1, 0)

@@ -9,8 +9,8 @@ from rlproxy.resp import encoding
 from rlproxy.session.held_hit import HeldHit
 
 from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
-from tests.unit.session.bench import PING
-from tests.unit.session.parts import Parts, call_of
+from tests.unit.session.bench import PING, call_of
+from tests.unit.session.parts import Parts
 
 LATE = encoding.late(0.0)
 ADMITS = rounded([0, 10, 4, -1, 1_000_000], 1_000_000)

@@ -9,8 +9,8 @@ from rlproxy.resp import commands
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
-from tests.unit.session.bench import ARITY, FIVE, KnowingLane
-from tests.unit.session.parts import Parts, call_of
+from tests.unit.session.bench import ARITY, FIVE, KnowingLane, call_of
+from tests.unit.session.parts import Parts
 
 USER = Identity(b"bob", b"pw", 3)
 

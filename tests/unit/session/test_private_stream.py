@@ -20,9 +20,10 @@ from tests.unit.session.bench import (
     DENIED,
     FIVE,
     PONG,
+    call_of,
     in_place,
 )
-from tests.unit.session.parts import Parts, call_of
+from tests.unit.session.parts import Parts
 
 OK = b"+OK\r\n"
 AUTH = bulks(b"AUTH", b"bob", b"pw")

@@ -7,8 +7,7 @@ from rlproxy.resp.requests import COMMAND, RequestFramer
 from rlproxy.session.call import Caller
 from rlproxy.session.wait_cover import WaitCover, not_covered
 
-from tests.unit.session.bench import FIVE
-from tests.unit.session.parts import call_of
+from tests.unit.session.bench import FIVE, call_of
 
 
 def written() -> WaitCover:
