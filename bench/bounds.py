@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from .cluster_peers import PEERS
 from .figures import Figure
 from .parts import SPLICE, STUB
 
@@ -98,6 +99,20 @@ BOUNDS: Final = (
     *_both(" --share, P1", "HAProxy", 1, "share/haproxy", 1.25, 1.5),
     *_both(" --share, P1", "twemproxy", 1, "share/twemproxy", 0.95, 1.1),
     *_both(", P16", "twemproxy", 16, "proxy/twemproxy", 1.3, 2.0),
+    *(
+        Bound(
+            f"{name.upper()} on three masters, P{size}",
+            peer,
+            f"cluster-{name}-{size}",
+            f"cluster-{name}-{size}",
+            f"proxy/{peer}",
+            1.0,
+        )
+        for peer in PEERS
+        for size in (1, 16)
+        for name in ("get", "set")
+    ),
+    # What counts where no peer runs: a cluster client, which splits nothing.
     *(
         Bound(
             f"{name.upper()} on three masters, P16",

@@ -1,7 +1,7 @@
-"""The rows of kind CLUSTER: commands to three masters, by a cluster client and through the proxy.
+"""The rows of kind CLUSTER: commands to three masters, by a cluster client and through proxies.
 
 redis-benchmark --cluster gives each connection a node, and each pipeline keys of one slot. Through
-the proxy the keys of a pipeline are on all nodes, as those of an application are.
+a proxy the keys of a pipeline are on all nodes, as those of an application are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from . import cpu, redis_benchmark
+from . import cluster_peers, cpu, redis_benchmark
 from .cpu import PARTY, REDIS, Clock, Meter, Times
 from .figures import Figure, interleave
 from .model import nodes
@@ -22,7 +22,7 @@ TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's s
 
 
 def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through both in turn: commands per second, then CPU times.
+    """Run `row` through all in turn: commands per second, then CPU times.
 
     Returns no figures without redis-benchmark: it is the cluster client. Raises BenchError.
     """
@@ -36,13 +36,15 @@ def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
     with (
         nodes.cluster(plan.executable, MASTERS) as masters,
         nodes.proxy(masters, workers=1) as proxy,
+        cluster_peers.running(masters) as peers,
     ):
+        proxies = {PROXY: proxy, **peers}
 
         def once(column: str) -> float:
-            direct = column == DIRECT
+            through = proxies.get(column)
             clocks: Mapping[str, Clock] = {
                 REDIS: _clock(*(node.process.pid for node in masters.nodes)),
-                **({} if direct else {PARTY: _clock(proxy.process.pid)}),
+                **({PARTY: _clock(through.process.pid)} if through else {}),
             }
             masters.ask_all(b"FLUSHALL")
             return meter.run(
@@ -50,19 +52,19 @@ def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
                 requests,
                 clocks,
                 lambda: redis_benchmark.rate(
-                    masters.nodes[0].port if direct else proxy.port,
-                    tagged if direct else command,
+                    through.port if through else masters.nodes[0].port,
+                    command if through else tagged,
                     row.pipeline,
                     row.keys,
                     requests,
                     row.clients,
                     plan.limit_s,
-                    cluster=direct,
+                    cluster=through is None,
                 ),
             )
 
         return [
-            interleave(figure, (DIRECT, PROXY), once, plan.repeats, plan.progress),
+            interleave(figure, (DIRECT, *proxies), once, plan.repeats, plan.progress),
             *meter.figures(),
         ]
 

@@ -18,6 +18,8 @@ RATIOS: Final = (
     ("proxy", "splice"),
     ("proxy", "haproxy"),
     ("proxy", "twemproxy"),
+    ("proxy", "predixy"),
+    ("proxy", "redis-cluster-proxy"),
     ("share", "haproxy"),
     ("share", "twemproxy"),
     ("proxy", "script"),

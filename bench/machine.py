@@ -15,7 +15,7 @@ from typing import Final
 
 from .client import Client
 from .errors import BenchError
-from .parts import DIRECT, Part
+from .parts import DIRECT, PARTIES, Part
 from .processes import run
 
 LIMIT_S: Final = 20.0
@@ -24,6 +24,7 @@ _VERSION_OF: Final = {
     "haproxy": ["haproxy", "-v"],
     "twemproxy": ["nutcracker", "-V"],
     "redis-benchmark": ["redis-benchmark", "--version"],
+    "predixy": ["predixy", "--version"],
 }
 PACKAGES: Final = ("uvloop", "hiredis", "redis", "limits")
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
@@ -53,7 +54,7 @@ def versions(parts: Mapping[str, Part]) -> dict[str, str]:
         "server": _server(parts[DIRECT].port),
     }
     for name, argv in _VERSION_OF.items():
-        if (name in parts or name == "redis-benchmark") and shutil.which(argv[0]):
+        if (name in parts or name not in PARTIES) and shutil.which(argv[0]):
             found[name] = _told(argv)
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

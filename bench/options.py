@@ -32,8 +32,9 @@ examples:
   python -m bench model --help                   a cost model of hits on a Redis Cluster
 
 A row is run directly against the server, through the proxy (GET and SET also with --share) and
-through each peer that is installed (HAProxy, twemproxy), in turn, then all again: what slows the
-machine slows them all. The rows tasks-* compare with the library limits: pip install '.[bench]'.
+through each peer that is installed (HAProxy, twemproxy; in front of a cluster predixy and
+redis-cluster-proxy), in turn, then all again: what slows the machine slows them all. The rows
+tasks-* compare with the library limits: pip install '.[bench]'.
 Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
 busy on the machine: the server, the load and the proxy want a core each; `spread` is how far
 the samples of a row lie apart. Without redis-benchmark the own generator makes the load of all
