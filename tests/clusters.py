@@ -24,7 +24,7 @@ from tests.harness import Proxy, Raw, RedisServer, free_port, wait_until
 
 BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus; free_port() leaves it room
 NODE_TIMEOUT_MS = 1000
-ELECTION_S = 4.1 * NODE_TIMEOUT_MS / 1000  # for which an election affects the replica's next one
+ELECTION = 4.1  # node timeouts for which an election affects the replica's next one
 MIGRATE_TIMEOUT_MS = 5000
 MIGRATE_AT_ONCE = 100  # keys in one MIGRATE
 READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can delay an election
@@ -179,6 +179,7 @@ class Cluster:
         self.engine = engine
         self._masters, self._replicas = masters, replicas
         self._password = password
+        self._election_s = ELECTION * node_timeout_ms / 1000
         self._args = (
             *("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)),
             # A replica takes over however old its data are, and stays with its master.
@@ -454,7 +455,9 @@ class Cluster:
 
         option: FORCE or TAKEOVER, where the master does not answer.
         """
-        wait_until(lambda: replica.since_election_s() > ELECTION_S, "its election is over", READY_S)
+        wait_until(
+            lambda: replica.since_election_s() > self._election_s, "its election is over", READY_S
+        )
         (master,) = [self.node(row.master) for row in replica.view() if "myself" in row.flags]
         replica.do("CLUSTER", "FAILOVER", *([option] if option else []))
         if not option and replica.version < (7, 0):

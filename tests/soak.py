@@ -1,16 +1,20 @@
 """Hours under real traffic: `python -m tests.soak --seconds 1800 [--seed S] [--engine NAME]
-[--share] [--proxy-args "..."]`.
+[--cluster] [--share] [--proxy-args "..."]`.
 
-Hits of every algorithm, hits that wait, GET and SET, MULTI, pub/sub, blocking commands, values of a
-megabyte, and short-lived clients: every reply is checked, and the proxy's memory, files, tasks and
-objects are sampled. Exit code 1 if any check failed or a resource grew.
+Hits of every algorithm, hits that wait, GET and SET, MULTI, MGET and MSET, pub/sub, blocking
+commands, values of a megabyte, and short-lived clients: every reply is checked, and the proxy's
+memory, files, tasks and objects are sampled. With --cluster the proxy stands in front of three
+masters with a replica each: slots move, replicas take over, and a node is added and removed. Exit
+code 1 if any check failed or a resource grew.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
+import itertools
 import shlex
 import sys
 import time
@@ -18,8 +22,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests import harness
+from tests.clusters import Cluster
 from tests.stress import checks
 from tests.stress.checks import Violations
+from tests.stress.cluster_faults import CHANGES, Suffering
+from tests.stress.cluster_work import TAGS
 from tests.stress.load import (
     EchoWork,
     ForeignLoad,
@@ -33,13 +40,16 @@ from tests.stress.load import (
 )
 
 SAMPLE_S = 1.0
+CALM_S = 5.0  # seconds between two changes of the cluster
+NODE_TIMEOUT_MS = 5000  # of the cluster: a node that a busy machine delays is not replaced
 # Permitted growth from the middle third to the last: a share, and a small absolute amount.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rss_kb": (0.05, 2048),
     "fds": (0.05, 8),
     "tasks": (0.1, 8),
     "Session": (0.1, 8),
-    "ServerLane": (0.0, 4),
+    "ServerLane": (0.2, 4),
+    "Link": (0.1, 8),
     "Waiter": (0.2, 10),
     "Call": (0.5, 400),
 }
@@ -118,6 +128,32 @@ class Large:
         await asyncio.sleep(0.3)
 
 
+class Keys:
+    """A pipeline of commands with several keys, which are in several slots on a cluster."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._keys = [tagged(name, tag) for tag in range(TAGS)]
+        self._number = 0
+
+    async def __call__(self, one: Any) -> None:
+        world = self._world
+        self._number += 1
+        keys = world.source.sample(self._keys, world.source.randrange(2, TAGS))
+        values = [f"{key}:{self._number}" for key in keys]
+        pipe = one.pipeline(transaction=False)
+        pipe.mset(dict(zip(keys, values, strict=True)))
+        pipe.mget(keys)
+        pipe.exists(*self._keys)
+        pipe.delete(*keys)
+        pipe.mget(keys)
+        expected = [True, values, len(keys), len(keys), [None] * len(keys)]
+        got = await pipe.execute()
+        if got != expected:
+            world.fail("several keys", f"{keys} got {got}, not {expected}")
+        world.answered += len(got)
+
+
 class Subscribed:
     """Publishes to itself, and receives each message once and in order."""
 
@@ -139,7 +175,8 @@ class Subscribed:
             for _ in range(10):
                 self._number += 1
                 text = f"{self._name}:{self._number}"
-                if await one.publish(channel, text) != 1:
+                # A cluster counts the subscribers of one node, which the publisher's may not be.
+                if await one.publish(channel, text) != 1 and world.cluster is None:
                     world.fail("pub/sub", f"no subscriber received {text}")
                 got = await subscription.get_message(timeout=10)
                 if got is None or got.get("data") != text:
@@ -177,6 +214,24 @@ class Blocking:
             await close(other)
 
 
+def tagged(kind: str, number: int) -> str:
+    """Return a name whose slot is one of those that move on a cluster."""
+    return f"{{t{number % TAGS}}}:{kind}:{number}"
+
+
+async def _changes(world: World, all_: Suffering) -> None:
+    """Change the cluster by each kind of change in turn, until the end or the first that fails."""
+    for change in itertools.cycle(CHANGES):
+        try:
+            await asyncio.to_thread(all_.change, change)
+        except (AssertionError, OSError) as error:
+            world.fail("the harness", f"{change.__name__}: {error}"[:2000])
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(world.stop.wait(), CALM_S)
+            return
+
+
 async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float]]) -> None:
     started = logged_at = time.monotonic()
     shown = 0
@@ -198,27 +253,33 @@ async def _samples(world: World, proxy: WatchedProxy, into: dict[str, list[float
             )
 
 
-async def run(seconds: float, seed: int, engine: str, args: list[str], clients: int) -> int:
+async def run(
+    seconds: float, seed: int, engine: str, args: list[str], clients: int, clustered: bool = False
+) -> int:
     """Run; return the exit code."""
     violations = Violations()
-    world = World(engine, seed, violations)
-    world.server.start()
-    url = f"redis://127.0.0.1:{world.server.port}"
-    proxy = await asyncio.to_thread(
-        lambda: WatchedProxy("--listen", "127.0.0.1:0", "--upstream", url, *args)
-    )
+    made = Cluster(engine, replicas=1, node_timeout_ms=NODE_TIMEOUT_MS) if clustered else None
+    world = World(engine, seed, violations, made)
     samples: dict[str, list[float]] = {}
     facts: list[str] = []
     try:
-        world.port = await asyncio.to_thread(proxy.port)
-        log(f"soak for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
-        facts = await _run(world, proxy, seconds, clients, samples)
-    finally:
+        await asyncio.to_thread((made or world.server).start)
+        url = made.url if made else f"redis://127.0.0.1:{world.server.port}"
+        proxy = await asyncio.to_thread(
+            lambda: WatchedProxy("--listen", "127.0.0.1:0", "--upstream", url, *args)
+        )
         try:
-            await asyncio.to_thread(proxy.close)
-        except AssertionError as error:
-            violations.add("traceback", str(error)[-2000:])
-        world.server.close()
+            world.port = await asyncio.to_thread(proxy.port)
+            what = f"a cluster of {engine}" if made else engine
+            log(f"soak for {seconds:g} s, seed {seed}, {what}, proxy {' '.join(args) or 'plain'}")
+            facts = await _run(world, proxy, seconds, clients, samples)
+        finally:
+            try:
+                await asyncio.to_thread(proxy.close)
+            except AssertionError as error:
+                violations.add("traceback", str(error)[-2000:])
+    finally:
+        (made or world.server).close()
     for name, (share, spare) in BOUNDS.items():
         found = samples.get(name, [])
         if len(found) >= 30:
@@ -233,19 +294,24 @@ async def run(seconds: float, seed: int, engine: str, args: list[str], clients: 
 async def _run(
     world: World, proxy: WatchedProxy, seconds: float, clients: int, samples: dict[str, list[float]]
 ) -> list[str]:
-    hits = [HitWork(world, f"hits:{number}") for number in range(clients)]
+    hits = [HitWork(world, tagged("hits", number)) for number in range(clients)]
     work: list[tuple[Work, bool]] = [(hit, False) for hit in hits]
-    work += [(EchoWork(world, f"own:{number}"), number % 2 == 0) for number in range(clients)]
-    work += [(Algorithms(world, f"algorithms:{number}"), number == 0) for number in range(2)]
-    work += [(Waits(world, f"waits:{number % 2}"), False) for number in range(4)]
-    work += [(Large(world, "large:1"), False), (Subscribed(world, "one"), False)]
-    work += [(Blocking(world, "one"), False), (Blocking(world, "two"), True)]
+    work += [(EchoWork(world, tagged("own", n)), n % 2 == 0) for n in range(clients)]
+    work += [(Algorithms(world, tagged("algorithms", n)), n == 0) for n in range(2)]
+    work += [(Waits(world, tagged("waits", n % 2)), False) for n in range(4)]
+    work += [(Large(world, tagged("large", 2)), False), (Subscribed(world, "one"), False)]
+    work += [(Blocking(world, tagged("blocking", n)), n == 4) for n in (3, 4)]
+    work += [(Keys(world, f"keys:{n}"), n == 1) for n in range(2)]
     tasks = [
         asyncio.create_task(until_stopped(world, each, 2 + number % 2, reconnects))
         for number, (each, reconnects) in enumerate(work)
     ]
     foreign = ForeignLoad(world)
     other = await foreign.start(2)
+    all_ = None
+    if world.cluster is not None:
+        all_ = Suffering(world.cluster, world.port, world.seed, world.violations, 0)
+        tasks.append(asyncio.create_task(_changes(world, all_)))
     sampling = asyncio.create_task(_samples(world, proxy, samples))
     await asyncio.sleep(seconds)
     world.stop.set()
@@ -256,8 +322,11 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.check_counts()
+    if world.closing:
+        world.fail("not counted", f"{world.closing} keys could not be compared with the server")
     last = await asyncio.to_thread(proxy.counts)
     return [
+        *([f"changes of the cluster: {dict(all_.actions)}"] if all_ else []),
         f"{world.answered} replies checked, {world.hits} hits",
         f"{world.checked} keys compared with the server",
         f"ioredis {'took part' if other else 'is not installed'}",
@@ -272,13 +341,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--engine", choices=sorted(harness.engines()), default="")
     parser.add_argument("--clients", type=int, default=4, help="of each kind of redis-py's")
+    parser.add_argument("--cluster", action="store_true", help="three masters, not one server")
     parser.add_argument("--share", action="store_true", help="the proxy runs with --share")
     parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
     options = parser.parse_args(argv)
     args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
     engine = options.engine or sorted(harness.engines())[0]
+    made = run(options.seconds, options.seed, engine, args, options.clients, options.cluster)
     try:
-        return asyncio.run(run(options.seconds, options.seed, engine, args, options.clients))
+        return asyncio.run(made)
     except KeyboardInterrupt:
         print("stopped before its end: nothing is checked", file=sys.stderr)
         return 130

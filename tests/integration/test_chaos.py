@@ -19,10 +19,11 @@ async def test_proxy_survives_seconds_of_chaos(
 
 
 @ON_ONE_ENGINE
+@pytest.mark.parametrize("clustered", [False, True])
 async def test_proxy_survives_seconds_of_soak(
-    engine: str, capsys: pytest.CaptureFixture[str]
+    engine: str, clustered: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = await soak.run(1, 7, engine, ["--share"], clients=2)
+    code = await soak.run(1, 7, engine, ["--share"], clients=2, clustered=clustered)
     assert code == 0, capsys.readouterr().out
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster.redirects import with_rest
+from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BLOCKS_OPTION
 
 from tests.clusters import Cluster, private_proxy
-from tests.harness import Proxy, Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
 SLOT = key_slot(KEY.encode())
@@ -106,6 +108,18 @@ def test_the_slot_moves_while_it_is_blocked(
         module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
         assert client.reply() is None
         assert 1.5 <= time.monotonic() - begun < 2.4  # with the whole timeout again it would be 2.5
+
+
+@pytest.mark.parametrize(
+    ("line", "blocks"),
+    [(f"BLPOP {KEY} 1", BLOCKS_LAST), (f"XREAD BLOCK 1000 STREAMS {KEY} $", BLOCKS_OPTION)],
+)
+def test_command_whose_timeout_is_over_ends_when_it_goes_again(
+    redis_server: RedisServer, line: str, blocks: int
+) -> None:
+    with redis_server.raw() as raw:
+        raw.send(with_rest(command(*line.split()), blocks, 2.0))
+        assert raw.reply() is None
 
 
 def test_the_client_goes_while_it_is_blocked(

@@ -24,6 +24,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from tests import harness, processes
+from tests.clusters import Cluster
 from tests.harness import RedisServer
 from tests.integration.started import Started
 from tests.stress import checks
@@ -88,10 +89,13 @@ class WatchedProxy(Started):
 
 
 class World:
-    """The server, the replies its clients got, and the times of its starts."""
+    """The server or cluster, the replies its clients got, and the times of the server's starts."""
 
-    def __init__(self, engine: str, seed: int, violations: Violations) -> None:
-        self.server = RedisServer(engine, harness.engines()[engine], ("--maxclients", "2000"))
+    def __init__(
+        self, engine: str, seed: int, violations: Violations, cluster: Cluster | None = None
+    ) -> None:
+        self.cluster = cluster
+        self.server = cluster.nodes[0] if cluster else _server(engine)
         self.violations = violations
         self.source = random.Random(seed)
         self.seed = seed
@@ -170,8 +174,12 @@ class World:
                 same = life == now == self.life
                 checks.check_count(self.violations, key, tally, count, same)
                 self.checked += 1
+            elif self.cluster is not None:
+                self._closing.append((key, tally, life))  # its slot is moving: check later
 
     def _cardinalities(self, keys: list[str]) -> list[object]:
+        if self.cluster is not None:
+            return [_taken(self.cluster, key) for key in keys]
         with harness.Raw(self.server.port) as raw:
             raw.sock.settimeout(5)
             raw.send(b"".join(harness.command("ZCARD", key) for key in keys))
@@ -191,6 +199,23 @@ class World:
                 return raw.sock.recv(7) == b"+PONG\r\n"
         except OSError:
             return False
+
+
+def _server(engine: str) -> RedisServer:
+    return RedisServer(engine, harness.engines()[engine], ("--maxclients", "2000"))
+
+
+def _taken(cluster: Cluster, key: str) -> object:
+    """Return the count and remove the key, as a slot with fewer keys moves faster.
+
+    Returns an error or None while its slot moves.
+    """
+    count = None
+    with contextlib.suppress(OSError, AssertionError), cluster.owner_of_key(key).raw() as raw:
+        count = raw.ask("ZCARD", key)
+        if isinstance(count, int):
+            raw.ask("UNLINK", key)
+    return count
 
 
 async def command(one: Any, *words: str | int) -> Any:
@@ -223,7 +248,8 @@ async def until_stopped(
                     await asyncio.sleep(0.02)
         except LOST as error:
             if isinstance(error, (errors.TimeoutError, TimeoutError)):
-                world.fail("forgotten", f"no reply within {REPLY_TIMEOUT_S:g} s: {error}")
+                who = type(work).__name__
+                world.fail("forgotten", f"{who}: no reply within {REPLY_TIMEOUT_S:g} s: {error}")
             world.error(error)
             await asyncio.sleep(0.02)
         finally:

@@ -40,7 +40,8 @@ AT_ONCE: Final = 5  # redirects of one command that are followed without that pa
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
-_LEAST_S: Final = 0.001  # timeout of a blocking command that goes again: zero would be for ever
+# Least timeout of a blocking command that goes again. Redis 6.2 rounds 0.001 down to 0: for ever.
+_LEAST_S: Final = 0.002
 # A node that becomes a replica unblocks its clients with the last of these.
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
@@ -215,8 +216,11 @@ def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
         return written
     if timeout_s <= 0.0:
         return written
-    left_s = max(timeout_s - passed_s, _LEAST_S)
-    words[at] = b"%d" % max(1, round(left_s / unit_s)) if unit_s < 1.0 else b"%.3f" % left_s
+    left_s = timeout_s - passed_s
+    if unit_s < 1.0:
+        words[at] = b"%d" % max(1, round(left_s / unit_s))
+    else:
+        words[at] = b"%.3f" % max(left_s, _LEAST_S)
     return encoding.bulks(*words)
 
 

@@ -44,7 +44,7 @@ def test_other_replies_are_no_redirects(frame: bytes) -> None:
         ("BLPOP a 10", 4.0, "BLPOP a 6.000"),
         ("blpop a b 0.5", 0.25, "blpop a b 0.250"),
         ("BLPOP a 0", 4.0, "BLPOP a 0"),
-        ("BLPOP a 1", 4.0, "BLPOP a 0.001"),
+        ("BLPOP a 1", 4.0, "BLPOP a 0.002"),
         ("BLPOP a x", 4.0, "BLPOP a x"),
         ("BLMPOP 10 1 a LEFT", 4.0, "BLMPOP 6.000 1 a LEFT"),
         ("XREAD BLOCK 1000 STREAMS s $", 0.25, "XREAD BLOCK 750 STREAMS s $"),
