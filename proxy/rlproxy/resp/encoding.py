@@ -44,6 +44,12 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+def named(fields: list[tuple[bytes, bytes]], resp3: bool) -> bytes:
+    """Return a map of names to encoded values; in RESP2 an array of names and values in turn."""
+    head = b"%%%d\r\n" % len(fields) if resp3 else b"*%d\r\n" % (2 * len(fields))
+    return head + b"".join([bulk(name) + value for name, value in fields])
+
+
 def content(data: bytes, pos: i64 = 0) -> tuple[i64, i64]:
     """Return where the content of the whole bulk string at `pos` begins, and where it ends."""
     at: i64 = pos + 1

@@ -92,19 +92,13 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:
     """Return HELLO's reply of a standalone master without modules; the client's id is 0."""
-    parts = [b"%7\r\n" if protocol == 3 else b"*14\r\n"]
-    parts += [
-        encoding.bulk(b"server"),
-        encoding.bulk(server),
-        encoding.bulk(b"version"),
-        encoding.bulk(version),
+    fields = [
+        (b"server", encoding.bulk(server)),
+        (b"version", encoding.bulk(version)),
+        (b"proto", b":%d\r\n" % protocol),
+        (b"id", b":0\r\n"),
+        (b"mode", encoding.bulk(b"standalone")),
+        (b"role", encoding.bulk(b"master")),
+        (b"modules", b"*0\r\n"),
     ]
-    parts += [encoding.bulk(b"proto"), b":%d\r\n" % protocol, encoding.bulk(b"id"), b":0\r\n"]
-    parts += [
-        encoding.bulk(b"mode"),
-        encoding.bulk(b"standalone"),
-        encoding.bulk(b"role"),
-        encoding.bulk(b"master"),
-    ]
-    parts += [encoding.bulk(b"modules"), b"*0\r\n"]
-    return b"".join(parts)
+    return encoding.named(fields, protocol == 3)
