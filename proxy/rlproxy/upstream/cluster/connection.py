@@ -76,10 +76,6 @@ class ClusterConnection:
         """See asyncio.ReadTransport."""
         self._exchange.pause(False)
 
-    def is_closing(self) -> bool:
-        """See asyncio.BaseTransport."""
-        return self._closed
-
     def abort(self) -> None:
         """See asyncio.WriteTransport."""
         self.close()

@@ -9,7 +9,6 @@ EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -124,13 +123,7 @@ class Transaction:
             return False
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
         request = exchange.alone = Request(written, slot)
-        request.answered = self._watched(link, request, self._watch is None)
-        self._watch, self._watch_slot = link, slot
-        exchange.send(link, request)
-        return True
-
-    def _watched(self, link: Link, request: Request, first: bool) -> Callable[[bytes], bytes]:
-        exchange = self._exchange
+        first = self._watch is None
 
         def answered(frame: bytes) -> bytes:
             if frame != OK and first:
@@ -143,7 +136,10 @@ class Transaction:
                     moved_to.send(own(_UNWATCH))
             return frame
 
-        return answered
+        request.answered = answered
+        self._watch, self._watch_slot = link, slot
+        exchange.send(link, request)
+        return True
 
     def _begin(self) -> None:
         exchange = self._exchange
