@@ -206,6 +206,9 @@ class Caller:
         """Look for late replies from now on; see HitTimeouts."""
 
 
+NOBODY: Final = Caller()  # in the place of a session that has ended
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lane:
     """The interface of a lane for callers."""

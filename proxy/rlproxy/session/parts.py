@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.resp import encoding
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import NOBODY, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -69,6 +69,6 @@ class SessionPart:
         self._private = parts.private
         self._lanes = parts.lanes
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """Release the session."""
-        self._caller = nobody
+        self._caller = NOBODY

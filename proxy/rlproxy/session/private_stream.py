@@ -21,7 +21,7 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session.call import Batch, Call, Caller
+from rlproxy.session.call import NOBODY, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
@@ -167,9 +167,9 @@ class PrivateStream:
             self._kept_at = now
             self.to_redis.append(_EMPTY)
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """Release the credentials, and all objects that refer to the session."""
-        self._caller = nobody
+        self._caller = NOBODY
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()

@@ -28,7 +28,7 @@ from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import GOODBYE, FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
@@ -86,10 +86,10 @@ class Router(LaneHits):
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """See SessionPart.let_go()."""
-        super().let_go(nobody)
-        self.fail_open.let_go(nobody)
+        super().let_go()
+        self.fail_open.let_go()
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
