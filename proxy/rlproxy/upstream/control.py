@@ -23,7 +23,7 @@ from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
 from rlproxy.session.context import Identification
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.backoff import Backoff
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
@@ -140,7 +140,7 @@ class Control:
             if error is not None:
                 self._failed(error)
             self.settled.set()
-            await _first_of(self._backoff.pause_s(), self._moved)
+            await pause(self._backoff.pause_s(), self._moved)
 
     async def _connect(self) -> None:
         circuit = self._circuit
@@ -283,7 +283,7 @@ class Control:
         """Load missing scripts and send PINGs, until the connection is lost."""
         lost = self._connection.lost
         while not lost.is_set():
-            await _first_of(_KEEP_S, lost, self._ping_now)
+            await pause(_KEEP_S, lost, self._ping_now)
             try:
                 await self._look()
             except OSError:
@@ -350,13 +350,3 @@ def _in_cluster(upstream: Upstream) -> str:
 def _text(found: Any) -> str:
     """Decode a string of a reply; "?" for any other type."""
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"
-
-
-async def _first_of(most_s: float, *events: asyncio.Event) -> None:
-    """Return when one of `events` is set, at the latest after `most_s` seconds."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -22,7 +22,7 @@ import hiredis
 from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
-from rlproxy.upstream.backoff import Backoff
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
 from rlproxy.upstream.sentinel import (
@@ -324,9 +324,7 @@ class Failover:
                 self._trouble.reset()
             pause_s = (self._calm if well else self._trouble).pause_s()
             await asyncio.sleep(LEAST_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
+            await pause(pause_s, self._wake)
 
     async def _look(self) -> bool:
         """Determine the master and switch to it. Returns whether all is well. Never raises."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
 import hiredis
 
+from rlproxy.upstream.backoff import pause
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.query_connection import QueryConnection
 
@@ -46,9 +46,7 @@ class Probe:
             if needs is not None:
                 self._judged(needs)
             self.settled.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PROBE_S):
-                    await self._soon.wait()
+            await pause(PROBE_S, self._soon)
 
     async def _check(self) -> bool | None:
         """Send a PING without AUTH. Returns None if the reply allows no conclusion."""
