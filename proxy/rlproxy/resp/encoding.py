@@ -112,4 +112,5 @@ def late(limit_s: float) -> bytes:
     return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
 
 
+EMPTY_REQUEST: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")

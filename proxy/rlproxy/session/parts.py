@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.resp import encoding
-from rlproxy.session.call import NOBODY, Call, Caller
+from rlproxy.session.call import NOBODY, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -47,10 +46,6 @@ class OwnCalls(Caller):
         self.flush = parts.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
         self._parts = parts
-
-    def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost()."""
-        self.lane_answered(call, encoding.LOST)
 
     def resume(self) -> None:
         """See Caller.resume()."""

@@ -384,6 +384,6 @@ class Router(LaneHits):
         """
         slots = self._private.slots
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
-        if slots.settled() or not slots.counting() or self._requests.eof:
+        if slots.settled() or not slots.counting or self._requests.eof:
             return False
         return self._private.state.deciding > 0 or (call.rule.waits and slots.can_count())

@@ -261,10 +261,6 @@ class Session(SessionParts):
         else:
             self.lane_failed(call, encoding.LOST, "lost")
 
-    def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost()."""
-        self.lane_answered(call, encoding.LOST)
-
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed(). The requests behind the call go on; Redis may still run it."""
         if self.closed:

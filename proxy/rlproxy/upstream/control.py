@@ -35,7 +35,6 @@ _MAX_RETRY_S: Final = 0.5
 # seconds.
 _PING_S: Final = 5.0
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
-_EMPTY: Final = b"*0\r\n"  # a request without a command
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
 _MIN_PROBE_S: Final = 0.1
@@ -258,7 +257,7 @@ class Control:
         self._tries_empty = not self._tries_empty
         if not self._tries_empty:
             return False
-        self._connection.send(_EMPTY + encoding.bulks(b"PING"))
+        self._connection.send(encoding.EMPTY_REQUEST + encoding.bulks(b"PING"))
         ignores = not str((await self._connection.read())[0]).startswith("ERR")
         if not ignores:
             await self._connection.read()  # the reply to PING
