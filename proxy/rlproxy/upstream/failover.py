@@ -24,7 +24,7 @@ from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened
 from rlproxy.upstream.sentinel import (
     NO_REPLY,
     REPLICA,
@@ -162,16 +162,10 @@ class Login:
     @contextlib.asynccontextmanager
     async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
         """Open a connection for the block. Raises OSError; failure() describes it."""
-        connection = QueryConnection()
-        try:
-            async with asyncio.timeout(REPLY_S):
-                await Target(address, LISTEN_S, self._tls()).connect(lambda: connection)
-                if self._words is not None:
-                    words = map(str.encode, self._words)
-                    self.checked(await connection.query(b"AUTH", *words))
+        async with opened(Target(address, LISTEN_S, self._tls())) as connection:
+            if self._words is not None:
+                self.checked(await connection.query(b"AUTH", *map(str.encode, self._words)))
             yield connection
-        finally:
-            connection.abort()
 
     def checked(self, reply: Any) -> Any:
         """Return `reply`. Raises Refused if it is an error."""
@@ -233,9 +227,10 @@ class _Sentinel:
         while True:
             began = time.monotonic()
             try:
-                async with self._login.opened(self.address) as connection:
-                    async with asyncio.timeout(REPLY_S):
-                        self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                opening = self._login.opened(self.address)
+                async with asyncio.timeout(REPLY_S) as limit, opening as connection:
+                    self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                    limit.reschedule(None)
                     changed()  # the master may have changed before the subscription began
                     await self._follow(connection, changed)
             except OSError as error:

@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import refusal
-from rlproxy.upstream.query_connection import QueryConnection
+from rlproxy.upstream.query_connection import QueryConnection, opened
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
 HEDGE_S: Final = 0.1  # seconds without a usable view after which one more node is queried
@@ -62,15 +62,11 @@ async def view(address: Address, target: Target, upstream: Upstream, known_versi
     upstream: the URL, with the login.
     known_version: the server version whose commands are known; those of another one are requested.
     """
-    connection = QueryConnection()
     try:
-        async with asyncio.timeout(REPLY_S):
-            await target.connect(lambda: connection)
+        async with asyncio.timeout(REPLY_S), opened(target) as connection:
             return await _viewed(connection, address, upstream, known_version)
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
-    finally:
-        connection.abort()
 
 
 async def _viewed(
