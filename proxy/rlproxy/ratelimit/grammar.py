@@ -10,6 +10,7 @@ hit costs one look-up. The module does not depend on connections.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rlproxy.ratelimit import algorithms, outcomes, scripts
@@ -198,18 +199,14 @@ class Rule:
     def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
         if self._in_microseconds is None:
-            self._in_microseconds = self._variant(lambda limiter: limiter.copy(1), self.shapes)
+            self._in_microseconds = self._variant(
+                lambda limiter: replace(limiter, unit_us=1), self.shapes
+            )
         return self._in_microseconds
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
-        limiter, script = self.limiter, self.script
-        assert limiter is not None and script is not None
-        limiter = limiter.copy(limiter.unit_us)
-        limiter.wait_us = wait_us
-        made = script_call(script, limiter, False)
-        made._label = self.label()
-        return made
+        return self._variant(lambda limiter: replace(limiter, wait_us=wait_us), False)
 
     def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
         assert self.script is not None
@@ -355,7 +352,7 @@ def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
     What the policy's rule has and the command lacks, as RL.PEEK lacks STRICT, is left out.
     """
     rule = policy.limiter
-    limiter = rule.copy(rule.unit_us)
+    limiter = replace(rule)
     form = Form(rule.unit_us == MILLISECONDS, rule.algorithm)
     first = 3
     if name != b"RL.HIT":
