@@ -112,5 +112,7 @@ def late(limit_s: float) -> bytes:
     return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
 
 
+OK: Final = b"+OK\r\n"
+NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")  # RESP2, RESP3, an array in RESP2
 EMPTY_REQUEST: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")

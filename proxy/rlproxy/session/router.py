@@ -30,7 +30,7 @@ from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_M
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.fail_open import GOODBYE, FailOpen
+from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
@@ -246,7 +246,8 @@ class Router(LaneHits):
         private.unopened -= requests.pos - requests.start
         reply = self.fail_open.failed(code, private.error)
         private.to_client.append(reply)
-        return CLOSE if reply is GOODBYE else WAIT_NOTHING
+        quits = requests.command.kind == commands.QUIT and reply == encoding.OK
+        return CLOSE if quits else WAIT_NOTHING
 
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""

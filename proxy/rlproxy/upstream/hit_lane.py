@@ -29,7 +29,6 @@ MAX_UNSENT: Final = 16
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-_OK: Final = b"+OK\r\n"
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
 # Lets a cluster node run the next call on a slot that it imports.
@@ -135,7 +134,7 @@ class HitLane(ServerLane):
             if call.expects_ok:
                 call.expects_ok = False
                 inflight.appendleft(call)
-                if frame != _OK:
+                if frame != encoding.OK:
                     self._denials.track(False)
                 continue
             self._owed -= 1
@@ -229,8 +228,8 @@ class HitLane(ServerLane):
     def _handshake_reply(self, frame: bytes) -> bool:
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
         if self._handshakes == 1 and self._context.denial_cache is not None:
-            self._denials.track(frame == _OK)
-            frame = _OK
+            self._denials.track(frame == encoding.OK)
+            frame = encoding.OK
         return super()._handshake_reply(frame)
 
     def _hand_back(self) -> None:

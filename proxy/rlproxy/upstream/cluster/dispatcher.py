@@ -17,7 +17,7 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import OK, Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
@@ -147,7 +147,7 @@ class Dispatcher:
         elif how == routes.REFUSED:
             exchange.answer(routes.refusal(route))
         elif how in (routes.OK, routes.QUIT):
-            exchange.answer(OK)
+            exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulks, error
+from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import OK, Request, own, slot_of, unguided
+from rlproxy.upstream.cluster.request import Request, own, slot_of, unguided
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
