@@ -39,6 +39,7 @@ PRIVATE: Final = 0  # never on a command lane
 SHARED_READ: Final = 1  # sent again on the private connection if its reply is large
 SHARED_WRITE: Final = 2  # its reply is always small
 HIT: Final = 3  # calls of RL commands
+LANE_KINDS: Final = 4  # the number of these
 
 
 class Ban:

@@ -151,7 +151,7 @@ class Router(LaneHits):
     def _may_use_lane(self) -> bool:
         if not self._may_leave():
             return False
-        lane = self._lanes.lane_for_hits()
+        lane = self._lanes.lane_for(commands.HIT)
         return lane is not None and lane.room > 0
 
     def _may_leave(self) -> bool:
