@@ -298,9 +298,9 @@ class Route:
         one at a place that varies.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
-    check: None if a redirect is the node's own. A program of the client can write one too: then
-        this stands in the program's place in the command that checks it. Empty for commands whose
-        redirects can't be checked: those that are not reviewed, and DEBUG.
+    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
+        program of the client may; this one replaces it in the command that checks the redirect.
+        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
     below: routes by subcommand.
     """
 
