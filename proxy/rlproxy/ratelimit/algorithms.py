@@ -33,8 +33,6 @@ class Algorithm:
     bucket: True if the script takes a limit and an emission interval, not a max and a window.
     """
 
-    __slots__ = ("bounds", "bucket", "name", "options", "script")
-
     def __init__(
         self,
         name: bytes,

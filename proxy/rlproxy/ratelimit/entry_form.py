@@ -11,8 +11,6 @@ from rlproxy.resp import encoding
 class Form:
     """The form of entries in one protocol: RESP2, or RESP3 with sets and maps."""
 
-    __slots__ = ("_resp3",)
-
     def __init__(self, resp3: bool) -> None:
         self._resp3 = resp3
 

@@ -97,8 +97,6 @@ class Policy:
     row: the pair of its hits; see `outcomes`.
     """
 
-    __slots__ = ("limiter", "name", "row", "shadow", "text")
-
     def __init__(self, name: bytes, text: bytes, shadow: bool) -> None:
         """Parse `text`. Raises GrammarError."""
         self.name = name
@@ -116,28 +114,6 @@ class Rule:
     A request is words(), the key as a bulk string, then `tail`. A rule holds no script source,
     because up to RULES_KEPT rules are cached.
     """
-
-    __slots__ = (
-        "_attempt",
-        "_by_sha",
-        "_in_microseconds",
-        "_label",
-        "_peek",
-        "denies",
-        "error",
-        "frees",
-        "head",
-        "limit",
-        "limiter",
-        "reads",
-        "row",
-        "script",
-        "shapes",
-        "tail",
-        "takes",
-        "unit_us",
-        "waits",
-    )
 
     def __init__(self, error: bytes = b"") -> None:
         self.error = error
@@ -223,8 +199,6 @@ class Grammar:
 
     policies: the policies in force, by name; see use().
     """
-
-    __slots__ = ("_by_bytes", "_scripts", "policies")
 
     def __init__(self, scripts: dict[str, Script]) -> None:
         self._scripts = scripts

@@ -51,8 +51,6 @@ class Ban:
     configs: errors by parameter of the subcommand SET, in lower case.
     """
 
-    __slots__ = ("configs", "subcommands", "unseen", "whole")
-
     def __init__(self) -> None:
         self.whole: bytes = b""
         self.unseen: bytes = b""
@@ -103,8 +101,6 @@ class Command:
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
-
-    __slots__ = ("ban", "key_step", "kind", "last_key", "name", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name

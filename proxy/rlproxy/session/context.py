@@ -55,8 +55,6 @@ class ServerFacts:
     in_cluster: it is a cluster, which clients see as one master, whatever their READONLY or ASKING.
     """
 
-    __slots__ = ("found", "in_cluster", "read_only", "where")
-
     def __init__(self, where: str, in_cluster: bool = False) -> None:
         self.where = where
         self.in_cluster = in_cluster
@@ -73,8 +71,6 @@ class FailurePolicy:
 
     mode: value of --on-upstream-failure.
     """
-
-    __slots__ = ("mode", "server", "stats", "timeouts")
 
     def __init__(self, server: ServerFacts, timeouts: HitTimeouts, stats: Counters) -> None:
         self.server = server

@@ -13,8 +13,6 @@ class Backoff:
     come back at once.
     """
 
-    __slots__ = ("_first_s", "_most_s", "_next_s", "_random")
-
     def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
         self._first_s = first_s
         self._most_s = most_s

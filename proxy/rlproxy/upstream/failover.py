@@ -61,8 +61,6 @@ class MasterTarget(Target):
     name: the master's name in errors and logs until its address is known.
     """
 
-    __slots__ = ("_moved", "_unknown", "on_failure")
-
     def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
         super().__init__(Address(), timeout_s, tls)
         self.where = name

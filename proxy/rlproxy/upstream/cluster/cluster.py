@@ -226,8 +226,6 @@ class Cluster:
 class NodeTarget(Target):
     """Opens connections to one node of a cluster, which is looked at if that fails."""
 
-    __slots__ = ("_cluster",)
-
     def __init__(self, cluster: Cluster, address: Address) -> None:
         super().__init__(address, cluster.timeout_s)
         self._cluster = cluster

@@ -50,8 +50,6 @@ class SlotQueue:
     why: the latest error of a node that could not run a call; empty for none.
     """
 
-    __slots__ = ("again", "calls", "not_before", "why")
-
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
@@ -65,8 +63,6 @@ class Drain:
     slots: those that it lost.
     last: number of the last of the calls.
     """
-
-    __slots__ = ("lane", "last", "since", "slots")
 
     def __init__(self, lane: NodeLane, slots: set[int], since: float) -> None:
         self.lane = lane
