@@ -471,17 +471,15 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.takes = limiter.takes()
     rule.limit = limiter.limit() if limiter.mode == algorithms.HIT else 0
     rule.frees = limiter.mode == algorithms.REFUND
-    rule.row = outcomes.row_of(limiter.algorithm.name) if rule.takes else _other(limiter)
+    if rule.takes:
+        rule.row = outcomes.row_of(limiter.algorithm.name)
+    else:
+        rule.row = outcomes.other(outcomes.REFUND if rule.frees else outcomes.PEEK)
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
     _address(rule, limiter.argv(shape))
     return rule
-
-
-def _other(limiter: Limiter) -> int:
-    """Return the row in the counters of a call that is not a hit."""
-    return outcomes.other(outcomes.REFUND if limiter.mode == algorithms.REFUND else outcomes.PEEK)
 
 
 def wrong_report(name: bytes, args: list[bytes]) -> bytes:

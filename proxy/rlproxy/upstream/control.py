@@ -26,7 +26,7 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, text
 from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
@@ -240,8 +240,8 @@ class Control:
     async def _identify(self, reply: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""
         found = Identification(
-            _text(reply.get(b"server", b"redis")).capitalize(),
-            _text(reply.get(b"version", b"?")),
+            text(reply.get(b"server", b"redis"), "?").capitalize(),
+            text(reply.get(b"version"), "?"),
             await self._ignores_empty(),
         )
         reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
@@ -344,8 +344,3 @@ def _in_cluster(upstream: Upstream) -> str:
         f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
         f"{scheme}://{login}{where}; for this node alone append ?standalone=yes to its URL"
     )
-
-
-def _text(found: Any) -> str:
-    """Decode a string of a reply; "?" for any other type."""
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"

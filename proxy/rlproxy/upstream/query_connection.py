@@ -131,6 +131,11 @@ async def opened(target: Target) -> AsyncIterator[QueryConnection]:
         connection.abort()
 
 
+def text(found: object, default: str = "") -> str:
+    """Decode a string of a reply; `default` for any other type."""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else default
+
+
 def _no_room(reply: object) -> bool:
     """Return whether a reply is Redis' refusal of a connection beyond `maxclients`."""
     refused = isinstance(reply, hiredis.ReplyError)
