@@ -31,8 +31,6 @@ class CommandSplitter(RequestBuffer):
     written: the command as a request: as its client wrote it, an inline one as an array of bulks.
     """
 
-    __slots__ = ("_at", "_end", "_left", "_words", "words", "written")
-
     def __init__(self) -> None:
         super().__init__()
         self.words: list[bytes] = []

@@ -25,8 +25,6 @@ _NO_REDIRECT: Final = error(
 class ConnectionSetup:
     """The set-up of one client's connection."""
 
-    __slots__ = ("_exchange", "_face", "_query", "_set_up")
-
     def __init__(self, exchange: Exchange, shown: Face) -> None:
         self._exchange = exchange
         self._face = shown

@@ -43,8 +43,6 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_event_links", "_exchange", "_monitors", "_names", "_transaction", "only")
-
     def __init__(self, exchange: Exchange, transaction: Transaction) -> None:
         self._exchange = exchange
         self._transaction = transaction

@@ -65,8 +65,6 @@ class Transaction:
     now: the open transaction; None outside of MULTI.
     """
 
-    __slots__ = ("_exchange", "_watch", "_watch_slot", "now")
-
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.now: Opened | None = None
