@@ -7,7 +7,7 @@ moment, and the result is the same each time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from rlproxy.ratelimit import scripts
@@ -108,7 +108,7 @@ def run(client: Client, options: str) -> Run:
     client.ask(b"FLUSHALL")
     client.ask(b"SCRIPT", b"LOAD", rule.script.source)
     sha = rule.script.sha
-    hit, peek = rule.limiter.copy(1), rule.limiter.peek()
+    hit, peek = replace(rule.limiter, unit_us=1), rule.limiter.peek()
     calls: list[Words] = []
     kinds: list[tuple[int, bool]] = []
     for at_us in sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC}):

@@ -32,8 +32,6 @@ class Budget:
     max_client_hits: unanswered hits of one client.
     """
 
-    __slots__ = ("backlogged", "max_client_hits", "work")
-
     def __init__(self, max_client_hits: int = MAX_CLIENT_HITS) -> None:
         self.max_client_hits = max_client_hits
         self.backlogged: int = 0  # number of backlogged clients

@@ -16,8 +16,6 @@ class Scheduler:
     call_soon: calls a function in the next tick of the event loop.
     """
 
-    __slots__ = ("_budget", "_call_soon", "_queue", "serving")
-
     def __init__(self, budget: Budget, call_soon: Callable[[Turn], object]) -> None:
         self._budget = budget
         self._call_soon = call_soon

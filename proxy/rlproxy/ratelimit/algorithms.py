@@ -6,6 +6,7 @@ commands nor on the route of a call.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 MICROSECONDS: Final = 1_000_000
@@ -31,8 +32,6 @@ class Algorithm:
     max_cost: largest COST, hits.
     bucket: True if the script takes a limit and an emission interval, not a max and a window.
     """
-
-    __slots__ = ("bounds", "bucket", "name", "options", "script")
 
     def __init__(
         self,
@@ -76,44 +75,30 @@ DEFAULT_ALGORITHM: Final = b"LOG"
 SHAPING: Final = b"LEAKY"  # algorithm whose script, with WAIT, returns how long to hold a hit
 
 
+@dataclass
 class Limiter:
     """The arguments of one script call, except its key.
 
-    most: `max`, hits per window.
-    window_us: window, microseconds.
+    max: hits per window.
+    window_us, gap_us, penalty_us, wait_us: microseconds.
     unit_us: unit of the times in the reply, microseconds: 1000000, 1000 or 1.
-
-    `burst` 0 stands for `max`.
+    cost: of a refund the number of hits to give back.
+    burst: 0 stands for `max`.
+    limits: (max, window in microseconds) of every AND.
     """
 
-    __slots__ = (
-        "algorithm",
-        "burst",
-        "cost",
-        "gap_us",
-        "limits",
-        "max",
-        "mode",
-        "penalty_us",
-        "strict",
-        "unit_us",
-        "wait_us",
-        "window_us",
-    )
-
-    def __init__(self, algorithm: Algorithm, most: int, window_us: int, unit_us: int) -> None:
-        self.algorithm = algorithm
-        self.max = most
-        self.window_us = window_us
-        self.unit_us = unit_us
-        self.mode = HIT
-        self.cost = 1  # of a refund: number of hits to give back
-        self.burst = 0
-        self.gap_us = 0
-        self.strict = False
-        self.penalty_us = 0
-        self.wait_us = 0
-        self.limits: list[tuple[int, int]] = []  # (max, window in microseconds) of every AND
+    algorithm: Algorithm
+    max: int
+    window_us: int
+    unit_us: int
+    mode: bytes = HIT
+    cost: int = 1
+    burst: int = 0
+    gap_us: int = 0
+    strict: bool = False
+    penalty_us: int = 0
+    wait_us: int = 0
+    limits: list[tuple[int, int]] = field(default_factory=list)
 
     def limit(self) -> int:
         """Return the first limit, in hits; the reply reports it unless an AND leaves less."""
@@ -178,31 +163,13 @@ class Limiter:
             words.pop()
         return words
 
-    def copy(self, unit_us: int) -> Limiter:
-        """Return a copy whose reply is in another unit: `unit_us` microseconds."""
-        made = Limiter(self.algorithm, self.max, self.window_us, unit_us)
-        made.mode = self.mode
-        made.cost = self.cost
-        made.burst = self.burst
-        made.gap_us = self.gap_us
-        made.strict = self.strict
-        made.penalty_us = self.penalty_us
-        made.wait_us = self.wait_us
-        made.limits = self.limits
-        return made
-
     def attempt(self) -> Limiter:
         """Return a copy without STRICT and PENALTY, so that a refusal writes nothing.
 
         Its reply is in microseconds.
         """
-        made = self.copy(1)
-        made.strict = False
-        made.penalty_us = 0
-        return made
+        return replace(self, unit_us=1, strict=False, penalty_us=0)
 
     def peek(self) -> Limiter:
         """Return a copy in PEEK mode, which writes nothing. Its reply is in microseconds."""
-        made = self.attempt()
-        made.mode = PEEK
-        return made
+        return replace(self.attempt(), mode=PEEK)

@@ -24,8 +24,6 @@ class GrammarError(Exception):
 class Form:
     """The unit and the algorithm of a command: the options MS and ALGO, at any position."""
 
-    __slots__ = ("algorithm", "milliseconds")
-
     def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
         self.milliseconds = milliseconds
         self.algorithm = algorithm  # None: the command names an unknown algorithm
@@ -37,8 +35,6 @@ class Argument:
     name: name in error texts.
     least, most: range, both included.
     """
-
-    __slots__ = ("_least", "_most", "name")
 
     def __init__(self, name: str, least: int, most: int) -> None:
         self.name = name
@@ -81,8 +77,6 @@ class Time(Argument):
     end: text of the upper bound in errors; default `most` in milliseconds.
     """
 
-    __slots__ = ("_end",)
-
     def __init__(self, name: str, least: int, most: int, end: str = "") -> None:
         super().__init__(name, least, most)
         self._end = end or str(most // MILLISECONDS)
@@ -115,8 +109,6 @@ class Time(Argument):
 class Word(Argument):
     """A word that the command's parser looks up."""
 
-    __slots__ = ()
-
     def read(self, word: bytes, form: Form) -> int:
         """Return 0."""
         return 0
@@ -124,8 +116,6 @@ class Word(Argument):
 
 class Name(Argument):
     """The value of ALGO; Form.algorithm holds the algorithm of that name."""
-
-    __slots__ = ()
 
     def read(self, word: bytes, form: Form) -> int:
         """Return 0. Raises GrammarError if the command names an unknown algorithm."""

@@ -54,15 +54,11 @@ def _option(name: bytes, kind: bytes, token: bytes = b"") -> Argument:
     return Argument(name, kind, token or name.upper(), _OPTIONAL)
 
 
-def _algorithm() -> Argument:
-    below = tuple([Argument(name.lower(), _TOKEN, name) for name in ALGORITHMS])
-    return Argument(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, below)
-
-
 _KEY: Final = Argument(b"key", b"key")
 _MAX: Final = Argument(b"max", _INTEGER)
 _WINDOW: Final = Argument(b"window", _TIME)
-_ALGO: Final = _algorithm()
+_NAMES: Final = tuple([Argument(name.lower(), _TOKEN, name) for name in ALGORITHMS])
+_ALGO: Final = Argument(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, _NAMES)
 _BURST: Final = _option(b"burst", _INTEGER)
 _NAME: Final = Argument(b"policy", b"string", b"POLICY")
 _RULE: Final = Argument(

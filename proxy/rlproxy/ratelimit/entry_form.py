@@ -11,8 +11,6 @@ from rlproxy.resp import encoding
 class Form:
     """The form of entries in one protocol: RESP2, or RESP3 with sets and maps."""
 
-    __slots__ = ("_resp3",)
-
     def __init__(self, resp3: bool) -> None:
         self._resp3 = resp3
 
@@ -85,5 +83,4 @@ class Form:
         return (b"~%d\r\n" if self._resp3 else b"*%d\r\n") % len(members) + b"".join(members)
 
     def _map(self, pairs: list[tuple[bytes, bytes]]) -> bytes:
-        head = b"%%%d\r\n" % len(pairs) if self._resp3 else b"*%d\r\n" % (2 * len(pairs))
-        return head + b"".join([encoding.bulk(name) + value for name, value in pairs])
+        return encoding.named(pairs, self._resp3)

@@ -10,6 +10,7 @@ hit costs one look-up. The module does not depend on connections.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rlproxy.ratelimit import algorithms, outcomes, scripts
@@ -96,8 +97,6 @@ class Policy:
     row: the pair of its hits; see `outcomes`.
     """
 
-    __slots__ = ("limiter", "name", "row", "shadow", "text")
-
     def __init__(self, name: bytes, text: bytes, shadow: bool) -> None:
         """Parse `text`. Raises GrammarError."""
         self.name = name
@@ -115,28 +114,6 @@ class Rule:
     A request is words(), the key as a bulk string, then `tail`. A rule holds no script source,
     because up to RULES_KEPT rules are cached.
     """
-
-    __slots__ = (
-        "_attempt",
-        "_by_sha",
-        "_in_microseconds",
-        "_label",
-        "_peek",
-        "denies",
-        "error",
-        "frees",
-        "head",
-        "limit",
-        "limiter",
-        "reads",
-        "row",
-        "script",
-        "shapes",
-        "tail",
-        "takes",
-        "unit_us",
-        "waits",
-    )
 
     def __init__(self, error: bytes = b"") -> None:
         self.error = error
@@ -198,18 +175,14 @@ class Rule:
     def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
         if self._in_microseconds is None:
-            self._in_microseconds = self._variant(lambda limiter: limiter.copy(1), self.shapes)
+            self._in_microseconds = self._variant(
+                lambda limiter: replace(limiter, unit_us=1), self.shapes
+            )
         return self._in_microseconds
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
-        limiter, script = self.limiter, self.script
-        assert limiter is not None and script is not None
-        limiter = limiter.copy(limiter.unit_us)
-        limiter.wait_us = wait_us
-        made = script_call(script, limiter, False)
-        made._label = self.label()
-        return made
+        return self._variant(lambda limiter: replace(limiter, wait_us=wait_us), False)
 
     def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
         assert self.script is not None
@@ -226,8 +199,6 @@ class Grammar:
 
     policies: the policies in force, by name; see use().
     """
-
-    __slots__ = ("_by_bytes", "_scripts", "policies")
 
     def __init__(self, scripts: dict[str, Script]) -> None:
         self._scripts = scripts
@@ -355,7 +326,7 @@ def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
     What the policy's rule has and the command lacks, as RL.PEEK lacks STRICT, is left out.
     """
     rule = policy.limiter
-    limiter = rule.copy(rule.unit_us)
+    limiter = replace(rule)
     form = Form(rule.unit_us == MILLISECONDS, rule.algorithm)
     first = 3
     if name != b"RL.HIT":
@@ -500,17 +471,15 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.takes = limiter.takes()
     rule.limit = limiter.limit() if limiter.mode == algorithms.HIT else 0
     rule.frees = limiter.mode == algorithms.REFUND
-    rule.row = outcomes.row_of(limiter.algorithm.name) if rule.takes else _other(limiter)
+    if rule.takes:
+        rule.row = outcomes.row_of(limiter.algorithm.name)
+    else:
+        rule.row = outcomes.other(outcomes.REFUND if rule.frees else outcomes.PEEK)
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
     _address(rule, limiter.argv(shape))
     return rule
-
-
-def _other(limiter: Limiter) -> int:
-    """Return the row in the counters of a call that is not a hit."""
-    return outcomes.other(outcomes.REFUND if limiter.mode == algorithms.REFUND else outcomes.PEEK)
 
 
 def wrong_report(name: bytes, args: list[bytes]) -> bytes:

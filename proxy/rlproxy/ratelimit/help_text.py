@@ -53,9 +53,5 @@ LINES: Final = (
 )
 
 
-def _call() -> bytes:
-    lines = ",".join("{ok='" + line.replace("'", "\\'") + "'}" for line in LINES)
-    return encoding.bulks(b"EVAL", b"return {" + lines.encode() + b"}", b"0")
-
-
-CALL: Final = _call()
+_TABLE: Final = ",".join(["{ok='" + line.replace("'", "\\'") + "'}" for line in LINES])
+CALL: Final = encoding.bulks(b"EVAL", b"return {" + _TABLE.encode() + b"}", b"0")

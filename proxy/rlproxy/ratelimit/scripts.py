@@ -67,8 +67,6 @@ class Script:
     sha: SHA-1 digest of `source`, in hexadecimal.
     """
 
-    __slots__ = ("_words", "header", "name", "sha", "source")
-
     def __init__(self, name: str, header: dict[str, str], source: bytes) -> None:
         self.name = name
         self.header = header

@@ -316,8 +316,6 @@ class WaitQueues:
         the call.
     """
 
-    __slots__ = ("_draining", "_queues", "call_at", "clock", "count", "ended")
-
     def __init__(
         self,
         clock: Callable[[], float],

@@ -21,8 +21,6 @@ class CommandTable:
         taken to contain bans.
     """
 
-    __slots__ = ("_found", "_names", "rows", "strict")
-
     def __init__(self, rows: dict[bytes, Command]) -> None:
         self.rows = rows
         self.strict = rows is not COMMANDS

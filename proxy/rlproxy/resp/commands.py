@@ -39,6 +39,7 @@ PRIVATE: Final = 0  # never on a command lane
 SHARED_READ: Final = 1  # sent again on the private connection if its reply is large
 SHARED_WRITE: Final = 2  # its reply is always small
 HIT: Final = 3  # calls of RL commands
+LANE_KINDS: Final = 4  # the number of these
 
 
 class Ban:
@@ -49,8 +50,6 @@ class Ban:
     subcommands: errors by subcommand, in upper case.
     configs: errors by parameter of the subcommand SET, in lower case.
     """
-
-    __slots__ = ("configs", "subcommands", "unseen", "whole")
 
     def __init__(self) -> None:
         self.whole: bytes = b""
@@ -102,8 +101,6 @@ class Command:
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
-
-    __slots__ = ("ban", "key_step", "kind", "last_key", "name", "ours", "reads", "shared", "whole")
 
     def __init__(self, name: bytes, kind: int, reads: bool = False, shared: int = PRIVATE) -> None:
         self.name = name

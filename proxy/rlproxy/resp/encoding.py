@@ -44,6 +44,12 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+def named(fields: list[tuple[bytes, bytes]], resp3: bool) -> bytes:
+    """Return a map of names to encoded values; in RESP2 an array of names and values in turn."""
+    head = b"%%%d\r\n" % len(fields) if resp3 else b"*%d\r\n" % (2 * len(fields))
+    return head + b"".join([bulk(name) + value for name, value in fields])
+
+
 def content(data: bytes, pos: i64 = 0) -> tuple[i64, i64]:
     """Return where the content of the whole bulk string at `pos` begins, and where it ends."""
     at: i64 = pos + 1
@@ -106,4 +112,7 @@ def late(limit_s: float) -> bytes:
     return error(f"UPSTREAMDOWN no answer from Redis within {limit_s * 1000:g} ms")
 
 
+OK: Final = b"+OK\r\n"
+NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")  # RESP2, RESP3, an array in RESP2
+EMPTY_REQUEST: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")

@@ -19,9 +19,12 @@ _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\
 def split_inline(line: bytes) -> list[bytes] | None:
     """Split an inline request into words.
 
-    line: without its line end and without NUL.
-    Returns None if a quote is unbalanced, or is followed by anything but a blank.
+    line: without its line end.
+    Returns None if a quote is unbalanced, or is followed by anything but a blank, and for a line
+    with a NUL: it ends a C string, so some servers do not find the line's end.
     """
+    if b"\0" in line:
+        return None
     if not any(byte in line for byte in _NOT_PLAIN):
         return line.split()
     words: list[bytes] = []

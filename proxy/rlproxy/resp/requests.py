@@ -404,10 +404,9 @@ class RequestFramer(RequestBuffer):
         if at < 0:
             return self._wait(LINE_END)
         line = data[start:at]
-        # C strings end at a NUL: some servers do not find the end of a line with one.
-        words = split_inline(line) if line.find(b"\0") < 0 else None
+        words = split_inline(line)
         if words is None:
-            self.mistake = _UNBALANCED if line.find(b"\0") < 0 else BROKEN_BULK
+            self.mistake = BROKEN_BULK if b"\0" in line else _UNBALANCED
             return MALFORMED
         self._need = 0
         self.pos = self.end = at + 1

@@ -12,6 +12,7 @@ from mypy_extensions import mypyc_attr
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
+from rlproxy.resp.encoding import LOST
 from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
@@ -189,7 +190,7 @@ class Caller:
 
     def lane_lost(self, call: Call) -> None:
         """Handle a `call` whose lane was lost before the reply; its outcome is unknown."""
-        raise NotImplementedError
+        self.lane_answered(call, LOST)
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """Handle a `call` that is late, or whose node is down; no further method is called for it.
@@ -204,6 +205,9 @@ class Caller:
 
     def watch(self) -> None:
         """Look for late replies from now on; see HitTimeouts."""
+
+
+NOBODY: Final = Caller()  # in the place of a session that has ended
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

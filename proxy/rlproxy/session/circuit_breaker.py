@@ -21,8 +21,6 @@ SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is
 class Counts:
     """Counters since the start: hits that Redis did not answer, and connections."""
 
-    __slots__ = ("connects_failed", "failed", "failed_closed", "failed_open", "opened", "timeouts")
-
     def __init__(self) -> None:
         self.failed_open: int = 0  # hits admitted by --on-upstream-failure allow
         self.failed_closed: int = 0  # hits refused by deny
@@ -41,17 +39,6 @@ class CircuitBreaker:
 
     `since` is the time of the latest change, in seconds, and `why` the reason while it is open.
     """
-
-    __slots__ = (
-        "_without",
-        "counts",
-        "last_reply_at",
-        "on_close",
-        "on_open",
-        "open",
-        "since",
-        "why",
-    )
 
     def __init__(self) -> None:
         self.open = False

@@ -28,7 +28,6 @@ MAX_EDITED: Final = 512
 UNKNOWN: Final = b"-ERR Invalid command specified\r\n"
 KEYLESS: Final = b"-ERR The command has no key arguments\r\n"
 WRONG_ARITY: Final = b"-ERR Invalid number of arguments specified for command\r\n"
-NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")
 
 # Without CL.THROTTLE, for a Redis that has loaded redis-cell and lists that command itself.
 _ALL: Final = {entry.name: entry for entry in ENTRIES}
@@ -89,7 +88,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     parts = [line, b"\r\n"]
     for entry in entries:
         value = framer.frame()
-        parts.append(form.info(entry) if entry is not None and value in NILS else value)
+        parts.append(form.info(entry) if entry is not None and value in encoding.NILS else value)
     return b"".join(parts)
 
 

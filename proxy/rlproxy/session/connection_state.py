@@ -24,6 +24,7 @@ from typing import Final
 
 from rlproxy.resp import commands
 from rlproxy.resp.commands import Command
+from rlproxy.resp.encoding import OK
 from rlproxy.session import identity as ids
 from rlproxy.session.identity import ANONYMOUS, Identity
 from rlproxy.session.slots import (
@@ -92,7 +93,6 @@ _LOWER: Final = 64  # replies are less certain from here on
 _PROBED: Final = 128
 _LOST: Final = 256  # the slot's identity and protocol are not certain
 
-_OK: Final = b"+OK\r\n"
 _ERROR: Final = b"-"
 _ANY: Final = b""
 
@@ -101,16 +101,16 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     S_AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
     S_HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
     S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
-    S_SELECT: ((_OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
+    S_SELECT: ((OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
     S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
-    S_MULTI: ((_OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
+    S_MULTI: ((OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
     S_EXEC: (
         (b"-EXECABORT", _NO_MULTI),
         (b"-ERR EXEC without MULTI", _NO_MULTI),
         (_ERROR, 0),
         (_ANY, _NO_MULTI),
     ),
-    S_DISCARD: ((_OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
+    S_DISCARD: ((OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
     S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
     S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
     S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),

@@ -55,8 +55,6 @@ class ServerFacts:
     in_cluster: it is a cluster, which clients see as one master, whatever their READONLY or ASKING.
     """
 
-    __slots__ = ("found", "in_cluster", "read_only", "where")
-
     def __init__(self, where: str, in_cluster: bool = False) -> None:
         self.where = where
         self.in_cluster = in_cluster
@@ -73,8 +71,6 @@ class FailurePolicy:
 
     mode: value of --on-upstream-failure.
     """
-
-    __slots__ = ("mode", "server", "stats", "timeouts")
 
     def __init__(self, server: ServerFacts, timeouts: HitTimeouts, stats: Counters) -> None:
         self.server = server
@@ -131,52 +127,28 @@ def _limit(call: Call) -> int:
     return call.rule.limit if call.behind is None else call.behind.limit
 
 
+@dataclass
 class WorkerContext:
     """The context that all sessions of a worker share.
 
-    clock: returns the time of the event loop in seconds.
     lane_of: returns the lane of an identity for hits; None if it may have none.
     share_of: returns the lane of an identity and protocol for commands.SHARED_*; None: --share is
-    off.
+        off.
     status_call: returns the call by which Redis answers RL.STATS or RL.TOP with these arguments.
+    clock: returns the time of the event loop in seconds.
     """
 
-    __slots__ = (
-        "budget",
-        "circuit",
-        "clock",
-        "failure",
-        "grammar",
-        "lane_of",
-        "server",
-        "share_of",
-        "stats",
-        "status_call",
-        "timeouts",
-        "waiting",
-    )
+    grammar: Grammar
+    server: ServerFacts
+    lane_of: Callable[[Identity], Lane | None]
+    share_of: Callable[[Identity, int, int], Lane | None] | None
+    waiting: WaitQueues
+    timeouts: HitTimeouts
+    budget: Budget
+    stats: Counters
+    status_call: Callable[[bytes, list[bytes]], bytes] = _empty_call
 
-    def __init__(
-        self,
-        *,
-        grammar: Grammar,
-        server: ServerFacts,
-        lane_of: Callable[[Identity], Lane | None],
-        share_of: Callable[[Identity, int, int], Lane | None] | None,
-        waiting: WaitQueues,
-        timeouts: HitTimeouts,
-        budget: Budget,
-        stats: Counters,
-    ) -> None:
-        self.grammar = grammar
-        self.server = server
-        self.lane_of = lane_of
-        self.share_of = share_of
-        self.waiting = waiting
-        self.timeouts = timeouts
+    def __post_init__(self) -> None:
         self.circuit = self.timeouts.circuit
         self.clock = self.timeouts.clock
-        self.budget = budget
-        self.stats = stats
         self.failure = FailurePolicy(self.server, self.timeouts, self.stats)
-        self.status_call: Callable[[bytes, list[bytes]], bytes] = _empty_call

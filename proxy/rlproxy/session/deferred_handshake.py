@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp import commands, encoding
+from rlproxy.resp.encoding import OK
 from rlproxy.resp.requests import RequestFramer
 from rlproxy.session.identity import database, of_hello
 
@@ -22,7 +23,6 @@ MAX_COMMANDS: Final = 16  # commands of one client; further ones get the error o
 MAX_BYTES: Final = 4096  # total size of these commands
 MAX_DATABASES: Final = 100_000  # databases of a server; during an outage their number is unknown
 
-_OK: Final = b"+OK\r\n"
 _NAMES: Final = (b"SETNAME", b"SETINFO")  # subcommands of CLIENT
 _NOT_HERE: Final = encoding.error("ERR unknown subcommand. Try CLIENT HELP.")
 
@@ -55,13 +55,13 @@ class DeferredHandshake:
             self._protocol = protocol
             reply = _hello(protocol, server, version)
         elif kind == commands.AUTH:
-            reply = _OK if len(words) in (1, 2) else b""
+            reply = OK if len(words) in (1, 2) else b""
         elif kind == commands.SELECT:
-            reply = _OK if len(words) == 1 and 0 <= database(words[0]) < MAX_DATABASES else b""
+            reply = OK if len(words) == 1 and 0 <= database(words[0]) < MAX_DATABASES else b""
         elif kind == commands.CLIENT and words and words[0].upper() in commands.CLIENT_IF_REFUSED:
             return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == commands.CLIENT:
-            reply = _OK if words and words[0].upper() in _NAMES else b""
+            reply = OK if words and words[0].upper() in _NAMES else b""
         else:
             reply = b""
         if reply:
@@ -92,19 +92,13 @@ def _asked_for(words: list[bytes], protocol: int) -> int:
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:
     """Return HELLO's reply of a standalone master without modules; the client's id is 0."""
-    parts = [b"%7\r\n" if protocol == 3 else b"*14\r\n"]
-    parts += [
-        encoding.bulk(b"server"),
-        encoding.bulk(server),
-        encoding.bulk(b"version"),
-        encoding.bulk(version),
+    fields = [
+        (b"server", encoding.bulk(server)),
+        (b"version", encoding.bulk(version)),
+        (b"proto", b":%d\r\n" % protocol),
+        (b"id", b":0\r\n"),
+        (b"mode", encoding.bulk(b"standalone")),
+        (b"role", encoding.bulk(b"master")),
+        (b"modules", b"*0\r\n"),
     ]
-    parts += [encoding.bulk(b"proto"), b":%d\r\n" % protocol, encoding.bulk(b"id"), b":0\r\n"]
-    parts += [
-        encoding.bulk(b"mode"),
-        encoding.bulk(b"standalone"),
-        encoding.bulk(b"role"),
-        encoding.bulk(b"master"),
-    ]
-    parts += [encoding.bulk(b"modules"), b"*0\r\n"]
-    return b"".join(parts)
+    return encoding.named(fields, protocol == 3)

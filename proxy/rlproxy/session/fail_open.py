@@ -10,8 +10,6 @@ and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see
 
 from __future__ import annotations
 
-from typing import Final
-
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
@@ -21,8 +19,6 @@ from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
 from rlproxy.session.timeouts import NEVER, NOTHING
-
-GOODBYE: Final = b"+OK\r\n"  # the reply to QUIT
 
 
 class FailOpen(SessionPart):
@@ -166,5 +162,5 @@ class FailOpen(SessionPart):
         """
         reply = self._reply(code, error, "unreachable")
         if not reply and self._requests.command.kind == commands.QUIT:
-            return GOODBYE
+            return encoding.OK
         return reply or error

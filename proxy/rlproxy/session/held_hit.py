@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import Waiter
-from rlproxy.resp import encoding
+from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
 from rlproxy.session.parts import OwnCalls, SessionParts
 from rlproxy.session.private_stream import REFRESH_S
@@ -103,7 +103,7 @@ class HeldHit(OwnCalls):
         private = parts.private
         lane = None
         if private.may_leave():
-            lane = parts.lanes.lane_for_hits()
+            lane = parts.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
             private.cover.sent(call)

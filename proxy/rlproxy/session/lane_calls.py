@@ -28,13 +28,11 @@ class LaneCalls:
 
     __slots__ = (
         "_context",
-        "_hit_lane",
         "_identity",
+        "_lanes",
         "_protocol",
-        "_read_lane",
         "_state",
         "_to_client",
-        "_write_lane",
         "batch",
         "count",
         "head",
@@ -49,9 +47,7 @@ class LaneCalls:
         self._state = state
         self._identity = ANONYMOUS  # of the lanes below
         self._protocol = 2
-        self._hit_lane: Lane | None = None
-        self._read_lane: Lane | None = None  # for ordinary commands
-        self._write_lane: Lane | None = None
+        self._lanes: list[Lane | None] = [None] * commands.LANE_KINDS
         self.batch: Batch | None = None
         self.head: Call | None = None
         self.tail: Call | None = None
@@ -65,46 +61,34 @@ class LaneCalls:
         if state.identity is not self._identity or state.protocol != self._protocol:
             self._identity = state.identity
             self._protocol = state.protocol
-            self._hit_lane = self._read_lane = self._write_lane = None
-
-    def lane_for_hits(self) -> Lane | None:
-        """Return the client's lane for hits; None if there is none, or none is ready."""
-        self.follow()
-        lane = self._hit_lane
-        if lane is None or lane.retired:
-            lane = self._context.lane_of(self._identity)
-            if lane is None:
-                return None
-            self._hit_lane = lane
-        if not lane.ready:
-            lane.wake()
-            return None
-        return lane
-
-    def hit_lane(self) -> Lane | None:
-        """Return the lane of the client's latest hits, if it is ready."""
-        self.follow()
-        lane = self._hit_lane
-        return lane if lane is not None and lane.ready else None
+            self._lanes = [None] * commands.LANE_KINDS
 
     def lane_for(self, kind: int) -> Lane | None:
-        """Return the lane for ordinary commands that read or write; None if none is ready.
+        """Return the client's lane of `kind`; None if there is none, or none is ready.
 
-        kind: SHARED_READ or SHARED_WRITE.
+        kind: HIT, SHARED_READ or SHARED_WRITE.
         """
         self.follow()
-        lane = self._read_lane if kind == commands.SHARED_READ else self._write_lane
-        share_of = self._context.share_of
-        if share_of is not None and (lane is None or lane.retired):
-            lane = share_of(self._identity, self._protocol, kind)
-            if kind == commands.SHARED_READ:
-                self._read_lane = lane
-            else:
-                self._write_lane = lane
+        lane = self._lanes[kind]
+        if lane is None or lane.retired:
+            lane = self._lanes[kind] = self._found(kind)
         if lane is not None and not lane.ready:
             lane.wake()
             return None
         return lane
+
+    def _found(self, kind: int) -> Lane | None:
+        context = self._context
+        if kind == commands.HIT:
+            return context.lane_of(self._identity)
+        share_of = context.share_of
+        return share_of(self._identity, self._protocol, kind) if share_of is not None else None
+
+    def hit_lane(self) -> Lane | None:
+        """Return the lane of the client's latest hits, if it is ready."""
+        self.follow()
+        lane = self._lanes[commands.HIT]
+        return lane if lane is not None and lane.ready else None
 
     # -- a batch ----------------------------------------------------------------------------------
 

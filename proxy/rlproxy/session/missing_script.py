@@ -50,7 +50,7 @@ def send_again(parts: SessionParts) -> None:
     private, lanes = parts.private, parts.lanes
     while private.slots.missing is not None:
         call, private.slots.missing = private.slots.missing, None
-        lane = lanes.lane_for_hits()
+        lane = lanes.lane_for(commands.HIT)
         hit = HitWithoutScript(parts)
         if lane is not None:
             again = Call(hit, call.rule, call.key)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.resp import encoding
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import NOBODY, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -48,10 +47,6 @@ class OwnCalls(Caller):
         self.fenced = True  # no remembered refusal: the client may have written the key
         self._parts = parts
 
-    def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost()."""
-        self.lane_answered(call, encoding.LOST)
-
     def resume(self) -> None:
         """See Caller.resume()."""
         self._parts.resume()
@@ -69,6 +64,6 @@ class SessionPart:
         self._private = parts.private
         self._lanes = parts.lanes
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """Release the session."""
-        self._caller = nobody
+        self._caller = NOBODY

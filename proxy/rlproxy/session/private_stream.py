@@ -21,7 +21,7 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session.call import Batch, Call, Caller
+from rlproxy.session.call import NOBODY, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
@@ -40,7 +40,6 @@ _REPORTS: Final = {
     commands.RL_TOP: TOP,
     commands.RL_POLICIES: POLICIES,
 }
-_EMPTY: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 
 # Values of PrivateStream.status.
 PRIVATE_NONE: Final = 0  # no connection
@@ -165,11 +164,11 @@ class PrivateStream:
         silent = now - max(self.received_at, self._kept_at) >= silent_s
         if silent and self.status == PRIVATE_OPEN and self._context.server.found.ignores_empty:
             self._kept_at = now
-            self.to_redis.append(_EMPTY)
+            self.to_redis.append(encoding.EMPTY_REQUEST)
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """Release the credentials, and all objects that refer to the session."""
-        self._caller = nobody
+        self._caller = NOBODY
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()
@@ -182,7 +181,7 @@ class PrivateStream:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
         sharing = command.shared != commands.PRIVATE and self._context.share_of is not None
         if sharing and not self.state.probed and not self.state.probing:
-            self.state.probing = self.slots.counting()
+            self.state.probing = self.slots.counting
             self.slots.expect(Slot(S_PROBE))
         else:
             self.slots.expect_one()
@@ -218,7 +217,7 @@ class PrivateStream:
         Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
         """
         slots = self.slots
-        if not _authenticates(requests) or not slots.counting() or slots.quiescent():
+        if not _authenticates(requests) or not slots.counting or slots.quiescent():
             return False
         if self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
@@ -227,7 +226,7 @@ class PrivateStream:
     def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
         """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
         slots = self.slots
-        if not _authenticates(requests) or not slots.counting():
+        if not _authenticates(requests) or not slots.counting:
             return False
         return self.state.writes_before_auth() or not slots.quiescent()
 

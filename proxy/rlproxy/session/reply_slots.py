@@ -54,11 +54,11 @@ class ReplySlots(OwedReplies):
     """The replies that a private connection owes. Those for the client go into `to_client`."""
 
     __slots__ = (
-        "_counting",
         "_failure",
         "_framer",
         "_start",
         "_state",
+        "counting",
         "missing",
         "raw",
         "refused",
@@ -74,7 +74,7 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        self._counting = True  # requests still get slots
+        self.counting = True  # replies to commands sent now will be counted
         self.raw = False  # all bytes are passed on as they come
         # Findings of the latest look, for the caller to read and to clear.
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
@@ -106,34 +106,30 @@ class ReplySlots(OwedReplies):
         """Return whether a frame is passed on in part."""
         return self._framer.mid
 
-    def counting(self) -> bool:
-        """Return whether replies to commands sent now will be counted."""
-        return self._counting
-
     def can_count(self) -> bool:
         """Return whether a slot of the proxy may be put among those of the client's commands."""
-        return self._state.countable() and self._counting and self.count < MAX_SLOTS - 2
+        return self._state.countable() and self.counting and self.count < MAX_SLOTS - 2
 
     def undecided(self) -> bool:
         """Return whether can_count() may become true with a reply that is owed, as that to EXEC."""
-        return self._state.multi and self._counting and not self.quiescent()
+        return self._state.multi and self.counting and not self.quiescent()
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
         if self.tail is None:
             self.expect(Slot(S_PASS))
-        if self.tail is not None and self._counting:
+        if self.tail is not None and self.counting:
             self.tail.passed += 1
 
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
-        if not self._counting:
+        if not self.counting:
             return
         if self.count >= MAX_SLOTS and slot.kind != S_RAW:
             self._state.lower(RAW)
             slot = Slot(S_RAW)
         if slot.kind == S_RAW:
-            self._counting = False
+            self.counting = False
         self.append(slot)
 
     def local(self, reply: bytes) -> None:
@@ -378,7 +374,7 @@ class ReplySlots(OwedReplies):
     def _go_raw(self) -> None:
         """Pass on replies as they come from here on."""
         self.raw = True
-        self._counting = False
+        self.counting = False
         self.forget()
         self.clear()
         self._state.lower(RAW)

@@ -28,9 +28,9 @@ from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.fail_open import GOODBYE, FailOpen
+from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionParts
@@ -86,10 +86,10 @@ class Router(LaneHits):
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
 
-    def let_go(self, nobody: Caller) -> None:
+    def let_go(self) -> None:
         """See SessionPart.let_go()."""
-        super().let_go(nobody)
-        self.fail_open.let_go(nobody)
+        super().let_go()
+        self.fail_open.let_go()
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Router(LaneHits):
     def _may_use_lane(self) -> bool:
         if not self._may_leave():
             return False
-        lane = self._lanes.lane_for_hits()
+        lane = self._lanes.lane_for(commands.HIT)
         return lane is not None and lane.room > 0
 
     def _may_leave(self) -> bool:
@@ -246,7 +246,8 @@ class Router(LaneHits):
         private.unopened -= requests.pos - requests.start
         reply = self.fail_open.failed(code, private.error)
         private.to_client.append(reply)
-        return CLOSE if reply is GOODBYE else WAIT_NOTHING
+        quits = requests.command.kind == commands.QUIT and reply == encoding.OK
+        return CLOSE if quits else WAIT_NOTHING
 
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""
@@ -384,6 +385,6 @@ class Router(LaneHits):
         """
         slots = self._private.slots
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
-        if slots.settled() or not slots.counting() or self._requests.eof:
+        if slots.settled() or not slots.counting or self._requests.eof:
             return False
         return self._private.state.deciding > 0 or (call.rule.waits and slots.can_count())

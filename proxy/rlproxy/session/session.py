@@ -20,7 +20,7 @@ from typing import Final
 from rlproxy.fairness.budget import LARGE, SMALL
 from rlproxy.resp import encoding
 from rlproxy.session import connection_state as state
-from rlproxy.session.call import Batch, Call, Caller, nothing
+from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
@@ -45,9 +45,6 @@ from rlproxy.session.waits import (
 )
 
 MAX_UNREAD: Final = 262144  # bytes of requests that wait here before the client is paused
-
-
-_NOBODY: Final = Caller()
 
 
 class Session(SessionParts):
@@ -155,8 +152,8 @@ class Session(SessionParts):
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to this session."""
         self.flush = nothing
-        self.private.let_go(_NOBODY)
-        self._router.let_go(_NOBODY)
+        self.private.let_go()
+        self._router.let_go()
         self.lanes.follow()
         self.lanes.ended()  # a batch, and calls, refer to the session until their replies have left
         self.lanes.emit()
@@ -263,10 +260,6 @@ class Session(SessionParts):
             self.lanes.move_to(self.private, call)
         else:
             self.lane_failed(call, encoding.LOST, "lost")
-
-    def lane_lost(self, call: Call) -> None:
-        """See Caller.lane_lost()."""
-        self.lane_answered(call, encoding.LOST)
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed(). The requests behind the call go on; Redis may still run it."""

@@ -28,17 +28,6 @@ class HitTimeouts:
     `timeout_s` is in seconds; 0: no hit is ever late.
     """
 
-    __slots__ = (
-        "_due",
-        "_later",
-        "_looking",
-        "_watched",
-        "circuit",
-        "clock",
-        "on_silence",
-        "timeout_s",
-    )
-
     def __init__(
         self,
         circuit: CircuitBreaker,

@@ -1,7 +1,8 @@
-"""Backoff: the pauses between attempts to reach a server."""
+"""The pauses between attempts to reach a server: how long they are, and what ends them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 
@@ -11,8 +12,6 @@ class Backoff:
     Each is shortened at random by up to a half. So clients that lost the same server do not all
     come back at once.
     """
-
-    __slots__ = ("_first_s", "_most_s", "_next_s", "_random")
 
     def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
         self._first_s = first_s
@@ -29,3 +28,13 @@ class Backoff:
     def reset(self) -> None:
         """Start again at the first pause, after a success."""
         self._next_s = self._first_s
+
+
+async def pause(most_s: float, *events: asyncio.Event) -> None:
+    """Return when one of `events` is set, at the latest after `most_s` seconds."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

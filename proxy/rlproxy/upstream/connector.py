@@ -24,8 +24,6 @@ class Target:
     connections keep theirs.
     """
 
-    __slots__ = ("_address", "_timeout_s", "tls", "where")
-
     def __init__(self, address: Address, timeout_s: float, tls: ClientSide | None = None) -> None:
         self._address = address
         self._timeout_s = timeout_s

@@ -23,10 +23,10 @@ from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
 from rlproxy.session.context import Identification
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.backoff import Backoff
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, text
 from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
@@ -35,7 +35,6 @@ _MAX_RETRY_S: Final = 0.5
 # seconds.
 _PING_S: Final = 5.0
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
-_EMPTY: Final = b"*0\r\n"  # a request without a command
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
 _MIN_PROBE_S: Final = 0.1
@@ -140,7 +139,7 @@ class Control:
             if error is not None:
                 self._failed(error)
             self.settled.set()
-            await _first_of(self._backoff.pause_s(), self._moved)
+            await pause(self._backoff.pause_s(), self._moved)
 
     async def _connect(self) -> None:
         circuit = self._circuit
@@ -241,8 +240,8 @@ class Control:
     async def _identify(self, reply: dict[Any, Any]) -> None:
         """Collect what identifies the server from its reply to HELLO and from further queries."""
         found = Identification(
-            _text(reply.get(b"server", b"redis")).capitalize(),
-            _text(reply.get(b"version", b"?")),
+            text(reply.get(b"server", b"redis"), "?").capitalize(),
+            text(reply.get(b"version"), "?"),
             await self._ignores_empty(),
         )
         reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
@@ -258,7 +257,7 @@ class Control:
         self._tries_empty = not self._tries_empty
         if not self._tries_empty:
             return False
-        self._connection.send(_EMPTY + encoding.bulks(b"PING"))
+        self._connection.send(encoding.EMPTY_REQUEST + encoding.bulks(b"PING"))
         ignores = not str((await self._connection.read())[0]).startswith("ERR")
         if not ignores:
             await self._connection.read()  # the reply to PING
@@ -283,7 +282,7 @@ class Control:
         """Load missing scripts and send PINGs, until the connection is lost."""
         lost = self._connection.lost
         while not lost.is_set():
-            await _first_of(_KEEP_S, lost, self._ping_now)
+            await pause(_KEEP_S, lost, self._ping_now)
             try:
                 await self._look()
             except OSError:
@@ -345,18 +344,3 @@ def _in_cluster(upstream: Upstream) -> str:
         f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
         f"{scheme}://{login}{where}; for this node alone append ?standalone=yes to its URL"
     )
-
-
-def _text(found: Any) -> str:
-    """Decode a string of a reply; "?" for any other type."""
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else "?"
-
-
-async def _first_of(most_s: float, *events: asyncio.Event) -> None:
-    """Return when one of `events` is set, at the latest after `most_s` seconds."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -21,7 +21,7 @@ from typing import Final
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.resp.key_slot import SLOTS
 from rlproxy.upstream.connector import Target, reason
-from rlproxy.upstream.query_connection import QueryConnection
+from rlproxy.upstream.query_connection import QueryConnection, opened
 
 START_S: Final = 10.0  # seconds until the server must listen
 STOP_S: Final = 5.0  # seconds from SIGTERM to SIGKILL
@@ -155,7 +155,8 @@ class EmbeddedCluster:
         addresses = [upstream.address for upstream in started if upstream.address is not None]
         try:
             async with contextlib.AsyncExitStack() as connections, asyncio.timeout(START_S):
-                nodes = [await _connect(address, connections) for address in addresses]
+                opening = [opened(Target(address, START_S)) for address in addresses]
+                nodes = [await connections.enter_async_context(each) for each in opening]
                 await _join(nodes, ports)
         except TimeoutError:
             text = f"the embedded cluster does not serve after {START_S:g} s"
@@ -172,13 +173,6 @@ class EmbeddedCluster:
         """End all masters and remove their directories."""
         for server in self._servers:
             server.stop()
-
-
-async def _connect(address: Address, closing: contextlib.AsyncExitStack) -> QueryConnection:
-    made = QueryConnection()
-    closing.callback(made.abort)
-    await Target(address, START_S).connect(lambda: made)
-    return made
 
 
 async def _join(nodes: Sequence[QueryConnection], ports: Sequence[int]) -> None:

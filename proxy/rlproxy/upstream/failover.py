@@ -22,9 +22,9 @@ import hiredis
 from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
-from rlproxy.upstream.backoff import Backoff
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened
 from rlproxy.upstream.sentinel import (
     NO_REPLY,
     REPLICA,
@@ -60,8 +60,6 @@ class MasterTarget(Target):
 
     name: the master's name in errors and logs until its address is known.
     """
-
-    __slots__ = ("_moved", "_unknown", "on_failure")
 
     def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
         super().__init__(Address(), timeout_s, tls)
@@ -162,16 +160,10 @@ class Login:
     @contextlib.asynccontextmanager
     async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
         """Open a connection for the block. Raises OSError; failure() describes it."""
-        connection = QueryConnection()
-        try:
-            async with asyncio.timeout(REPLY_S):
-                await Target(address, LISTEN_S, self._tls()).connect(lambda: connection)
-                if self._words is not None:
-                    words = map(str.encode, self._words)
-                    self.checked(await connection.query(b"AUTH", *words))
+        async with opened(Target(address, LISTEN_S, self._tls())) as connection:
+            if self._words is not None:
+                self.checked(await connection.query(b"AUTH", *map(str.encode, self._words)))
             yield connection
-        finally:
-            connection.abort()
 
     def checked(self, reply: Any) -> Any:
         """Return `reply`. Raises Refused if it is an error."""
@@ -233,9 +225,10 @@ class _Sentinel:
         while True:
             began = time.monotonic()
             try:
-                async with self._login.opened(self.address) as connection:
-                    async with asyncio.timeout(REPLY_S):
-                        self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                opening = self._login.opened(self.address)
+                async with asyncio.timeout(REPLY_S) as limit, opening as connection:
+                    self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
+                    limit.reschedule(None)
                     changed()  # the master may have changed before the subscription began
                     await self._follow(connection, changed)
             except OSError as error:
@@ -324,9 +317,7 @@ class Failover:
                 self._trouble.reset()
             pause_s = (self._calm if well else self._trouble).pause_s()
             await asyncio.sleep(LEAST_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
+            await pause(pause_s, self._wake)
 
     async def _look(self) -> bool:
         """Determine the master and switch to it. Returns whether all is well. Never raises."""

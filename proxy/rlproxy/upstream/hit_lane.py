@@ -29,7 +29,6 @@ MAX_UNSENT: Final = 16
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-_OK: Final = b"+OK\r\n"
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
 # Lets a cluster node run the next call on a slot that it imports.
@@ -48,8 +47,7 @@ class HitLane(ServerLane):
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
-        cache = context.denial_cache
-        self._denials = LaneDenials(cache) if cache is not None else None
+        self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -66,9 +64,8 @@ class HitLane(ServerLane):
 
         To be called only while `ready`.
         """
-        denials = self._denials
-        if denials is not None and denials.tracks:
-            known = denials.known(call, len(self._again) > 0)
+        if self._denials.tracks:
+            known = self._denials.known(call, len(self._again) > 0)
             if known:
                 return known
         self._queue(call)
@@ -137,7 +134,7 @@ class HitLane(ServerLane):
             if call.expects_ok:
                 call.expects_ok = False
                 inflight.appendleft(call)
-                if frame != _OK and self._denials is not None:
+                if frame != encoding.OK:
                     self._denials.track(False)
                 continue
             self._owed -= 1
@@ -152,18 +149,15 @@ class HitLane(ServerLane):
 
     def _pushed(self, push: bytes) -> None:
         """See ServerLane._pushed()."""
-        if self._denials is not None:
-            self._denials.pushed(push)
+        self._denials.pushed(push)
 
     def _hit_reply(self, call: Call, frame: bytes) -> bytes:
         """Return the reply for the client, or nothing if the call is late or sent again."""
-        denials = self._denials
         if call.late:
             if frame.startswith(b"-NOSCRIPT"):
                 # The call was not counted. It is not sent again, since its client has its answer.
                 self._context.loading.loaded = False
-            if denials is not None:
-                denials.judge(call, frame)
+            self._denials.judge(call, frame)
             return b""
         if frame[0] == 45:
             if self._goes_again(call, frame):
@@ -171,7 +165,7 @@ class HitLane(ServerLane):
             frame = encoding.clean_error(frame)
         if call.caller.fenced:
             self._unfence(call.caller)
-        return denials.judge(call, frame) if denials is not None else frame
+        return self._denials.judge(call, frame)
 
     def _unfence(self, caller: Caller) -> None:
         """Let remembered refusals answer `caller` again: Redis has answered it on this lane."""
@@ -218,8 +212,7 @@ class HitLane(ServerLane):
             self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now
             if not self._by_source:
                 return False
-        if self._denials is not None:
-            self._denials.reopen(call)
+        self._denials.reopen(call)
         if not self._again:
             self._again_at = self._context.loop.time()
         self._again.append(call)
@@ -229,13 +222,14 @@ class HitLane(ServerLane):
 
     def _handshake(self) -> list[bytes]:
         """See ServerLane._handshake(). Redis shall report touched keys, too."""
-        return super()._handshake() + ([_TRACK] if self._denials is not None else [])
+        remembers = self._context.denial_cache is not None
+        return super()._handshake() + ([_TRACK] if remembers else [])
 
     def _handshake_reply(self, frame: bytes) -> bool:
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
-        if self._handshakes == 1 and self._denials is not None:
-            self._denials.track(frame == _OK)
-            frame = _OK
+        if self._handshakes == 1 and self._context.denial_cache is not None:
+            self._denials.track(frame == encoding.OK)
+            frame = encoding.OK
         return super()._handshake_reply(frame)
 
     def _hand_back(self) -> None:
@@ -244,8 +238,7 @@ class HitLane(ServerLane):
         unsent = self._again + self._unsent
         self._by_source = False
         self._by_sha_until = 0
-        if self._denials is not None:
-            self._denials.track(False)
+        self._denials.track(False)
         self._inflight.clear()
         self._again.clear()
         self._unsent.clear()

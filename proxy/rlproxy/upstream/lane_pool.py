@@ -31,7 +31,7 @@ class Pool(Generic[L]):
 
     def lane_of(self, identity: Identity) -> L | None:
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
-        return self._lane(identity, HIT, 3)
+        return self.lane(LaneKey(*identity.key(), HIT, 3))
 
     def share_of(self, identity: Identity, protocol: int, kind: int) -> L | None:
         """Return the lane of `identity` for ordinary commands, made if needed.
@@ -40,10 +40,10 @@ class Pool(Generic[L]):
         kind: commands.SHARED_READ or SHARED_WRITE.
         Returns None at a limit of lanes, or for another protocol than 2 and 3.
         """
-        return self._lane(identity, kind, protocol) if protocol in (2, 3) else None
+        return self.lane(LaneKey(*identity.key(), kind, protocol)) if protocol in (2, 3) else None
 
-    def _lane(self, identity: Identity, kind: int, protocol: int) -> L | None:
-        key = LaneKey(*identity.key(), kind, protocol)
+    def lane(self, key: LaneKey) -> L | None:
+        """Return the lane of `key`, made if needed; None at a limit of lanes."""
         lane = self._lanes.get(key)
         if lane is None or lane.retired:
             users = [other.key.user for other in self.lanes()]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
 import hiredis
 
+from rlproxy.upstream.backoff import pause
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.query_connection import QueryConnection
+from rlproxy.upstream.query_connection import opened
 
 PROBE_S: Final = 2.0  # seconds between checks
 REPLY_S: Final = 5.0  # limit for the reply to a check, in seconds
@@ -46,21 +46,15 @@ class Probe:
             if needs is not None:
                 self._judged(needs)
             self.settled.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PROBE_S):
-                    await self._soon.wait()
+            await pause(PROBE_S, self._soon)
 
     async def _check(self) -> bool | None:
         """Send a PING without AUTH. Returns None if the reply allows no conclusion."""
-        connection = QueryConnection()
         try:
-            await self._target.connect(lambda: connection)
-            async with asyncio.timeout(REPLY_S):
+            async with opened(self._target) as connection, asyncio.timeout(REPLY_S):
                 reply = await connection.query(b"PING")
         except OSError:  # includes TimeoutError
             return None
-        finally:
-            connection.abort()
         word = str(reply).partition(" ")[0] if isinstance(reply, hiredis.ReplyError) else reply
         if word == "NOAUTH":
             return True

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, cast
 
 import hiredis
 
 from rlproxy.net.tls_contexts import TlsFailure
 from rlproxy.resp import encoding
+from rlproxy.upstream.connector import Target
 
 MAX_UNREAD: Final = 1 << 20  # bytes that arrive between two reads; more end the connection
 _HTTP: Final = (b"HTTP/", b"<")  # first bytes of a web server's error
@@ -116,6 +118,22 @@ class QueryConnection(asyncio.Protocol):
         """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def opened(target: Target) -> AsyncIterator[QueryConnection]:
+    """Open a connection to `target` for the block. Raises OSError."""
+    connection = QueryConnection()
+    try:
+        await target.connect(lambda: connection)
+        yield connection
+    finally:
+        connection.abort()
+
+
+def text(found: object, default: str = "") -> str:
+    """Decode a string of a reply; `default` for any other type."""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else default
 
 
 def _no_room(reply: object) -> bool:

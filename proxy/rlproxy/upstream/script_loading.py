@@ -23,8 +23,6 @@ class ScriptLoading:
     drained: returns whether no lane has a call by EVALSHA under way.
     """
 
-    __slots__ = ("drained", "loaded")
-
     def __init__(self) -> None:
         self.loaded = False
         self.drained: Callable[[], bool] = lambda: True

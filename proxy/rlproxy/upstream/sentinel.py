@@ -90,8 +90,6 @@ def answer(name: str, where: object, facts: object) -> Answer:
 
 def _epoch(facts: object) -> int:
     pairs: Sequence[Any] = facts if isinstance(facts, list) else []
-    if isinstance(facts, dict):
-        pairs = [word for pair in facts.items() for word in pair]
     found = {_text(pairs[at]): _text(pairs[at + 1]) for at in range(0, len(pairs) - 1, 2)}
     epoch = found.get("config-epoch", "")
     return int(epoch) if epoch.isascii() and epoch.isdigit() else 0

@@ -68,18 +68,18 @@ def test_the_lane_for_hits_is_kept_until_it_retires() -> None:
     parts = Parts()
     assert parts.lanes.hit_lane() is None
     first = parts.lane
-    assert parts.lanes.lane_for_hits() is first
+    assert parts.lanes.lane_for(commands.HIT) is first
     parts.lane = KnowingLane()
-    assert parts.lanes.lane_for_hits() is first
+    assert parts.lanes.lane_for(commands.HIT) is first
     assert parts.lanes.hit_lane() is first
     first.retired = True
-    assert parts.lanes.lane_for_hits() is parts.lane
+    assert parts.lanes.lane_for(commands.HIT) is parts.lane
 
 
 def test_an_identity_without_a_lane() -> None:
     parts = Parts()
     parts.allowed = False
-    assert parts.lanes.lane_for_hits() is None
+    assert parts.lanes.lane_for(commands.HIT) is None
     assert parts.lanes.hit_lane() is None
 
 
@@ -87,7 +87,7 @@ def test_a_lane_that_is_not_ready_is_woken() -> None:
     parts = Parts(share=True)
     for lane in (parts.lane, parts.shared_lane):
         lane.ready = False
-    assert parts.lanes.lane_for_hits() is None
+    assert parts.lanes.lane_for(commands.HIT) is None
     assert parts.lanes.lane_for(commands.SHARED_READ) is None
     assert (parts.lane.woken, parts.shared_lane.woken) == (1, 1)
     assert parts.lanes.hit_lane() is None
@@ -118,11 +118,11 @@ def test_without_share_there_is_no_lane_for_ordinary_commands() -> None:
 @pytest.mark.parametrize(("name", "value"), [("identity", USER), ("protocol", 3)])
 def test_another_identity_or_protocol_has_other_lanes(name: str, value: object) -> None:
     parts = Parts(share=True)
-    parts.lanes.lane_for_hits()
+    parts.lanes.lane_for(commands.HIT)
     parts.lanes.lane_for(commands.SHARED_READ)
     setattr(parts.private.state, name, value)
     assert parts.lanes.hit_lane() is None
     parts.lane = KnowingLane()
-    assert parts.lanes.lane_for_hits() is parts.lane
+    assert parts.lanes.lane_for(commands.HIT) is parts.lane
     parts.lanes.lane_for(commands.SHARED_READ)
     assert len(parts.asked) == 2

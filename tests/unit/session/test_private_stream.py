@@ -10,7 +10,7 @@ from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNS
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import (
     MAX_LANE_CALL,
@@ -48,7 +48,7 @@ def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     call = call_of(parts.caller)
     row = call.row
     parts.private.hit(call)
-    parts.private.let_go(Caller())
+    parts.private.let_go()
     assert parts.private.slots.quiescent()
     assert parts.context.stats.hits[row + UNSEEN] == 1
 

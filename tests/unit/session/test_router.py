@@ -11,7 +11,6 @@ import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy, waits
-from rlproxy.session.call import Caller
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import PRIVATE_OPENING
 from rlproxy.session.router import MAX_EXPANDED, Router
@@ -402,5 +401,5 @@ def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> No
 
 def test_a_router_that_is_let_go_holds_no_session() -> None:
     parts = Routed(share=True)
-    parts.router.let_go(Caller())
+    parts.router.let_go()
     assert parts.router.sharing is None

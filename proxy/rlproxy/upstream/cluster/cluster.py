@@ -18,7 +18,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
-from rlproxy.upstream.backoff import Backoff
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
@@ -144,9 +144,7 @@ class Cluster:
             self.settled.set()
             # The nodes have news of a redirect within milliseconds, but not at once.
             await asyncio.sleep(LEAST_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s - LEAST_S):
-                    await self._wake.wait()
+            await pause(pause_s - LEAST_S, self._wake)
 
     async def _look(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
@@ -227,8 +225,6 @@ class Cluster:
 
 class NodeTarget(Target):
     """Opens connections to one node of a cluster, which is looked at if that fails."""
-
-    __slots__ = ("_cluster",)
 
     def __init__(self, cluster: Cluster, address: Address) -> None:
         super().__init__(address, cluster.timeout_s)

@@ -16,8 +16,6 @@ class ClusterCircuit(CircuitBreaker):
     down: returns whether no master is known, or the circuits of all are open.
     """
 
-    __slots__ = ("down",)
-
     def __init__(self, down: Callable[[], bool]) -> None:
         super().__init__()
         self.down = down

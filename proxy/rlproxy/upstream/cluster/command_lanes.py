@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.session.call import Lane
-from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
@@ -28,7 +27,6 @@ class CommandLanes(PooledLane):
         self.ready = True
         self._cluster = cluster
         self._nodes = nodes
-        self._identity = Identity(key.user, key.password, key.db)
         self._map: SlotMap = NO_MAP
         self._lanes: list[ServerLane | None] = []  # by the index of the master in the map
         self.take_map()
@@ -46,8 +44,7 @@ class CommandLanes(PooledLane):
         lane = self._lanes[index]
         if lane is None or lane.retired:
             node = self._nodes.of(self._map.shards[index].address)
-            lane = node.pool.share_of(self._identity, self.key.protocol, self.key.kind)
-            self._lanes[index] = lane
+            lane = self._lanes[index] = node.pool.lane(self.key)
             if lane is None:
                 return None  # at a limit of lanes
         if lane.ready and lane.room > 0:

@@ -12,13 +12,7 @@ from mypy_extensions import i64
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
-from rlproxy.resp.requests import MAX_BULK
-
-# Results of CommandSplitter.next().
-NEED_MORE: Final = 0  # no bytes left, or an incomplete command
-COMMAND: Final = 1  # `words` and `written` are set
-EMPTY: Final = 2  # bytes without a command: a blank line, *0, *-1
-MALFORMED: Final = 3  # see rest()
+from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, MAX_BULK, NEED_MORE
 
 _MAX_ARGC: Final = 2147483647  # words of a command: the widest limit of any server
 _CR: Final = 13
@@ -37,8 +31,6 @@ class CommandSplitter(RequestBuffer):
     written: the command as a request: as its client wrote it, an inline one as an array of bulks.
     """
 
-    __slots__ = ("_at", "_end", "_left", "_words", "words", "written")
-
     def __init__(self) -> None:
         super().__init__()
         self.words: list[bytes] = []
@@ -49,7 +41,10 @@ class CommandSplitter(RequestBuffer):
         self._end: int = 0  # result of _number(): the byte after the line
 
     def next(self) -> int:
-        """Move past the first command. Returns NEED_MORE, COMMAND, EMPTY or MALFORMED."""
+        """Move past the first command.
+
+        Returns NEED_MORE, COMMAND (`words` and `written` are set), EMPTY or MALFORMED (see rest()).
+        """
         if self._parts:
             if not self._enough:
                 return NEED_MORE
@@ -132,8 +127,7 @@ class CommandSplitter(RequestBuffer):
         at = data.find(b"\n", start)
         if at < 0:
             return MALFORMED if len(data) - start > MAX_INLINE else self._wait(LINE_END)
-        line = data[start:at]
-        words = split_inline(line) if line.find(b"\0") < 0 else None
+        words = split_inline(data[start:at])
         if words is None:
             return MALFORMED
         self._need = 0

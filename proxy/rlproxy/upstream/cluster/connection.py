@@ -9,12 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from rlproxy.upstream.cluster.command_splitter import (
-    COMMAND,
-    MALFORMED,
-    NEED_MORE,
-    CommandSplitter,
-)
+from rlproxy.resp.requests import COMMAND, MALFORMED, NEED_MORE
+from rlproxy.upstream.cluster.command_splitter import CommandSplitter
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
@@ -75,10 +71,6 @@ class ClusterConnection:
     def resume_reading(self) -> None:
         """See asyncio.ReadTransport."""
         self._exchange.pause(False)
-
-    def is_closing(self) -> bool:
-        """See asyncio.BaseTransport."""
-        return self._closed
 
     def abort(self) -> None:
         """See asyncio.WriteTransport."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.resp.encoding import bulks, error
+from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.upstream.cluster import client_ids, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import OK, PING, Request, own, unguided
+from rlproxy.upstream.cluster.request import Request, own, unguided
 from rlproxy.upstream.cluster.routes import Route
 
 _NOAUTH: Final = b"-NOAUTH"
@@ -24,8 +24,6 @@ _NO_REDIRECT: Final = error(
 
 class ConnectionSetup:
     """The set-up of one client's connection."""
-
-    __slots__ = ("_exchange", "_face", "_query", "_set_up")
 
     def __init__(self, exchange: Exchange, shown: Face) -> None:
         self._exchange = exchange
@@ -47,7 +45,7 @@ class ConnectionSetup:
         query, self._query = self._query, None
         if query is not None:
             return query.reply if query.reply.startswith(_NOAUTH) else b""
-        self._query = exchange.alone = request = Request(PING)
+        self._query = exchange.alone = request = Request(bulks(b"PING"))
         request.answered = self._pinged
         exchange.send(exchange.links.home(), request)
         request.silent = True

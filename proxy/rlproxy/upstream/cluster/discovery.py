@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import refusal
-from rlproxy.upstream.query_connection import QueryConnection
+from rlproxy.upstream.query_connection import QueryConnection, opened, text
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
 HEDGE_S: Final = 0.1  # seconds without a usable view after which one more node is queried
@@ -62,15 +62,11 @@ async def view(address: Address, target: Target, upstream: Upstream, known_versi
     upstream: the URL, with the login.
     known_version: the server version whose commands are known; those of another one are requested.
     """
-    connection = QueryConnection()
     try:
-        async with asyncio.timeout(REPLY_S):
-            await target.connect(lambda: connection)
+        async with asyncio.timeout(REPLY_S), opened(target) as connection:
             return await _viewed(connection, address, upstream, known_version)
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
-    finally:
-        connection.abort()
 
 
 async def _viewed(
@@ -105,11 +101,11 @@ def _version(reply: Any) -> str:
     if not isinstance(reply, list):
         return "?"
     fields = dict(zip(reply[::2], reply[1::2], strict=False))
-    return f"{_text(fields.get(b'server', b''))} {_text(fields.get(b'version', b''))}"
+    return f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
 
 
 def _facts(info: Any) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in _text(info).splitlines() if ":" in line)
+    return dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
 
 
 def read_slots(reply: Any, host: str) -> SlotMap:
@@ -120,7 +116,7 @@ def read_slots(reply: Any, host: str) -> SlotMap:
     ranges: dict[Shard, list[tuple[int, int]]] = {}
     for first, last, master, *others in reply if isinstance(reply, list) else []:
         replicas = tuple(node_address(each[0], each[1], host) for each in others)
-        shard = Shard(_text(master[2]), node_address(master[0], master[1], host), replicas)
+        shard = Shard(text(master[2]), node_address(master[0], master[1], host), replicas)
         ranges.setdefault(shard, []).append((first, last))
     return slot_map(ranges)
 
@@ -130,7 +126,7 @@ def node_address(host: bytes | None, port: int, reached: str) -> Address:
 
     reached: the host by which the node that replied was reached.
     """
-    named = _text(host).strip("[]")
+    named = text(host).strip("[]")
     return Address(reached if named in _NAMELESS else named, port)
 
 
@@ -174,7 +170,3 @@ async def best_view(
         for task in pending:
             task.cancel()
     return best
-
-
-def _text(found: Any) -> str:
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""

@@ -17,11 +17,11 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import OK, Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, Opened, Transaction
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transaction
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
@@ -95,7 +95,10 @@ class Dispatcher:
                 exchange.answer(refusal)
                 return True
         if now is not None and how not in _NOT_QUEUED:
-            self._queue(now, route, args, written)
+            if how in _NOT_INSIDE:
+                self.transaction.refuse(now, route.name)
+            else:
+                self.transaction.queue(now, _keys(route, args), written)
             return True
         if self.subscriptions.only and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
@@ -137,36 +140,22 @@ class Dispatcher:
             send_with_ids(exchange, route, args, written)
         elif how == routes.INFO or how in gather.JOINED:
             self._to_all(route, written)
-        elif how in (routes.CLUSTER, routes.OK, routes.REFUSED):
-            self._answer(route, args)
         elif how == routes.SCAN:
             send_scan(exchange, args, written)
-        elif how == routes.QUIT:
-            exchange.answer(OK)
-            exchange.leaving = True
+        elif how == routes.CLUSTER:
+            exchange.answer(self._face.cluster_reply(args, exchange.protocol))
+        elif how == routes.REFUSED:
+            exchange.answer(routes.refusal(route))
+        elif how in (routes.OK, routes.QUIT):
+            exchange.answer(encoding.OK)
+            exchange.leaving = how == routes.QUIT
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
         return True
 
-    def _queue(self, now: Opened, route: Route, args: list[bytes], written: bytes) -> None:
-        if route.how in _NOT_INSIDE:
-            self.transaction.refuse(now, route.name)
-        else:
-            self.transaction.queue(now, _keys(route, args), written)
-
     def _reset(self) -> None:
         self.transaction.forget()
         self.subscriptions.forget()
-
-    def _answer(self, route: Route, args: list[bytes]) -> None:
-        """Answer a command that goes no further."""
-        exchange = self._exchange
-        if route.how == routes.OK:
-            exchange.answer(OK)
-        elif route.how == routes.REFUSED:
-            exchange.answer(routes.refusal(route))
-        else:
-            exchange.answer(self._face.cluster_reply(args, exchange.protocol))
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange

@@ -295,7 +295,7 @@ class Exchange(LinkOwner):
             self.done(request, error)
 
     def nodes_left(self, addresses: set[Address]) -> None:
-        """Act on nodes that are no masters any more; one that doesn't reply may never do so."""
+        """End the client if nodes that are no masters any more owe it a reply for GONE_S."""
         for link in self.links.by_address.values():
             if link.address in addresses and link.owed:
                 self.loop.call_later(GONE_S, self._expire, link, link.owed[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-from rlproxy.resp.encoding import bulk, error
+from rlproxy.resp.encoding import bulk, error, named
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
 # What --present shows.
@@ -96,12 +96,12 @@ class Face(NamedTuple):
 
     def _slots(self, protocol: int) -> bytes:
         address = b"%b:%d\r\n" % (bulk(self.host.encode()), self.port)
-        node = b"*4\r\n%b%b%b" % (address, bulk(self.id()), _map(0, protocol))
+        node = b"*4\r\n%b%b%b" % (address, bulk(self.id()), named([], protocol == 3))
         return b"*1\r\n*3\r\n:0\r\n:%d\r\n%b" % (_LAST, node)
 
     def _shards(self, protocol: int) -> bytes:
         address = bulk(self.host.encode())
-        fields = (
+        node = [
             (b"id", bulk(self.id())),
             (b"port", b":%d\r\n" % self.port),
             (b"ip", address),
@@ -109,15 +109,12 @@ class Face(NamedTuple):
             (b"role", bulk(b"master")),
             (b"replication-offset", b":0\r\n"),
             (b"health", bulk(b"online")),
-        )
-        node = b"".join([bulk(name) + value for name, value in fields])
-        slots = b"$5\r\nslots\r\n*2\r\n:0\r\n:%d\r\n" % _LAST
-        return b"*1\r\n%b%b$5\r\nnodes\r\n*1\r\n%b%b" % (
-            _map(2, protocol),
-            slots,
-            _map(len(fields), protocol),
-            node,
-        )
+        ]
+        shard = [
+            (b"slots", b"*2\r\n:0\r\n:%d\r\n" % _LAST),
+            (b"nodes", b"*1\r\n" + named(node, protocol == 3)),
+        ]
+        return b"*1\r\n" + named(shard, protocol == 3)
 
     def hello_reply(self, reply: bytes) -> bytes:
         """Return a node's reply to HELLO, a map, an array or an error, with the `mode` shown."""
@@ -135,11 +132,6 @@ class Face(NamedTuple):
         for found, shown in _LINES:
             text = text.replace(found, shown, 1)
         return text[1:]
-
-
-def _map(size: int, protocol: int) -> bytes:
-    """Return the header of a map: an array of names and values in RESP2."""
-    return b"%%%d\r\n" % size if protocol == 3 else b"*%d\r\n" % (2 * size)
 
 
 def _text(text: str, protocol: int) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rlproxy.resp.encoding import error
+from rlproxy.resp.encoding import NILS, error
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster import routes
 
@@ -22,7 +22,6 @@ Join = Callable[[list[bytes]], bytes]  # of the nodes' replies
 _MINUS: Final = 45
 _BLOB_ERROR: Final = 33
 _AGGREGATES: Final = b"*~>"
-_NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")
 UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form")
 
 
@@ -61,7 +60,7 @@ def one_succeeded(replies: list[bytes]) -> bytes:
 def first_not_nil(replies: list[bytes]) -> bytes:
     """Return the first reply that is not nil, else nil."""
     for frame in replies:
-        if frame not in _NILS:
+        if frame not in NILS:
             return frame
     return replies[0]
 
@@ -76,7 +75,7 @@ def concatenated(replies: list[bytes]) -> bytes:
     count = 0
     parts = [b""]
     for frame in replies:
-        if frame in _NILS:
+        if frame in NILS:
             continue
         if frame[0] not in _AGGREGATES:
             return UNEXPECTED

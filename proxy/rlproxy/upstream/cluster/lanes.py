@@ -24,7 +24,6 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
-from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import GONE_S, SILENT_S, Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
@@ -51,8 +50,6 @@ class SlotQueue:
     why: the latest error of a node that could not run a call; empty for none.
     """
 
-    __slots__ = ("again", "calls", "not_before", "why")
-
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
@@ -66,8 +63,6 @@ class Drain:
     slots: those that it lost.
     last: number of the last of the calls.
     """
-
-    __slots__ = ("lane", "last", "since", "slots")
 
     def __init__(self, lane: NodeLane, slots: set[int], since: float) -> None:
         self.lane = lane
@@ -84,7 +79,6 @@ class ClusterLane(PooledLane):
 
     def __init__(self, lanes: ClusterLanes, key: LaneKey) -> None:
         super().__init__(key)
-        self.identity = Identity(key.user, key.password, key.db)
         self.room = lanes.nodes.settings.max_lane_hits
         self._all = lanes
         self._cluster = lanes.cluster
@@ -161,7 +155,7 @@ class ClusterLane(PooledLane):
         known = self._by_address.get(address)
         if known is not None and not known.retired:
             return known
-        lane = self._all.nodes.of(address).pool.lane_of(self.identity)
+        lane = self._all.nodes.of(address).pool.lane(self.key)
         if not isinstance(lane, NodeLane):
             return None
         lane.not_run, lane.not_written = self._not_run, self._not_written

@@ -51,15 +51,13 @@ class NodeLane(HitLane):
         """
         call.denial = None
         call.expects_ok = asking
-        if self._denials is not None:
-            self._denials.reopen(call)
+        self._denials.reopen(call)
         self._queue(call)
 
     def _goes_again(self, call: Call, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._goes_again(call, error)
-        if self._denials is not None:
-            self._denials.reopen(call)
+        self._denials.reopen(call)
         self.not_run(self, call, error)
         return True
 
@@ -89,8 +87,7 @@ class NodeLane(HitLane):
 
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
-        if self._denials is not None:
-            self._denials.track(self._denials.tracks)
+        self._denials.track(self._denials.tracks)
 
 
 class NodeCommandLane(CommandLane):

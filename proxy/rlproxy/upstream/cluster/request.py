@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
-
-OK: Final = b"+OK\r\n"
-PING: Final = bulks(b"PING")
 
 
 class Request:

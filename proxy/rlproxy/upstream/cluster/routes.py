@@ -10,7 +10,7 @@ A test compares the keys that are found with COMMAND GETKEYS of real servers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rlproxy.resp.commands import COMMANDS
 from rlproxy.resp.encoding import error
@@ -298,9 +298,9 @@ class Route:
         one at a place that varies.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
-    check: None if a redirect is the node's own. A program of the client can write one too: then
-        this stands in the program's place in the command that checks it. Empty for commands whose
-        redirects can't be checked: those that are not reviewed, and DEBUG.
+    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
+        program of the client may; this one replaces it in the command that checks the redirect.
+        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
     below: routes by subcommand.
     """
 
@@ -312,7 +312,7 @@ class Route:
         command = row.partition(b"|")[0]
         reviewed = command in COMMANDS and command != b"DEBUG"
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
-        self.below: dict[bytes, Route] | None = None
+        self.below: dict[bytes, Route] = {}
         self.specs = specs
         self.only: int = -1
         if how == BY_KEY and len(specs) == 1 and specs[0] == Spec(specs[0].begin):
@@ -367,7 +367,7 @@ class Routes:
     are those of the tables.
     """
 
-    def __init__(self, commands: list[object]) -> None:
+    def __init__(self, commands: list[Any]) -> None:
         self._routes: dict[bytes, Route] = {}
         rows = _reviewed()
         for entry in commands:
@@ -379,11 +379,8 @@ class Routes:
                 self._routes[row] = self._routes[row.lower()] = rows[row]
                 continue
             above = self._routes.get(command)
-            if above is None:
-                continue
-            if above.below is None:
-                above.below = {}
-            above.below[subcommand] = above.below[subcommand.lower()] = rows[row]
+            if above is not None:
+                above.below[subcommand] = above.below[subcommand.lower()] = rows[row]
 
     def of(self, name: bytes, args: list[bytes]) -> Route:
         """Return the route of the command `name` with `args`, in any case.
@@ -396,7 +393,7 @@ class Routes:
             route = self._routes.get(word)
             if route is None:
                 return Route(word, HOME)
-        if route.below is not None and args:
+        if route.below and args:
             # Redis 6.2 compares subcommands as C strings, so a NUL ends them.
             below = route.below.get(args[0])
             return below or route.below.get(args[0].partition(b"\0")[0].upper(), route)
@@ -416,8 +413,11 @@ def _reviewed() -> dict[bytes, Route]:
     return {row: Route(row, hows.get(row, BY_KEY), specs.get(row, ())) for row in {**hows, **specs}}
 
 
-def _learn(entry: object, rows: dict[bytes, Route]) -> None:
-    """Take the keys of one command of the server, and of its subcommands, into `rows`."""
+def _learn(entry: Any, rows: dict[bytes, Route]) -> None:
+    """Take the keys of one command of the server, and of its subcommands, into `rows`.
+
+    entry: of Redis 6.2 without tips, key specifications and subcommands.
+    """
     if not isinstance(entry, list) or len(entry) < 6 or not isinstance(entry[0], bytes):
         return
     row = entry[0].upper()
@@ -434,66 +434,51 @@ def _learn(entry: object, rows: dict[bytes, Route]) -> None:
             rows[row] = Route(row, BY_KEY if known is None else known.how, tuple(specs))
         elif known is None:
             rows[row] = Route(row, _by_tips(entry))
-    for below in entry[9] if len(entry) > 9 and isinstance(entry[9], list) else []:
+    for below in entry[9] if len(entry) > 9 else []:
         _learn(below, rows)
 
 
-def _first_to_last(entry: list[object]) -> list[Spec]:
+def _first_to_last(entry: list[Any]) -> list[Spec]:
     """Return the keys by the first one, the last one and the step; nothing if they vary."""
-    first, last, step = entry[3], entry[4], entry[5]
-    if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and first > 0:
-        return [Spec(first - 1, last - first if last >= 0 else last, max(step, 1))]
-    return []
+    first, last, step = entry[3:6]
+    if first <= 0:
+        return []
+    return [Spec(first - 1, last - first if last >= 0 else last, max(step, 1))]
 
 
-def _by_tips(entry: list[object]) -> int:
+def _by_tips(entry: list[Any]) -> int:
     """Return where a command goes that is in no table, and has no keys that are known.
 
     Home, unless its tips name all nodes. It redirects a command whose key it finds.
     """
-    tips = entry[7] if len(entry) > 7 and isinstance(entry[7], list) else []
+    tips = entry[7] if len(entry) > 7 else []
     if not any(tip in _ON_ALL for tip in tips):
         return HOME
-    policy = b""
-    for tip in tips:
-        if isinstance(tip, bytes) and tip.startswith(b"response_policy:"):
-            policy = tip
-    return _BY_TIP.get(policy, HOME)
+    policies = [tip for tip in tips if tip.startswith(b"response_policy:")]
+    return _BY_TIP.get(policies[0] if policies else b"", HOME)
 
 
-def _specs(found: object) -> list[Spec]:
+def _specs(found: list[Any]) -> list[Spec]:
     """Return the usable ones of a command's key specifications."""
     specs: list[Spec] = []
-    for each in found if isinstance(found, list) else []:
-        fields = _fields(each)
-        begin = _fields(fields.get(b"begin_search"))
-        find = _fields(fields.get(b"find_keys"))
-        at = _fields(begin.get(b"spec"))
-        keys = _fields(find.get(b"spec"))
-        if begin.get(b"type") == b"index":
-            start, keyword = _int(at.get(b"index")) - 1, b""
-        elif begin.get(b"type") == b"keyword":
-            start = _int(at.get(b"startfrom"))
+    for fields in map(_fields, found):
+        begin, find = _fields(fields[b"begin_search"]), _fields(fields[b"find_keys"])
+        at, keys = _fields(begin[b"spec"]), _fields(find[b"spec"])
+        if begin[b"type"] == b"index":
+            start, keyword = at[b"index"] - 1, b""
+        elif begin[b"type"] == b"keyword":
+            start, keyword = at[b"startfrom"], at[b"keyword"].upper()
             start -= start > 0
-            word = at.get(b"keyword")
-            keyword = word.upper() if isinstance(word, bytes) else b""
         else:
             continue
-        step = max(_int(keys.get(b"keystep")), 1)
-        if find.get(b"type") == b"range":
-            limit = _int(keys.get(b"limit"))
-            specs.append(Spec(start, _int(keys.get(b"lastkey")), step, limit, keyword))
-        elif find.get(b"type") == b"keynum":
-            count_at = _int(keys.get(b"keynumidx"))
-            first = _int(keys.get(b"firstkey"))
-            specs.append(Spec(start, 0, step, 0, keyword, count_at, first))
+        step = max(keys.get(b"keystep", 0), 1)
+        if find[b"type"] == b"range":
+            specs.append(Spec(start, keys[b"lastkey"], step, keys[b"limit"], keyword))
+        elif find[b"type"] == b"keynum":
+            specs.append(Spec(start, 0, step, 0, keyword, keys[b"keynumidx"], keys[b"firstkey"]))
     return specs
 
 
-def _fields(found: object) -> dict[object, object]:
+def _fields(found: list[Any]) -> dict[bytes, Any]:
     """Return a map of the server: a list of names and values in turn."""
-    return dict(zip(found[::2], found[1::2], strict=False)) if isinstance(found, list) else {}
-
-
-def _int(found: object) -> int:
-    return found if isinstance(found, int) else 0
+    return dict(zip(found[::2], found[1::2], strict=True))

@@ -43,8 +43,6 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    __slots__ = ("_event_links", "_exchange", "_monitors", "_names", "_transaction", "only")
-
     def __init__(self, exchange: Exchange, transaction: Transaction) -> None:
         self._exchange = exchange
         self._transaction = transaction
@@ -83,7 +81,7 @@ class Subscriptions:
             if monitors:
                 self._monitor(written)
             elif route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
-                self._end_all(route.name, self._names[_SHARD])
+                self._end_shard_channels()
             else:
                 self._change(route.name, args, written)
         elif route.name == b"PING":
@@ -132,12 +130,14 @@ class Subscriptions:
             exchange.alone = request
             exchange.send(exchange.links.of_slot(request.slot), request)
 
-    def _end_all(self, name: bytes, names: set[bytes]) -> None:
+    def _end_shard_channels(self) -> None:
         """Unsubscribe from all shard channels, each at its node."""
-        exchange = self._exchange
-        parts = [Request(bulks(name, channel), key_slot(channel)) for channel in sorted(names)]
-        for part in parts:
-            part.subscribes = name.lower()
+        exchange, names = self._exchange, self._names[_SHARD]
+        parts = []
+        for channel in sorted(names):
+            part = Request(bulks(b"SUNSUBSCRIBE", channel), key_slot(channel))
+            part.subscribes = b"sunsubscribe"
+            parts.append(part)
 
         def joined(replies: list[bytes]) -> bytes:
             names.clear()
@@ -146,7 +146,7 @@ class Subscriptions:
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
         exchange.alone = whole = Divided(len(parts), joined)
-        whole.subscribes = name.lower()
+        whole.subscribes = b"sunsubscribe"
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
 
     def _monitor(self, written: bytes) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from itertools import islice
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
+from rlproxy.upstream.backoff import pause
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.connection import ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
@@ -48,8 +48,7 @@ class ClusterTarget(Target):
         cluster = self._cluster
         if not cluster.map.shards:
             cluster.refresh()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(cluster.settled.wait(), SETTLE_S)
+            await pause(SETTLE_S, cluster.settled)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         await self._look()
         found = protocol()

@@ -9,19 +9,18 @@ EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulks, error
+from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import OK, Request, own, slot_of, unguided
+from rlproxy.upstream.cluster.request import Request, own, slot_of, unguided
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -65,8 +64,6 @@ class Transaction:
 
     now: the open transaction; None outside of MULTI.
     """
-
-    __slots__ = ("_exchange", "_watch", "_watch_slot", "now")
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -124,13 +121,7 @@ class Transaction:
             return False
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
         request = exchange.alone = Request(written, slot)
-        request.answered = self._watched(link, request, self._watch is None)
-        self._watch, self._watch_slot = link, slot
-        exchange.send(link, request)
-        return True
-
-    def _watched(self, link: Link, request: Request, first: bool) -> Callable[[bytes], bytes]:
-        exchange = self._exchange
+        first = self._watch is None
 
         def answered(frame: bytes) -> bytes:
             if frame != OK and first:
@@ -143,7 +134,10 @@ class Transaction:
                     moved_to.send(own(_UNWATCH))
             return frame
 
-        return answered
+        request.answered = answered
+        self._watch, self._watch_slot = link, slot
+        exchange.send(link, request)
+        return True
 
     def _begin(self) -> None:
         exchange = self._exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlproxy.upstream.cluster import command_splitter as c
+from rlproxy.resp import requests as c
 from rlproxy.upstream.cluster.command_splitter import CommandSplitter
 
 from tests.harness import command

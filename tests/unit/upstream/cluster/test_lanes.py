@@ -231,7 +231,7 @@ def test_calls_with_ask_keep_their_order_while_the_lane_of_that_node_opens(bench
     for key in (b"k", NEAR):
         bench.hit(key)
     assert bench.a.sent()
-    lane = bench.b.pool.lane_of(bench.lane.identity)
+    lane = bench.b.pool.lane(bench.lane.key)
     assert lane is not None
     lane.ready = False
     bench.a.answer(ASK)
