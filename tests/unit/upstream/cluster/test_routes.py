@@ -326,8 +326,10 @@ def test_commands_of_modules() -> None:
             row("m.none", [], 0, 0, 0),
             b"no row",
             [b"short"],
+            row("get", [], 1, 1, 1, [], [], [[b"a specification", b"in another form"]], []),
         ]
     )
+    assert found(routes, "GET k")[1] == [b"k"]
     assert found(routes, "JSON.GET k $")[1] == [b"k"]
     assert found(routes, "json.mget a b $")[1] == [b"a", b"b"]
     assert found(routes, "m.two x a b c")[1] == [b"a", b"b"]
