@@ -70,11 +70,14 @@ def advise(upstream: Upstream, state: State) -> str:
     return ""
 
 
-def describe_upstream(upstream: Upstream, state: State) -> str:
-    """Return the upstream and its state as text for the banner."""
+def describe_upstream(upstream: Upstream, server: str, state: State) -> str:
+    """Return the upstream and its state as text for the banner.
+
+    server: name and version of the server; "" if unknown.
+    """
     if upstream.embedded:
         kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
-        return f"{state.server or 'Valkey'}, {kind} (its data ends with this process)"
+        return f"{server or 'Valkey'}, {kind} (its data ends with this process)"
     where = str(upstream)
     if upstream.tls:
         where += " (TLS)"
@@ -83,7 +86,7 @@ def describe_upstream(upstream: Upstream, state: State) -> str:
     if state.kind in (FULL, UNREACHABLE):
         return f"{where}: {state.problem}; retrying"
     if state.settled:
-        found = f"{state.server or 'a server'} at {where}"
+        found = f"{server or 'a server'} at {where}"
         return f"{found}: {state.problem}" if state.problem else found
     if state.reached:
         silent = "it accepts connections, but does not answer as Redis does"

@@ -114,8 +114,8 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload, wiring, channel)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-        url = self._config.upstream
-        channel.ready(describe_upstream(url, state), advise(url, state))
+        url, server = self._config.upstream, wiring.upstream.facts.found.title()
+        channel.ready(describe_upstream(url, server, state), advise(url, state))
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

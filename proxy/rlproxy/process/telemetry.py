@@ -216,7 +216,7 @@ class Telemetry:
             on_upstream_failure=context.failure.mode,
             upstream=UpstreamFacts(
                 where=context.server.where,
-                server=state.server,
+                server=context.server.found.title(),
                 up=not circuit.open,
                 why=circuit.why,
                 since_s=clients.loop.time() - circuit.since if circuit.since else None,

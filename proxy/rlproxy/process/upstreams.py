@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rlproxy.config.config import Config
@@ -23,7 +24,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
-from rlproxy.session.context import Identification, ServerFacts
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
@@ -45,7 +46,6 @@ class State(NamedTuple):
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
-    server: name and version of the server; "" if unknown.
     now: what stands behind the URL now, in a few words; "" if that is clear.
     nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
@@ -55,7 +55,6 @@ class State(NamedTuple):
     problem: str
     reached: bool
     settled: bool
-    server: str = ""
     now: str = ""
     nodes: Mapping[str, bool] = {}
 
@@ -63,8 +62,6 @@ class State(NamedTuple):
 class OneServer(ServerParts):
     """One server, or the master that Sentinels name.
 
-    upstream: as in the settings; of an embedded server, where it was started.
-    on_server: called whenever the facts about the server are found.
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
@@ -74,35 +71,23 @@ class OneServer(ServerParts):
     """
 
     def __init__(
-        self,
-        config: Config,
-        upstream: Upstream,
-        scripts: dict[str, Script],
-        contexts: Contexts,
-        on_server: Callable[[], None],
-        on_moved: Callable[[], None],
+        self, config: Config, settings: ServerSettings, on_moved: Callable[[], None]
     ) -> None:
-        timeout_s = config.connect_timeout_s
-        self._on_server, self._on_moved = on_server, on_moved
+        upstream, timeout_s = settings.upstream, config.connect_timeout_s
+        self.settings = settings
+        self._on_moved = on_moved
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
-            self.target = Target(upstream.address, timeout_s, contexts.client)
+            self.target = Target(upstream.address, timeout_s)
         else:
-            self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
+            self.target = target = MasterTarget(str(upstream), timeout_s)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
-        self.settings = _settings(config, upstream, scripts)
-        super().__init__(self.target, ServerFacts(self.target.where), self.settings)
+        super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
-
-    def identified(self, found: Identification) -> None:
-        """See ServerParts.identified()."""
-        super().identified(found)
-        self.facts.found = found
-        self._on_server()
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -121,7 +106,6 @@ class OneServer(ServerParts):
             control.problem,
             control.reached,
             control.settled.is_set(),
-            self.found.title() if self.found is not None else "",
             f"now {master.address}" if master is not None else "",
         )
 
@@ -162,28 +146,20 @@ class OneServer(ServerParts):
 class ClusterUpstream:
     """The nodes of a Redis Cluster; see OneServer for its attributes."""
 
-    def __init__(
-        self,
-        config: Config,
-        upstream: Upstream,
-        scripts: dict[str, Script],
-        contexts: Contexts,
-        on_server: Callable[[], None],
-    ) -> None:
-        self._on_server = on_server
-        self._server = ""  # name and version of the first master
+    def __init__(self, config: Config, settings: ServerSettings) -> None:
+        upstream = settings.upstream
+        self._on_server = settings.on_server
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
+        self.cluster = Cluster(upstream, config.connect_timeout_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
         self.settings = NodeSettings(
-            **vars(_settings(config, upstream, scripts)),
+            **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,
-            on_server=self._identified,
             on_state=self._look,
         )
         self.nodes = Nodes(self.cluster, self.settings)
@@ -215,14 +191,13 @@ class ClusterUpstream:
 
     def _identified(self) -> None:
         """Record the facts about the first master; commands must exist on all."""
-        found = [node.found for node in self.nodes.masters() if node.found is not None]
+        all_found = [node.facts.found for node in self.nodes.masters()]
+        found = [each for each in all_found if each.known]
         if found:
-            self._server = found[0].title()
-            self.facts.found = Identification(
-                found[0].name,
-                found[0].version,
-                all(each.ignores_empty for each in found),
-                all(each.has_throttle for each in found),
+            self.facts.found = replace(
+                found[0],
+                ignores_empty=all(each.ignores_empty for each in found),
+                has_throttle=all(each.has_throttle for each in found),
             )
             self._on_server()
 
@@ -240,8 +215,7 @@ class ClusterUpstream:
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            settled = cluster.settled.is_set()
-            return State(False, cluster.kind, cluster.problem, False, settled, self._server)
+            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
         number = len(self.cluster.map.shards)
         return State(
@@ -250,7 +224,6 @@ class ClusterUpstream:
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
-            self._server,
             f"{number} master{'s' if number > 1 else ''}" if number else "",
             {node.where: not node.circuit.open for node in masters},
         )
@@ -283,10 +256,24 @@ class ClusterUpstream:
 UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions
 
 
-def _settings(config: Config, upstream: Upstream, scripts: dict[str, Script]) -> ServerSettings:
+def upstream_of(
+    config: Config,
+    upstream: Upstream,
+    scripts: dict[str, Script],
+    on_server: Callable[[], None],
+    on_moved: Callable[[], None],
+) -> UpstreamWiring:
+    """Make the upstream side; configure() completes it.
+
+    upstream: as in the settings; of an embedded server, where it was started.
+    on_server, on_moved: see ServerSettings and OneServer.
+    """
     most = config.denial_cache
     cache = DenialCache(most, time.monotonic) if most else None
-    return ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters())
+    settings = ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters(), on_server)
+    if upstream.cluster:
+        return ClusterUpstream(config, settings)
+    return OneServer(config, settings, on_moved)
 
 
 def _problem(node: Node) -> tuple[str, str] | None:
