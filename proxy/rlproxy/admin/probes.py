@@ -77,12 +77,6 @@ def _problem(upstream: UpstreamFacts) -> str:
     return f"Redis at {upstream.where}: {upstream.problem}"
 
 
-def _is_unusable(facts: Facts) -> bool:
-    """Whether no new client is served well."""
-    kind = facts.upstream.kind
-    return kind in UNUSABLE or (kind in NO_HITS and facts.on_upstream_failure == ERROR)
-
-
 def _silence(one: Seen) -> str:
     if one.age_s is None:
         return f"worker {one.worker + 1} has not reported yet"
@@ -93,13 +87,13 @@ def _reasons(facts: Facts, ignore_redis: bool) -> list[str]:
     found = []
     if facts.draining:
         found.append("the proxy is ending: it takes no new clients")
-    upstream = facts.upstream
     if ignore_redis:
         return found
-    if not upstream.up:
-        if facts.on_upstream_failure == ERROR:
-            why = f" ({upstream.why})" if upstream.why else ""
-            found.append(f"Redis at {upstream.where} does not answer{why}")
-    elif _is_unusable(facts):
-        found.append(_problem(upstream))
+    upstream, errors = facts.upstream, facts.on_upstream_failure == ERROR
+    if upstream.up:
+        if upstream.kind in UNUSABLE or (errors and upstream.kind in NO_HITS):
+            found.append(_problem(upstream))
+    elif errors:
+        why = f" ({upstream.why})" if upstream.why else ""
+        found.append(f"Redis at {upstream.where} does not answer{why}")
     return found
