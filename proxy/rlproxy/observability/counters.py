@@ -48,8 +48,6 @@ class Times:
     sum_s: sum of the times, seconds.
     """
 
-    __slots__ = ("classes", "sum_s")
-
     def __init__(self) -> None:
         self.classes: list[int] = [0] * (len(TIMES_S) + 1)
         self.sum_s: float = 0.0

@@ -57,11 +57,17 @@ class AdminProcess:
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
-        self._logs = (config.log_level, config.log_format)
         (self.address,) = self._listeners.addresses()
-        ((self._socket, _),) = self._listeners.sockets
-        self._memory = memory
-        self._access = access_of(config, listening)
+        ((sock, _),) = self._listeners.sockets
+        self._launch = Launch(
+            sock.fileno(),
+            memory.descriptor,
+            memory.workers,
+            os.getpid(),
+            config.log_level,
+            config.log_format,
+            access_of(config, listening),
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = RestartPolicy(time.monotonic)
 
@@ -73,16 +79,12 @@ class AdminProcess:
     def start(self) -> None:
         """Start the process; until it serves, connections wait in the socket's queue."""
         argv = [sys.executable, "-P", "-c", _CODE, str(Path(__file__).resolve().parents[2])]
-        memory, sock = self._memory, self._socket.fileno()
-        launch = Launch(
-            sock, memory.descriptor, memory.workers, os.getpid(), *self._logs, self._access
-        )
         try:
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(sock, memory.descriptor),
+                pass_fds=(self._launch.socket, self._launch.memory),
                 start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
             )
         except OSError as error:
@@ -92,7 +94,7 @@ class AdminProcess:
         # Passwords go by a pipe: other users can read the arguments of a process.
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
-            pipe.write(pickle.dumps(launch))
+            pipe.write(pickle.dumps(self._launch))
 
     def look(self) -> None:
         """Start the process again if it has ended and that is due.
