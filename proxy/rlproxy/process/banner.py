@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
 
 from rlproxy.build import describe
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import FULL, UNREACHABLE
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.upstreams import State
+from rlproxy.process.upstreams import FIRST_CONTACT_S, State
 from rlproxy.version import VERSION
-
-FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
 def print_banner(

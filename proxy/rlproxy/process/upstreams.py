@@ -14,7 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
 from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
@@ -37,6 +37,8 @@ from rlproxy.upstream.failover import Failover, MasterTarget
 from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
+
+FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
 class State(NamedTuple):
@@ -121,14 +123,11 @@ class OneServer(ServerParts):
         self._on_moved()
         self.control.move()
 
-    async def begin(self, most_s: float) -> list[asyncio.Event]:
-        """Start the proxy's own connections. Returns the events of their first results.
-
-        most_s: longest wait for what must be known first, in seconds.
-        """
+    async def begin(self) -> list[asyncio.Event]:
+        """Start the proxy's own connections. Returns the events of their first results."""
         if self.failover is not None:
             self.failover.start()
-            await at_most(most_s, self.failover.settled)
+            await first_contact(self.failover.settled)
         self.start()
         return [self.control.settled]
 
@@ -234,10 +233,10 @@ class ClusterUpstream:
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000
         self.nodes.use(self.timeouts.timeout_s)
 
-    async def begin(self, most_s: float) -> list[asyncio.Event]:
+    async def begin(self) -> list[asyncio.Event]:
         """See OneServer.begin()."""
         self.cluster.start()
-        await at_most(most_s, self.cluster.settled)
+        await first_contact(self.cluster.settled)
         return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
 
     def close_idle(self) -> None:
@@ -285,9 +284,9 @@ def _problem(node: Node) -> tuple[str, str] | None:
     return None
 
 
-async def at_most(most_s: float, *events: asyncio.Event) -> None:
-    """Return when all of `events` are set, at the latest after `most_s` seconds."""
+async def first_contact(*events: asyncio.Event) -> None:
+    """Return when all of `events` are set, at the latest after FIRST_CONTACT_S."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
+        async with asyncio.timeout(FIRST_CONTACT_S):
             for event in events:
                 await event.wait()
