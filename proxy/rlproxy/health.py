@@ -34,10 +34,9 @@ def alive(address: str, header: bool = False) -> str:
         where = parse_running(address)
     except ValueError as error:
         return f"{without_password(address)}: {error}"
-    family = socket.AF_UNIX if where.path else socket.AF_UNSPEC
     try:
-        if family == socket.AF_UNIX:
-            sock = socket.socket(family)
+        if where.path:
+            sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(TIMEOUT_S)
             sock.connect(where.path)
         else:

@@ -446,7 +446,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIter
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     made = app.served(sock, SharedMemory(1), os.getppid())
-    task = asyncio.create_task(made.work(sock))
+    task = asyncio.create_task(made.serve([sock]))
     try:
         yield sock.getsockname()[1]
     finally:

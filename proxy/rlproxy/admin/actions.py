@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as LateError
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -55,14 +56,6 @@ _ALGORITHM: Final = ("ALGO", "POLICY")  # the words of a rule that RL.BLOCK take
 _UNABLE: Final = ("UPSTREAMDOWN ", "MASTERDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
 
 
-class ActionError(Exception):
-    """A request that gets an error: the HTTP status, and its text."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 @dataclass(frozen=True)
 class Command:
     """The RL command of an action: `words` with its name; empty for `reload`."""
@@ -76,29 +69,29 @@ def command_of(body: bytes) -> Command:
     r"""Return the command for a request's body: {"action": ..., "key": ..., ...}.
 
     In a key, \xHH stands for a byte, as the page shows it. Numbers and words of the rule are left
-    for the proxy to check. Raises ActionError.
+    for the proxy to check. Raises HTTPException.
     """
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise ActionError(400, "the body is no JSON object")
+        raise HTTPException(400, "the body is no JSON object")
     for name in found:
         if name not in _FIELDS:
-            raise ActionError(400, f"unknown field {shown(name)}; known: {', '.join(_FIELDS)}")
+            raise HTTPException(400, f"unknown field {shown(name)}; known: {', '.join(_FIELDS)}")
     texts = {name: _text(name, value) for name, value in found.items()}
     action = texts.get("action", "")
     if action not in _REQUIRED:
-        raise ActionError(400, f"action: expected one of {', '.join(_REQUIRED)}")
+        raise HTTPException(400, f"action: expected one of {', '.join(_REQUIRED)}")
     for name in _REQUIRED[action]:
         if name not in texts:
-            raise ActionError(400, f"the action {action} needs the field {name}")
+            raise HTTPException(400, f"the action {action} needs the field {name}")
     try:
         key, seconds = unescaped(texts.get("key", "")), texts.get("seconds", "").encode()
         rule = [word.encode() for word in texts.get("rule", "").split()]
     except UnicodeEncodeError:
-        raise ActionError(400, "a text contains half of a surrogate pair") from None
+        raise HTTPException(400, "a text contains half of a surrogate pair") from None
     words = {
         "peek": (b"RL.PEEK", key, *rule),
         "block": (b"RL.BLOCK", key, seconds, *_algorithm(rule)),
@@ -110,10 +103,10 @@ def command_of(body: bytes) -> Command:
 
 
 def _text(name: str, value: object) -> str:
-    """Return the text of a field. Raises ActionError."""
+    """Return the text of a field. Raises HTTPException."""
     number = name == "seconds" and isinstance(value, int | float) and not isinstance(value, bool)
     if not (number or isinstance(value, str)):
-        raise ActionError(400, f"{name}: expected a text{' or a number' * (name == 'seconds')}")
+        raise HTTPException(400, f"{name}: expected a text{' or a number' * (name == 'seconds')}")
     return str(value)
 
 
@@ -153,22 +146,22 @@ class Actions:
             await self._check_token(request, client)
             command = command_of(await _body(request))
             return JSONResponse(await self._carry_out(command, client))
-        except ActionError as error:
-            headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
-            return JSONResponse({"error": str(error)}, error.status, headers)
+        except HTTPException as error:
+            headers = {"www-authenticate": "Bearer"} if error.status_code == 401 else None
+            return JSONResponse({"error": error.detail}, error.status_code, headers)
 
     async def _check_token(self, request: Request, client: str) -> None:
-        """Raise ActionError unless the request has the token. A wrong one is answered late."""
+        """Raise HTTPException unless the request has the token. A wrong one is answered late."""
         try:
             token = read_token(self._access.token_file)
         except ConfigError as error:
             text = "no action is possible: {reason}"
             self._throttle.happened("admin_token_unusable", text, reason=str(error))
             why = "the file of the token can't be used; the proxy's log has the reason"
-            raise ActionError(503, why) from None
+            raise HTTPException(503, why) from None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
-            raise ActionError(401, "no token: expected the header Authorization: Bearer TOKEN")
+            raise HTTPException(401, "no token: expected the header Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.strip().encode("latin-1"), token):
             self._throttle.happened(
                 "admin_token_wrong",
@@ -176,12 +169,12 @@ class Actions:
                 client=client,
             )
             await asyncio.sleep(WRONG_TOKEN_S)
-            raise ActionError(401, "wrong token")
+            raise HTTPException(401, "wrong token")
 
     async def _carry_out(self, command: Command, client: str) -> dict[str, Any]:
         """Return the answer to a command. All commands but a look are logged.
 
-        Raises ActionError.
+        Raises HTTPException.
         """
         if command.action == RELOAD:
             log.info("admin_reload", "{client} requests a reload of the settings", client=client)
@@ -190,8 +183,8 @@ class Actions:
         try:
             answer = await self._answer(command.words)
             result = "done"
-        except ActionError as error:
-            result = str(error)
+        except HTTPException as error:
+            result = error.detail
             raise
         finally:
             if command.action != "peek":
@@ -206,23 +199,23 @@ class Actions:
         return answer
 
     async def _reload(self) -> dict[str, Any]:
-        """Have the settings reloaded. Raises ActionError unless they are in force."""
+        """Have the settings reloaded. Raises HTTPException unless they are in force."""
         sent = time.monotonic()
         if os.getppid() == self._parent:
             os.kill(self._parent, signal.SIGHUP)
         while (found := self._reloaded()).began < sent:  # a reload before may have read old text
             if time.monotonic() > sent + RELOAD_S:
-                raise ActionError(504, f"no outcome within {RELOAD_S:g} s; the log will have it")
+                raise HTTPException(504, f"no outcome within {RELOAD_S:g} s; the log will have it")
             await asyncio.sleep(LOOK_S)
         if found.mistakes:
             why = "the settings are rejected, and all stays as it was"
-            raise ActionError(409, "\n".join([f"{why}:", *found.mistakes]))
+            raise HTTPException(409, "\n".join([f"{why}:", *found.mistakes]))
         return {"reply": "OK", "restart": found.later}
 
     async def _answer(self, words: Sequence[bytes]) -> dict[str, Any]:
         """Return the proxy's reply to a command on a new connection, and the unit of its times.
 
-        Raises ActionError.
+        Raises HTTPException.
         """
         access = self._access
         try:
@@ -234,12 +227,12 @@ class Actions:
                 )
         except (TimeoutError, LateError):
             why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
-            raise ActionError(504, why) from None
+            raise HTTPException(504, why) from None
         except (LostError, OSError) as error:
             why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
-            raise ActionError(502, why) from None
+            raise HTTPException(502, why) from None
         except RedisError as error:
-            raise ActionError(_status(error), _shown(error)) from None
+            raise HTTPException(_status(error), _shown(error)) from None
 
 
 async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
@@ -285,13 +278,13 @@ def _shown(error: Exception) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body of a request. Raises ActionError if it has more than MAX_BODY bytes."""
+    """Return the body of a request. Raises HTTPException if it has more than MAX_BODY bytes."""
     data = b""
     try:
         async for piece in request.stream():
             data += piece
             if len(data) > MAX_BODY:
-                raise ActionError(413, f"the body has more than {MAX_BODY} bytes")
+                raise HTTPException(413, f"the body has more than {MAX_BODY} bytes")
     except ClientDisconnect:
-        raise ActionError(400, "the body ended early") from None
+        raise HTTPException(400, "the body ended early") from None
     return data

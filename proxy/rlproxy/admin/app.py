@@ -24,10 +24,11 @@ import re
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
-from urllib.parse import parse_qsl
 
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
@@ -38,8 +39,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.access import Access, Launch
-from rlproxy.admin.probes import EXCLUDABLE, Seen, degraded, not_alive, not_ready, without_redis
-from rlproxy.admin.reader import Reader
+from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.reader import Reader, reloaded
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
@@ -53,6 +54,7 @@ PAGE: Final = Path(__file__).with_name("page.html")
 FORM: Final = Path(__file__).with_name("actions.html")  # it takes the place of FORM_MARK
 FORM_MARK: Final = b"<!-- actions -->\n"
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+IGNORE_REDIS: Final = ("exclude", "upstream")  # the parameter of /readyz
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 NOT_BY_THIS_NAME: Final = (
     "This address is this machine's own, and answers to the names localhost, 127.0.0.1 and [::1] "
@@ -122,15 +124,12 @@ class Pages:
         return _verdict(not_alive(self._reader.reading().seen), "ok")
 
     async def _ready(self, request: Request) -> Response:
-        leave_out = []
-        query = request.scope["query_string"].decode("latin-1")
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            if name != "exclude" or value not in EXCLUDABLE:
-                known = ", ".join(f"exclude={each}" for each in EXCLUDABLE)
-                return PlainTextResponse(f"The parameters here are {known}.\n", 400)
-            leave_out.append(value)
+        given = request.query_params.multi_items()
+        if any(each != IGNORE_REDIS for each in given):
+            known = "=".join(IGNORE_REDIS)
+            return PlainTextResponse(f"The parameters here are {known}.\n", 400)
         seen = self._reader.reading().seen
-        return _verdict(not_ready(seen, leave_out), _ready(seen))
+        return _verdict(not_ready(seen, bool(given)), _ready(seen))
 
 
 def _ready(seen: Sequence[Seen]) -> str:
@@ -194,7 +193,8 @@ class Guard:
                 await self._app(scope, receive, send_on)
         except Exception as error:
             # The error's text is not logged: it may contain parts of the request.
-            why = f"{type(error).__name__}{_place(error)}"
+            *_, at = traceback.extract_tb(error.__traceback__)
+            why = f"{type(error).__name__} ({Path(at.filename).name}:{at.lineno})"
             self._throttle.happened(
                 "admin_failed",
                 "requests to the admin address failed: {count:,}; {reason}",
@@ -208,13 +208,6 @@ class Guard:
 def _named_local(host: str) -> bool:
     name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
     return name in ("", *LOCAL_NAMES)
-
-
-def _place(error: BaseException) -> str:
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    return "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
 
 
 def application(
@@ -280,29 +273,20 @@ class AdminServer(uvicorn.Server):
         self._reader = reader
         self._throttle = throttle
         self._parent = parent
+        self._look_at = 0.0  # time.monotonic() of the next look at the samples
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone; see uvicorn.Server."""
         yield
 
-    async def work(self, sock: socket.socket) -> None:
-        """Serve connections to `sock` until the parent has ended."""
-        looking = asyncio.create_task(self._look())
-        try:
-            await self.serve(sockets=[sock])
-        finally:
-            looking.cancel()
-
-    async def _look(self) -> None:
-        due = 0.0
-        while os.getppid() == self._parent:
-            now = time.monotonic()
-            if now >= due:
-                due = now + self._reader.look()
-                self._throttle.sweep()
-            await asyncio.sleep(min(1.0, due - now))
-        self.should_exit = True
+    async def on_tick(self, counter: int) -> bool:
+        """Look at the samples if that is due; see uvicorn.Server, which calls it every 0.1 s."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + self._reader.look()
+            self._throttle.sweep()
+        return await super().on_tick(counter) or os.getppid() != self._parent
 
 
 def served(
@@ -321,7 +305,7 @@ def served(
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, reader.reloaded, throttle)
+        actions = Actions(access, parent, partial(reloaded, memory), throttle)
     config = uvicorn.Config(
         application(reader, local, throttle, actions),
         http=Connection,
@@ -354,5 +338,5 @@ def main() -> int:
     sock = socket.socket(fileno=launch.socket)
     sock.setblocking(False)
     memory = SharedMemory(launch.workers, launch.memory)
-    asyncio.run(served(sock, memory, launch.parent, launch.access).work(sock))
+    asyncio.run(served(sock, memory, launch.parent, launch.access).serve([sock]))
     return 0

@@ -5,15 +5,13 @@ with a named problem. No HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.observability.metrics import CLUSTER, FULL, REPLICA, UNREACHABLE
 from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts, fresh
 
-UPSTREAM: Final = "upstream"
-EXCLUDABLE: Final = (UPSTREAM,)  # parts that /readyz?exclude=PART may leave out
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the proxy is never ready
 NO_HITS: Final = (FULL, REPLICA)  # kinds with which hits get the answer of --on-upstream-failure
@@ -41,14 +39,14 @@ def not_alive(seen: Sequence[Seen]) -> list[str]:
     return [_silence(one) for one in seen if not one.fresh()]
 
 
-def not_ready(seen: Sequence[Seen], leave_out: Collection[str] = ()) -> list[str]:
+def not_ready(seen: Sequence[Seen], ignore_redis: bool = False) -> list[str]:
     """Return the reasons why no worker is ready; empty if at least one is.
 
-    leave_out: parts of EXCLUDABLE that do not count.
+    ignore_redis: the state of Redis does not count.
     """
     found: dict[str, None] = {}
     for one in seen:
-        reasons = _reasons(one.facts, leave_out) if one.fresh() else [_silence(one)]
+        reasons = _reasons(one.facts, ignore_redis) if one.fresh() else [_silence(one)]
         if not reasons:
             return []
         found.update(dict.fromkeys(reasons))
@@ -79,29 +77,23 @@ def _problem(upstream: UpstreamFacts) -> str:
     return f"Redis at {upstream.where}: {upstream.problem}"
 
 
-def _is_unusable(facts: Facts) -> bool:
-    """Whether no new client is served well."""
-    kind = facts.upstream.kind
-    return kind in UNUSABLE or (kind in NO_HITS and facts.on_upstream_failure == ERROR)
-
-
 def _silence(one: Seen) -> str:
     if one.age_s is None:
         return f"worker {one.worker + 1} has not reported yet"
     return f"worker {one.worker + 1} last reported {abs(one.age_s):.1f} s ago"
 
 
-def _reasons(facts: Facts, leave_out: Collection[str]) -> list[str]:
+def _reasons(facts: Facts, ignore_redis: bool) -> list[str]:
     found = []
     if facts.draining:
         found.append("the proxy is ending: it takes no new clients")
-    upstream = facts.upstream
-    if UPSTREAM in leave_out:
+    if ignore_redis:
         return found
-    if not upstream.up:
-        if facts.on_upstream_failure == ERROR:
-            why = f" ({upstream.why})" if upstream.why else ""
-            found.append(f"Redis at {upstream.where} does not answer{why}")
-    elif _is_unusable(facts):
-        found.append(_problem(upstream))
+    upstream, errors = facts.upstream, facts.on_upstream_failure == ERROR
+    if upstream.up:
+        if upstream.kind in UNUSABLE or (errors and upstream.kind in NO_HITS):
+            found.append(_problem(upstream))
+    elif errors:
+        why = f" ({upstream.why})" if upstream.why else ""
+        found.append(f"Redis at {upstream.where} does not answer{why}")
     return found

@@ -102,10 +102,6 @@ class Reader:
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
-    def reloaded(self) -> Reloaded:
-        """Return the outcome of the latest reload, as it is now."""
-        return reloaded(self._memory)
-
 
 def reloaded(memory: SharedMemory) -> Reloaded:
     """Return the outcome of the latest reload."""

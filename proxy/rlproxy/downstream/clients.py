@@ -71,25 +71,6 @@ class Clients:
     throttle: the log throttle for events that any client can cause.
     """
 
-    __slots__ = (
-        "addresses",
-        "clients",
-        "clock",
-        "context",
-        "fan_out",
-        "admission",
-        "draining",
-        "loop",
-        "max_unread",
-        "on_leave",
-        "round",
-        "scheduler",
-        "target",
-        "tasks",
-        "throttle",
-        "turned_away",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

@@ -80,8 +80,7 @@ class ClientConnection(asyncio.Protocol):
         client = cast("asyncio.Transport", transport)
         self._transport = client
         clients = self.clients
-        peer = self._address()
-        refusal = clients.enter(self, peer)
+        refusal = clients.enter(self, self._address())
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
@@ -89,7 +88,7 @@ class ClientConnection(asyncio.Protocol):
         client.set_write_buffer_limits(clients.max_unread)
         self.stats.accepted += 1
         self.session.flush = self.flush
-        self._restrict(peer)
+        self.restrict()
         if clients.draining:
             client.close()
 
@@ -112,10 +111,7 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """See Client."""
-        self._restrict(self._address())
-
-    def _restrict(self, peer: Peer) -> None:
-        self.session.requests.use(self.clients.admission.table_of(peer))
+        self.session.requests.use(self.clients.admission.table_of(self._address()))
 
     def _address(self) -> Peer:
         transport = self._transport

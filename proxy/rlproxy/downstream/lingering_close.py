@@ -51,22 +51,15 @@ def linger(
     if transport.is_closing():
         return
     plain = transport.end() if isinstance(transport, TlsStream) else transport
-    protocol = plain.get_protocol()
-    assert isinstance(protocol, asyncio.Protocol)
-    _Lingering(plain, protocol, loop).begin(at_once)
+    _Lingering(plain, loop).begin(at_once)
 
 
 class _Lingering(asyncio.Protocol):
-    """The protocol of a plain transport that closes; `served` is its former protocol."""
+    """The protocol of a plain transport that closes."""
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        served: asyncio.Protocol,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
-        self._served = served
+        self._served = transport.get_protocol()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._discarded = 0  # bytes

@@ -6,6 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlproxy.config.urls import Address
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -31,9 +33,7 @@ class Peer:
         return address.is_loopback
 
     def __str__(self) -> str:
-        if not self.host:
-            return "unix socket"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(Address(self.host, self.port)) if self.host else "unix socket"
 
 
 NOBODY: Final = Peer()

@@ -14,8 +14,8 @@ from rlproxy.config.config import Config, ConfigError
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 NO_TLS: Final = "no TLS was spoken"
-_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
-_KEY: Final = b"PRIVATE KEY-----"
+# What a file is for, and what it must contain.
+_MARKS: Final = {"certificate": b"-----BEGIN CERTIFICATE-----", "private key": b"PRIVATE KEY-----"}
 _TORN: Final = "PEM lib"  # OpenSSL's reason for a file that it can't read
 # OpenSSL's reasons for first bytes that are not TLS.
 _NO_TLS: Final = (
@@ -113,9 +113,8 @@ def _common(made: ssl.SSLContext, config: Config) -> None:
 def _show(made: ssl.SSLContext, option: str, cert: str, key: str, mistakes: list[str]) -> None:
     """Load a certificate and its key into `made`; `option` begins the names of their options."""
     named = f"{option}-cert {cert}", f"{option}-key {key}"
-    texts = [_read(cert, _CERTIFICATE, "certificate", named[0], mistakes)]
-    texts.append(_read(key, _KEY, "private key", named[1], mistakes))
-    if not all(texts):
+    usable = _contains("certificate", cert, named[0], mistakes)
+    if not _contains("private key", key, named[1], mistakes) or not usable:
         return
     try:
         made.load_cert_chain(cert, key, _refuse)
@@ -136,7 +135,7 @@ def _refuse() -> NoReturn:
 
 
 def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> None:
-    if not _read(path, _CERTIFICATE, "certificate", named, mistakes):
+    if not _contains("certificate", path, named, mistakes):
         return
     try:
         made.load_verify_locations(path)
@@ -144,20 +143,20 @@ def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> 
         mistakes.append(f"{named}: damaged, or not PEM")
 
 
-def _read(path: str, mark: bytes, what: str, named: str, mistakes: list[str]) -> bytes:
-    """Return the file's contents; empty, with a mistake added, if it is of no use."""
+def _contains(what: str, path: str, named: str, mistakes: list[str]) -> bool:
+    """Return whether the file contains one of _MARKS; otherwise a mistake is added."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
         mistakes.append(f"{named}: {error.strerror or error}")
-        return b""
+        return False
     except ValueError:  # a name with a NUL byte
         mistakes.append(f"{named}: no name of a file")
-        return b""
-    if mark not in text:
+        return False
+    if _MARKS[what] not in text:
         mistakes.append(f"{named}: no {what} in it (PEM)")
-        return b""
-    return text
+        return False
+    return True
 
 
 def why(error: BaseException) -> str:

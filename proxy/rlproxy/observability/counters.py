@@ -48,8 +48,6 @@ class Times:
     sum_s: sum of the times, seconds.
     """
 
-    __slots__ = ("classes", "sum_s")
-
     def __init__(self) -> None:
         self.classes: list[int] = [0] * (len(TIMES_S) + 1)
         self.sum_s: float = 0.0
@@ -133,10 +131,7 @@ class Counters:
 
     def decided(self) -> int:
         """Return the number of hits that Redis has admitted or refused."""
-        out = 0
-        for row in range(0, len(self.hits), WIDTH):
-            out += self.hits[row + ADMITTED] + self.hits[row + REFUSED]
-        return out
+        return sum(self.hits[ADMITTED::WIDTH]) + sum(self.hits[REFUSED::WIDTH])
 
     def unanswered(self, row: int, outcome: int) -> None:
         """Count a call that Redis has not answered, or whose reply cannot be seen.

@@ -54,8 +54,7 @@ class Log:
     def _log(
         self, level: int, event: str, text: str = "{event}", exc_info: Any = None, **fields: object
     ) -> None:
-        if _LOGGER.isEnabledFor(level):
-            _LOGGER.log(level, _Event(event, text, fields), exc_info=exc_info, stacklevel=2)
+        _LOGGER.log(level, _Event(event, text, fields), exc_info=exc_info, stacklevel=2)
 
     debug = partialmethod(_log, logging.DEBUG)
     info = partialmethod(_log, logging.INFO)

@@ -49,19 +49,17 @@ HitsByPolicy = dict[str, PolicyHits]
 class PolicyState(NamedTuple):
     """The hits of one process' policies; see hits_of().
 
-    names, shadows, rows: of each policy in force.
+    policies: the name of each policy in force, whether it is in shadow, and its row.
     before: the counts of earlier processes, by name.
     counts: Counters.hits from the first row of a policy on.
     """
 
-    names: list[str]
-    shadows: list[bool]
-    rows: list[int]
+    policies: list[tuple[str, bool, int]]
     before: dict[str, list[int]]
     counts: list[int]
 
 
-NO_POLICIES: Final = PolicyState([], [], [], {}, [])
+NO_POLICIES: Final = PolicyState([], {}, [])
 
 
 class PolicyCounters:
@@ -72,7 +70,7 @@ class PolicyCounters:
 
     def __init__(self, counters: Counters, before: HitsByPolicy) -> None:
         self._counters = counters
-        self._before = before
+        self._before = {name: each.counts for name, each in before.items()}
         self._state = NO_POLICIES  # but for its counts
         self._rows: dict[tuple[bytes, bytes], int] = {}  # by name and algorithm
         self._free: dict[int, bytes] = {}  # algorithm by row
@@ -84,22 +82,15 @@ class PolicyCounters:
         """
         self._counters.gather()  # the denial cache counts in the rows so far
         old, self._rows = self._rows, {}
-        before, self._before = self._before, {}
-        names: list[str] = []
-        shadows: list[bool] = []
-        rows: list[int] = []
+        in_force: list[tuple[str, bool, int]] = []
         for policy in policies:
             key = (policy.name, policy.limiter.algorithm.name)
             row = old.pop(key, -1)
             policy.row = self._rows[key] = row if row >= 0 else self._new()
-            name = policy.name.decode()
-            if name in before:
-                self._before[name] = before[name]
-            names.append(name)
-            shadows.append(policy.shadow)
-            rows.append(policy.row - _FIRST)
-        known = {name: each.counts for name, each in self._before.items()}
-        self._state = PolicyState(names, shadows, rows, known, [])
+            in_force.append((policy.name.decode(), policy.shadow, policy.row - _FIRST))
+        names = {name for name, _, _ in in_force}
+        self._before = {name: counts for name, counts in self._before.items() if name in names}
+        self._state = PolicyState(in_force, self._before, [])
         for (_, algorithm), row in old.items():
             self._free[row] = algorithm
 
@@ -151,10 +142,8 @@ class PolicyCounters:
 
 def hits_of(state: PolicyState) -> HitsByPolicy:
     """Return the hits of one process by policy."""
-    names, shadows, rows, before, counts = state
-    found = {}
-    for name, shadow, row in zip(names, shadows, rows, strict=True):
-        found[name] = PolicyHits(shadow, by_outcome(counts, row))
+    policies, before, counts = state
+    found = {name: PolicyHits(shadow, by_outcome(counts, row)) for name, shadow, row in policies}
     return summed((found, {name: PolicyHits(False, counts) for name, counts in before.items()}))
 
 

@@ -57,14 +57,19 @@ class AdminProcess:
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
-        self._logs = (config.log_level, config.log_format)
         (self.address,) = self._listeners.addresses()
-        ((self._socket, _),) = self._listeners.sockets
-        self._memory = memory
-        self._access = access_of(config, listening)
+        ((sock, _),) = self._listeners.sockets
+        self._launch = Launch(
+            sock.fileno(),
+            memory.descriptor,
+            memory.workers,
+            os.getpid(),
+            config.log_level,
+            config.log_format,
+            access_of(config, listening),
+        )
         self._process: subprocess.Popen[bytes] | None = None
-        self._restarts = RestartPolicy(time.monotonic)
-        self.due = float("inf")  # time.monotonic() of the next start; infinite: none is due
+        self.restarts = RestartPolicy(time.monotonic)
 
     @property
     def url(self) -> str:
@@ -73,44 +78,39 @@ class AdminProcess:
 
     def start(self) -> None:
         """Start the process; until it serves, connections wait in the socket's queue."""
-        self.due = float("inf")
         argv = [sys.executable, "-P", "-c", _CODE, str(Path(__file__).resolve().parents[2])]
-        memory, sock = self._memory, self._socket.fileno()
-        launch = Launch(
-            sock, memory.descriptor, memory.workers, os.getpid(), *self._logs, self._access
-        )
         try:
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(sock, memory.descriptor),
+                pass_fds=(self._launch.socket, self._launch.memory),
                 start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
             )
         except OSError as error:
             self._ended(f"cannot start: {error.strerror or error}")
             return
-        self._restarts.started()
+        self.restarts.started()
         # Passwords go by a pipe: other users can read the arguments of a process.
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
-            pipe.write(pickle.dumps(launch))
+            pipe.write(pickle.dumps(self._launch))
 
     def look(self) -> None:
-        """Start the process again if it has ended and `due` has come.
+        """Start the process again if it has ended and that is due.
 
-        Call it about once a second, and at `due`.
+        Call it about once a second, and at `restarts.due`.
         """
         if self._process is not None:
             code = self._process.poll()
             if code is not None:
                 self._ended(ending(code))
-        if self.due <= time.monotonic():
+        if self.restarts.due <= time.monotonic():
             self.start()
 
     def _ended(self, how: str) -> None:
         self._process = None
-        self.due = time.monotonic() + self._restarts.ended()
+        self.restarts.ended()
         log.warning("admin_died", "the admin process {reason}; it is started again", reason=how)
 
     def forget(self) -> None:
@@ -119,12 +119,10 @@ class AdminProcess:
         if self._process is not None:
             self._process.returncode = 0  # not a child of this process: nothing to wait for
         self._process = None
-        self.due = float("inf")
 
     def stop(self) -> None:
         """End the process, and stop listening."""
         process, self._process = self._process, None
-        self.due = float("inf")
         self._listeners.close()
         if process is None or process.poll() is not None:
             return

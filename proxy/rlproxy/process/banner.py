@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final
 
 from rlproxy.build import describe
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import FULL, UNREACHABLE
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.upstreams import State
+from rlproxy.process.upstreams import FIRST_CONTACT_S, State
 from rlproxy.version import VERSION
-
-FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
 def print_banner(
@@ -70,11 +67,14 @@ def advise(upstream: Upstream, state: State) -> str:
     return ""
 
 
-def describe_upstream(upstream: Upstream, state: State) -> str:
-    """Return the upstream and its state as text for the banner."""
+def describe_upstream(upstream: Upstream, server: str, state: State) -> str:
+    """Return the upstream and its state as text for the banner.
+
+    server: name and version of the server; "" if unknown.
+    """
     if upstream.embedded:
         kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
-        return f"{state.server or 'Valkey'}, {kind} (its data ends with this process)"
+        return f"{server or 'Valkey'}, {kind} (its data ends with this process)"
     where = str(upstream)
     if upstream.tls:
         where += " (TLS)"
@@ -83,7 +83,7 @@ def describe_upstream(upstream: Upstream, state: State) -> str:
     if state.kind in (FULL, UNREACHABLE):
         return f"{where}: {state.problem}; retrying"
     if state.settled:
-        found = f"{state.server or 'a server'} at {where}"
+        found = f"{server or 'a server'} at {where}"
         return f"{found}: {state.problem}" if state.problem else found
     if state.reached:
         silent = "it accepts connections, but does not answer as Redis does"

@@ -13,7 +13,9 @@ from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.process import admin_process
 from rlproxy.ratelimit import policies
+from rlproxy.session.command_policy import unknown
 
 MAX_MISTAKES: Final = 10  # published mistakes; the log has all
 MAX_NAMES: Final = 10  # policies that one line of the log names
@@ -44,6 +46,7 @@ def reload(
         apply(made, tls_contexts.contexts(made))
         if memory is not None:
             later = _log_changes(old, new, made.log_level)
+            log_warnings(made)
         logs.set_level(made.log_level)
     except ConfigError as error:
         made, mistakes = old, list(error.mistakes)
@@ -73,6 +76,20 @@ def _log_changes(old: Config, new: Config, level: str) -> list[str]:
 def _some(mistakes: list[str]) -> list[str]:
     more = len(mistakes) - MAX_MISTAKES
     return mistakes[:MAX_MISTAKES] + [f"{more} more: see the log"] * (more > 0)
+
+
+def warnings(settings: Config) -> list[str]:
+    """Return warnings about settings that are valid but doubtful."""
+    denied = (
+        f"--deny-command {rule}: {why}" for rule in settings.deny_command if (why := unknown(rule))
+    )
+    return [*tls_contexts.warnings(settings), *admin_process.warnings(settings), *denied]
+
+
+def log_warnings(settings: Config) -> None:
+    """Log warnings(), one line for each."""
+    for warning in warnings(settings):
+        log.warning("settings_doubtful", "check the settings: {reason}", reason=warning)
 
 
 def log_shadows(settings: Config) -> None:

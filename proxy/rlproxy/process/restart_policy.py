@@ -18,16 +18,20 @@ class RestartPolicy:
 
     The first restart is immediate. The pause doubles with each further failure in a row, up to
     MAX_PAUSE_S. A process that has run for LASTS_S ends the row.
+
+    due: time of the next start; infinite if none is due.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._started = inf  # time of the present process' start; infinite: there is none
         self._failures = 0
+        self.due = inf
 
     def started(self) -> None:
         """Record that the process was started."""
         self._started = self._clock()
+        self.due = inf
 
     def ended(self) -> float:
         """Record that the process ended or could not be started.
@@ -38,9 +42,10 @@ class RestartPolicy:
             self._failures = 0
         self._started = inf
         self._failures += 1
-        if self._failures == 1:
-            return 0.0
-        return min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), MAX_PAUSE_S)
+        first = self._failures == 1
+        pause_s = 0.0 if first else min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), MAX_PAUSE_S)
+        self.due = self._clock() + pause_s
+        return pause_s
 
     def hopeless(self) -> bool:
         """Whether it failed MAX_FAILURES times in a row and has not run for LASTS_S since."""

@@ -15,14 +15,12 @@ from rlproxy.config.config import Config, ConfigError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.process import admin_process
 from rlproxy.process.channel import Channel
-from rlproxy.process.reload import log_shadows
+from rlproxy.process.reload import log_shadows, log_warnings, warnings
 from rlproxy.process.resources import CANNOT_RUN, Resources
 from rlproxy.process.server import Server
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
-from rlproxy.session.command_policy import unknown
 from rlproxy.upstream.embedded import EmbeddedError, binary
 
 try:
@@ -57,8 +55,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level, settings.log_format)
-    for warning in _warnings(settings):
-        log.warning("settings_doubtful", "check the settings: {reason}", reason=warning)
+    log_warnings(settings)
     log_shadows(settings)
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -77,18 +74,11 @@ def _approve(settings: Config) -> int:
     """
     if settings.upstream.embedded:
         binary()
-    for warning in _warnings(settings):
+    for warning in warnings(settings):
         print(f"rlproxy: warning: {warning}", file=sys.stderr)
     where = ", ".join(map(str, settings.listen))
     print(f"rlproxy would listen on {where}, in front of {settings.upstream}")
     return 0
-
-
-def _warnings(settings: Config) -> list[str]:
-    denied = (
-        f"--deny-command {rule}: {why}" for rule in settings.deny_command if (why := unknown(rule))
-    )
-    return [*tls_contexts.warnings(settings), *admin_process.warnings(settings), *denied]
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:

@@ -11,11 +11,11 @@ from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import CLUSTER
-from rlproxy.process.banner import FIRST_CONTACT_S, advise, describe_upstream
+from rlproxy.process.banner import advise, describe_upstream
 from rlproxy.process.channel import Channel
 from rlproxy.process.resources import Resources, StartError
 from rlproxy.process.telemetry import EVERY_S
-from rlproxy.process.upstreams import at_most
+from rlproxy.process.upstreams import first_contact
 from rlproxy.process.wiring import Wiring
 
 SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
@@ -114,16 +114,16 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload, wiring, channel)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-        url = self._config.upstream
-        channel.ready(describe_upstream(url, state), advise(url, state))
+        url, server = self._config.upstream, wiring.upstream.facts.found.title()
+        channel.ready(describe_upstream(url, server, state), advise(url, state))
 
     async def _make_contact(self, wiring: Wiring) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""
-        found = await wiring.upstream.begin(FIRST_CONTACT_S)
+        found = await wiring.upstream.begin()
         if wiring.probe is not None:
             self._tasks.append(asyncio.create_task(wiring.probe.run()))
             found.append(wiring.probe.settled)
-        await at_most(FIRST_CONTACT_S, *found)
+        await first_contact(*found)
 
     # -- main loop --------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -34,7 +34,7 @@ from rlproxy.process.server import CUT
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
-MAX_WAIT_S: Final = 3600.0  # seconds; poll() has a limit, which --drain-timeout can exceed
+MAX_WAIT_S: Final = 3600.0  # seconds; wait() has a limit, which --drain-timeout can exceed
 
 _OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
 
@@ -48,7 +48,7 @@ class _Worker:
         self.pid = 0  # 0: none
         self.ready = False
         self.restarts = RestartPolicy(time.monotonic)
-        self.due = 0.0  # time.monotonic() of the next start, while there is no process
+        self.restarts.due = 0.0
 
 
 class Supervisor:
@@ -147,7 +147,7 @@ class Supervisor:
 
     def _start_due(self) -> None:
         for worker in self._workers:
-            if not worker.pid and worker.due <= time.monotonic():
+            if worker.restarts.due <= time.monotonic():
                 self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
@@ -197,20 +197,16 @@ class Supervisor:
 
     # -- main loop --------------------------------------------------------------------------------
 
-    def _timeout_s(self) -> float | None:
-        """Return the seconds until the next scheduled action; None if there is none."""
-        now = time.monotonic()
-        times = [worker.due for worker in self._workers if not worker.pid]
+    def _timeout_s(self) -> float:
+        """Return the seconds until the next scheduled start; infinite if there is none."""
+        times = [worker.restarts.due for worker in self._workers]
         if self._resources.admin is not None:
-            times.append(self._resources.admin.due)
-        return max(0.0, min(times) - now) if times else None
+            times.append(self._resources.admin.restarts.due)
+        return max(0.0, min(times) - time.monotonic())
 
-    def _wait(self, timeout_s: float | None) -> None:
-        """Wait for a signal, a report, or the timeout."""
-        poll = select.poll()
-        for end in (self._reports, self._wake_in):
-            poll.register(end, select.POLLIN)
-        poll.poll(None if timeout_s is None else min(timeout_s, MAX_WAIT_S) * 1000)
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for a signal, a report, or the timeout, for MAX_WAIT_S at most."""
+        wait([self._reports, self._wake_in], min(timeout_s, MAX_WAIT_S))
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_in, 4096)
 
@@ -256,7 +252,6 @@ class Supervisor:
         # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
         self._resources.client_counts.clients[worker.number] = AWAY if pause_s else 0
-        worker.due = time.monotonic() + pause_s
         number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
         if pid:
             text = "worker {worker} (process {process}) {reason}; it is started again {when}"

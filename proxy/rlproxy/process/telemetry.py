@@ -96,8 +96,7 @@ class Telemetry:
         self._publish_due = 0.0
         self._files = 0
         self._files_due = 0.0
-        self._paced_at = 0.0
-        self._decided = 0
+        self._decided = 0  # Counters.decided() at the latest call of _pace()
 
     def _count_both(
         self, keys: Keys, refused: Keys, stride_: int, rules: dict[bytes, Rule]
@@ -149,10 +148,11 @@ class Telemetry:
         call is counted as the loop's lag.
         """
         if self._due:
-            self._stats.lag.add(max(0.0, now - self._due))
+            late_s = max(0.0, now - self._due)
+            self._stats.lag.add(late_s)
+            if self._samples_keys:
+                self._pace(EVERY_S + late_s)
         self._due = now + EVERY_S
-        if self._samples_keys:
-            self._pace(now)
         if not self._read:
             self._stats.gather()
         elif now >= self._publish_due:
@@ -171,14 +171,13 @@ class Telemetry:
             self._worker, replace(self.own(), prefixes=prefixes, policies=policies)
         )
 
-    def _pace(self, now: float) -> None:
-        """Adapt the share of hits whose keys are counted to the rate of hits."""
+    def _pace(self, passed_s: float) -> None:
+        """Adapt the share of hits whose keys are counted to the rate of hits in `passed_s`."""
         decided = self._stats.decided()
-        if self._paced_at:
-            every = stride((decided - self._decided) / max(EVERY_S, now - self._paced_at))
-            if every != self._stats.stride:
-                self._stats.sample(every)
-        self._paced_at, self._decided = now, decided
+        every = stride((decided - self._decided) / passed_s)
+        if every != self._stats.stride:
+            self._stats.sample(every)
+        self._decided = decided
 
     def own(self) -> Published:
         """Return this worker's samples as of now, without prefixes and policies.
@@ -216,7 +215,7 @@ class Telemetry:
             on_upstream_failure=context.failure.mode,
             upstream=UpstreamFacts(
                 where=context.server.where,
-                server=state.server,
+                server=context.server.found.title(),
                 up=not circuit.open,
                 why=circuit.why,
                 since_s=clients.loop.time() - circuit.since if circuit.since else None,

@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
 from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
@@ -23,7 +24,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
-from rlproxy.session.context import Identification, ServerFacts
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
@@ -37,6 +38,8 @@ from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
+FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
+
 
 class State(NamedTuple):
     """What the proxy's own connections have found.
@@ -45,7 +48,6 @@ class State(NamedTuple):
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     reached: a server accepted the latest connection.
     settled: the first attempt is over.
-    server: name and version of the server; "" if unknown.
     now: what stands behind the URL now, in a few words; "" if that is clear.
     nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
@@ -55,7 +57,6 @@ class State(NamedTuple):
     problem: str
     reached: bool
     settled: bool
-    server: str = ""
     now: str = ""
     nodes: Mapping[str, bool] = {}
 
@@ -63,8 +64,6 @@ class State(NamedTuple):
 class OneServer(ServerParts):
     """One server, or the master that Sentinels name.
 
-    upstream: as in the settings; of an embedded server, where it was started.
-    on_server: called whenever the facts about the server are found.
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
@@ -74,35 +73,23 @@ class OneServer(ServerParts):
     """
 
     def __init__(
-        self,
-        config: Config,
-        upstream: Upstream,
-        scripts: dict[str, Script],
-        contexts: Contexts,
-        on_server: Callable[[], None],
-        on_moved: Callable[[], None],
+        self, config: Config, settings: ServerSettings, on_moved: Callable[[], None]
     ) -> None:
-        timeout_s = config.connect_timeout_s
-        self._on_server, self._on_moved = on_server, on_moved
+        upstream, timeout_s = settings.upstream, config.connect_timeout_s
+        self.settings = settings
+        self._on_moved = on_moved
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
-            self.target = Target(upstream.address, timeout_s, contexts.client)
+            self.target = Target(upstream.address, timeout_s)
         else:
-            self.target = target = MasterTarget(str(upstream), timeout_s, contexts.client)
+            self.target = target = MasterTarget(str(upstream), timeout_s)
             self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
-        self.settings = _settings(config, upstream, scripts)
-        super().__init__(self.target, ServerFacts(self.target.where), self.settings)
+        super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
         self.share_of = self.pool.share_of if config.shares else None
-
-    def identified(self, found: Identification) -> None:
-        """See ServerParts.identified()."""
-        super().identified(found)
-        self.facts.found = found
-        self._on_server()
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -121,7 +108,6 @@ class OneServer(ServerParts):
             control.problem,
             control.reached,
             control.settled.is_set(),
-            self.found.title() if self.found is not None else "",
             f"now {master.address}" if master is not None else "",
         )
 
@@ -137,14 +123,11 @@ class OneServer(ServerParts):
         self._on_moved()
         self.control.move()
 
-    async def begin(self, most_s: float) -> list[asyncio.Event]:
-        """Start the proxy's own connections. Returns the events of their first results.
-
-        most_s: longest wait for what must be known first, in seconds.
-        """
+    async def begin(self) -> list[asyncio.Event]:
+        """Start the proxy's own connections. Returns the events of their first results."""
         if self.failover is not None:
             self.failover.start()
-            await at_most(most_s, self.failover.settled)
+            await first_contact(self.failover.settled)
         self.start()
         return [self.control.settled]
 
@@ -162,28 +145,20 @@ class OneServer(ServerParts):
 class ClusterUpstream:
     """The nodes of a Redis Cluster; see OneServer for its attributes."""
 
-    def __init__(
-        self,
-        config: Config,
-        upstream: Upstream,
-        scripts: dict[str, Script],
-        contexts: Contexts,
-        on_server: Callable[[], None],
-    ) -> None:
-        self._on_server = on_server
-        self._server = ""  # name and version of the first master
+    def __init__(self, config: Config, settings: ServerSettings) -> None:
+        upstream = settings.upstream
+        self._on_server = settings.on_server
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s, contexts.client)
+        self.cluster = Cluster(upstream, config.connect_timeout_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
         self.settings = NodeSettings(
-            **vars(_settings(config, upstream, scripts)),
+            **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,
-            on_server=self._identified,
             on_state=self._look,
         )
         self.nodes = Nodes(self.cluster, self.settings)
@@ -215,14 +190,13 @@ class ClusterUpstream:
 
     def _identified(self) -> None:
         """Record the facts about the first master; commands must exist on all."""
-        found = [node.found for node in self.nodes.masters() if node.found is not None]
+        all_found = [node.facts.found for node in self.nodes.masters()]
+        found = [each for each in all_found if each.known]
         if found:
-            self._server = found[0].title()
-            self.facts.found = Identification(
-                found[0].name,
-                found[0].version,
-                all(each.ignores_empty for each in found),
-                all(each.has_throttle for each in found),
+            self.facts.found = replace(
+                found[0],
+                ignores_empty=all(each.ignores_empty for each in found),
+                has_throttle=all(each.has_throttle for each in found),
             )
             self._on_server()
 
@@ -240,8 +214,7 @@ class ClusterUpstream:
         masters = self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            settled = cluster.settled.is_set()
-            return State(False, cluster.kind, cluster.problem, False, settled, self._server)
+            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
         number = len(self.cluster.map.shards)
         return State(
@@ -250,7 +223,6 @@ class ClusterUpstream:
             problem,
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
-            self._server,
             f"{number} master{'s' if number > 1 else ''}" if number else "",
             {node.where: not node.circuit.open for node in masters},
         )
@@ -261,10 +233,10 @@ class ClusterUpstream:
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000
         self.nodes.use(self.timeouts.timeout_s)
 
-    async def begin(self, most_s: float) -> list[asyncio.Event]:
+    async def begin(self) -> list[asyncio.Event]:
         """See OneServer.begin()."""
         self.cluster.start()
-        await at_most(most_s, self.cluster.settled)
+        await first_contact(self.cluster.settled)
         return [self.cluster.settled, *(node.control.settled for node in self.nodes.masters())]
 
     def close_idle(self) -> None:
@@ -283,10 +255,24 @@ class ClusterUpstream:
 UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions
 
 
-def _settings(config: Config, upstream: Upstream, scripts: dict[str, Script]) -> ServerSettings:
+def upstream_of(
+    config: Config,
+    upstream: Upstream,
+    scripts: dict[str, Script],
+    on_server: Callable[[], None],
+    on_moved: Callable[[], None],
+) -> UpstreamWiring:
+    """Make the upstream side; configure() completes it.
+
+    upstream: as in the settings; of an embedded server, where it was started.
+    on_server, on_moved: see ServerSettings and OneServer.
+    """
     most = config.denial_cache
     cache = DenialCache(most, time.monotonic) if most else None
-    return ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters())
+    settings = ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters(), on_server)
+    if upstream.cluster:
+        return ClusterUpstream(config, settings)
+    return OneServer(config, settings, on_moved)
 
 
 def _problem(node: Node) -> tuple[str, str] | None:
@@ -298,9 +284,9 @@ def _problem(node: Node) -> tuple[str, str] | None:
     return None
 
 
-async def at_most(most_s: float, *events: asyncio.Event) -> None:
-    """Return when all of `events` are set, at the latest after `most_s` seconds."""
+async def first_contact(*events: asyncio.Event) -> None:
+    """Return when all of `events` are set, at the latest after FIRST_CONTACT_S."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_s):
+        async with asyncio.timeout(FIRST_CONTACT_S):
             for event in events:
                 await event.wait()

@@ -25,7 +25,7 @@ from rlproxy.observability.logs import log
 from rlproxy.process.intake import Intake
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import Telemetry
-from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
+from rlproxy.process.upstreams import upstream_of
 from rlproxy.ratelimit import policies
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
@@ -48,11 +48,8 @@ class Wiring:
     ) -> None:
         self._worker = worker  # the process of the first worker logs what all find alike
         self._resources = resources
-        self.upstream: UpstreamWiring
-        upstream, scripts = resources.upstream, resources.scripts
-        given = (config, upstream, scripts, contexts, self._identified)
-        self.upstream = (
-            ClusterUpstream(*given) if upstream.cluster else OneServer(*given, self._moved)
+        self.upstream = upstream_of(
+            config, resources.upstream, resources.scripts, self._identified, self._moved
         )
         self._wire_context(config)
         self._wire_clients(config, contexts)

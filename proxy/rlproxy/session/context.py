@@ -41,10 +41,11 @@ class Identification:
     version: str
     ignores_empty: bool = True  # whether an empty request gets no reply
     has_throttle: bool = False  # whether CL.THROTTLE is a command of the server
+    known: bool = True  # whether the server was found
 
     def title(self) -> str:
-        """Return name and version."""
-        return f"{self.name} {self.version}"
+        """Return name and version; "" of an unknown server."""
+        return f"{self.name} {self.version}" if self.known else ""
 
 
 class ServerFacts:
@@ -58,7 +59,7 @@ class ServerFacts:
     def __init__(self, where: str, in_cluster: bool = False) -> None:
         self.where = where
         self.in_cluster = in_cluster
-        self.found = Identification("Redis", "0.0.0")
+        self.found = Identification("Redis", "0.0.0", known=False)
         self.read_only: Callable[[], None] = nothing  # called if the server is a replica
 
     def implements(self, name: bytes) -> bool:

@@ -14,6 +14,7 @@ from rlproxy.config.urls import Address, parse_running
 from rlproxy.resp.escape import shown
 
 TIMEOUT_S: Final = 3.0  # seconds for connecting, and for a reply
+KEYS: Final = 300  # keys requested of each kind; a filter searches these
 Rows = dict[str, tuple[float, float, str]]  # count, error and what refused it, by key
 
 
@@ -44,28 +45,25 @@ class Client:
         path = getattr(to, "path", "")
         self.where = str(Address(path=path) if path else Address(to.host, to.port))
 
-    def sample(self, keys: int) -> Sample:
-        """Take a sample, with up to `keys` keys of each kind. Raises ConnectionError."""
+    def sample(self) -> Sample:
+        """Take a sample, with up to KEYS keys of each kind. Raises ConnectionError."""
+        call: Any = self._redis.execute_command
         try:
-            return self._sample(keys)
+            lines = [shown(line).partition(":") for line in call("RL.STATS").split(b"\r\n")]
+            stats = {name: value for name, _, value in lines}
+            numbers = {n: float(x) for n, x in stats.items() if x.replace(".", "", 1).isdecimal()}
+            numbers["hits"]  # KeyError: another program's reply
+            hits, refused = map(_rows, (call("RL.TOP", KEYS), call("RL.TOP", KEYS, "REFUSED")))
+            modes = {}
+            for name, _, mode, n, of in call("RL.POLICIES"):
+                modes[shown(name)] = shown(mode)
+                numbers |= {f"{shown(name)} hits": float(n), f"{shown(name)} refused": float(of)}
         except Exception as error:  # the view goes on with the next sample
             known = isinstance(error, redis.RedisError | OSError)
             text = str(error).strip() if known else "unexpected replies"
             if not known or isinstance(error, redis.TimeoutError):
                 text += "; is this an address of --listen, not of --admin?"
             raise ConnectionError(shown(text.encode(errors="replace"))) from None
-
-    def _sample(self, keys: int) -> Sample:
-        call: Any = self._redis.execute_command
-        lines = [shown(line).partition(":") for line in call("RL.STATS").split(b"\r\n")]
-        stats = {name: value for name, _, value in lines}
-        numbers = {n: float(x) for n, x in stats.items() if x.replace(".", "", 1).isdecimal()}
-        numbers["hits"]  # KeyError: another program's reply
-        hits, refused = map(_rows, (call("RL.TOP", keys), call("RL.TOP", keys, "REFUSED")))
-        modes = {}
-        for name, _, mode, n, of in call("RL.POLICIES"):
-            modes[shown(name)] = shown(mode)
-            numbers |= {f"{shown(name)} hits": float(n), f"{shown(name)} refused": float(of)}
         return Sample(time.monotonic(), stats, defaultdict(float, numbers), hits, refused, modes)
 
 

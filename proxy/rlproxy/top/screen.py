@@ -21,7 +21,6 @@ from rich.text import Text
 
 from rlproxy.top.client import Client
 
-KEYS: Final = 300  # keys requested of each kind; a filter searches these
 POLICIES: Final = 8  # rows of policies
 _COUNTS: Final = "clients private_connections lanes waiting denials timeouts errors"
 _RATES: Final = "commands bytes_in bytes_out"
@@ -40,7 +39,7 @@ class View:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.sample = client.sample(KEYS)
+        self.sample = client.sample()
         self.rates: defaultdict[str, float] = defaultdict(float)  # growth of numbers per second
         self.bars: deque[float] = deque(maxlen=500)  # hits per second
         self.trouble = ""  # the last error
@@ -48,7 +47,7 @@ class View:
 
     def look(self) -> None:
         """Take a sample. The rate of a counter that has fallen is 0: the proxy was restarted."""
-        before, now = self.sample, self.client.sample(KEYS)
+        before, now = self.sample, self.client.sample()
         self.sample, self.trouble, seconds = now, "", max(now.at - before.at, 1e-3)
         grown = {name: max(value - before.numbers[name], 0) for name, value in now.numbers.items()}
         self.rates = defaultdict(float, {name: x / seconds for name, x in grown.items()})
@@ -80,10 +79,8 @@ class View:
     def _head(self, width: int) -> Text:
         stats, numbers, rates = self.sample.stats, self.sample.numbers, self.rates
         up = timedelta(seconds=int(min(numbers["uptime_in_seconds"], 1e9)))
-        text = Text.assemble(
-            (f"rlproxy {stats.get('version')}", "bold"), f" at {self.client.where}"
-        )
-        text.append(f", workers {numbers['workers']:g}, up {up}\n")
+        text = Text().append(f"rlproxy {stats.get('version')}", "bold")
+        text.append(f" at {self.client.where}, workers {numbers['workers']:g}, up {up}\n")
         if self.trouble:
             age_s = monotonic() - self.sample.at
             text.append(f"no news for {age_s:.0f} s: {self.trouble}\n", "red")

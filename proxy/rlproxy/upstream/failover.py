@@ -61,8 +61,8 @@ class MasterTarget(Target):
     name: the master's name in errors and logs until its address is known.
     """
 
-    def __init__(self, name: str, timeout_s: float, tls: ClientSide | None = None) -> None:
-        super().__init__(Address(), timeout_s, tls)
+    def __init__(self, name: str, timeout_s: float) -> None:
+        super().__init__(Address(), timeout_s)
         self.where = name
         self._unknown = "not queried yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()

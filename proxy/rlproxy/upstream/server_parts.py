@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlproxy.config.urls import Upstream
@@ -30,6 +31,7 @@ class ServerSettings:
 
     upstream, scripts: see Control.
     denial_cache, max_lane_hits, counters: see LaneContext.
+    on_server: called whenever the facts about a server are found.
     """
 
     upstream: Upstream
@@ -37,18 +39,19 @@ class ServerSettings:
     denial_cache: DenialCache | None
     max_lane_hits: int
     counters: Counters
+    on_server: Callable[[], None]
 
 
 class ServerParts:
     """The parts that serve the server of `target`.
 
-    facts: has the address of the server.
+    facts: has the address of the server, and what identifies it once that is found.
     """
 
     def __init__(self, target: Target, facts: ServerFacts, settings: ServerSettings) -> None:
         loop = asyncio.get_running_loop()
         self.facts = facts
-        self.found: Identification | None = None
+        self._on_server = settings.on_server
         self.circuit = circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
         loading = ScriptLoading()
@@ -57,7 +60,7 @@ class ServerParts:
             target,
             settings.upstream,
             settings.scripts,
-            self.identified,
+            self._identified,
             self.timeouts,
             loading,
             outages,
@@ -83,9 +86,9 @@ class ServerParts:
         """Start the control connection."""
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
-    def identified(self, found: Identification) -> None:
-        """Record what identifies the server; see Control."""
-        self.found = found
+    def _identified(self, found: Identification) -> None:
+        self.facts.found = found
+        self._on_server()
 
     def opened(self) -> None:
         """Send a PING and log the outage: the circuit has opened."""

@@ -13,13 +13,14 @@ import httpx
 import pytest
 from rlproxy.admin import actions
 from rlproxy.admin.access import Access
-from rlproxy.admin.actions import MAX_BODY, ActionError, Actions, command_of
+from rlproxy.admin.actions import MAX_BODY, Actions, command_of
 from rlproxy.admin.app import application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from starlette.exceptions import HTTPException
 
 TOKEN = "0123456789abcdef"
 RIGHT = {"authorization": f"Bearer {TOKEN}"}
@@ -86,10 +87,10 @@ def test_command_of_a_body(body: dict[str, object], expected: bytes) -> None:
     ],
 )
 def test_wrong_bodies(body: bytes, why: str) -> None:
-    with pytest.raises(ActionError) as caught:
+    with pytest.raises(HTTPException) as caught:
         command_of(body)
-    assert caught.value.status == 400
-    assert str(caught.value).startswith(why)
+    assert caught.value.status_code == 400
+    assert caught.value.detail.startswith(why)
 
 
 # -- over HTTP -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.probes import UPSTREAM, Seen, degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
 from rlproxy.observability.published import SILENT_S, Facts, UpstreamFacts
 
 UP = UpstreamFacts("redis:6379")
@@ -54,7 +54,7 @@ def test_incomplete_control_connection_is_degraded(kind: str) -> None:
 def test_unusable_server_is_not_ready(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it is of no use")}
     assert not_ready([seen(0, **facts)]) == ["Redis at redis:6379: it is of no use"]
-    assert not_ready([seen(0, **facts)], [UPSTREAM]) == []
+    assert not_ready([seen(0, **facts)], ignore_redis=True) == []
 
 
 @pytest.mark.parametrize("failure", ["error", "allow", "deny"])

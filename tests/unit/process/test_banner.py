@@ -73,9 +73,9 @@ AWAY = "h:6379: refused; retrying"
 def test_the_state_of_the_upstream(
     url: str, server: str, now: str, state: dict[str, Any], text: str, advice: str
 ) -> None:
-    found = STATE._replace(server=server, now=now, **state)
+    found = STATE._replace(now=now, **state)
     upstream = parse_upstream(url)
-    assert describe_upstream(upstream, found) == text
+    assert describe_upstream(upstream, server, found) == text
     assert advise(upstream, found) == advice
 
 

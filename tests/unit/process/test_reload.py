@@ -47,6 +47,15 @@ class Reading:
         return self._caplog.messages
 
 
+def test_doubtful_settings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    reading = Reading(caplog)
+    reading.reload(Config(max_clients=1, deny_command=("nothing",)))
+    assert reading.log()[-1].startswith("check the settings: --deny-command nothing: ")
+    in_a_worker = Reading(caplog, memory=False)
+    in_a_worker.reload(Config(max_clients=1, deny_command=("nothing",)))
+    assert in_a_worker.log() == []
+
+
 def test_settings_are_applied_published_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(caplog)
     before = time.monotonic()

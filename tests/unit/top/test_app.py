@@ -78,7 +78,7 @@ def sample(*replies: Any) -> Sample:
     client = Client("redis://")
     found = iter(replies)
     client._redis.execute_command = lambda *_: next(found)  # type: ignore[method-assign]
-    return client.sample(10)
+    return client.sample()
 
 
 def test_a_sample() -> None:

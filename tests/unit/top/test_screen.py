@@ -47,7 +47,7 @@ class Replies(Client):
         self.where = "here"
         self.samples = list(samples)
 
-    def sample(self, _keys: int) -> Sample:
+    def sample(self) -> Sample:
         return self.samples.pop(0)
 
 

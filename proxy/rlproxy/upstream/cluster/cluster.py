@@ -51,10 +51,10 @@ class Cluster:
     is_open: returns whether the circuit of the node at an address is open.
     """
 
-    def __init__(self, upstream: Upstream, timeout_s: float, tls: ClientSide | None = None) -> None:
+    def __init__(self, upstream: Upstream, timeout_s: float) -> None:
         self._upstream = upstream
         self.timeout_s = timeout_s
-        self.tls = tls
+        self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.lost: dict[Address, set[int]] = {}
         self.routes = Routes([])

@@ -10,7 +10,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.resp.commands import HIT
 from rlproxy.session.circuit_breaker import Counts
-from rlproxy.session.context import Identification, ServerFacts
+from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
@@ -24,13 +24,11 @@ class NodeSettings(ServerSettings):
     """What all nodes have in common.
 
     counts: of the circuits of all nodes together.
-    on_server: called with the facts about the server of any node.
     on_state: called when the circuit of any node opens or closes.
     """
 
     counts: Counts
-    on_server: Callable[[], None] = lambda: None
-    on_state: Callable[[], None] = lambda: None
+    on_state: Callable[[], None]
     timeout_s: float = 0.0
 
 
@@ -59,11 +57,6 @@ class Node(ServerParts):
         """Return whether it is unused since loop time `since`."""
         busy = any(lane.unanswered() for lane in self.pool.lanes())
         return self.used_at < since and not busy
-
-    def identified(self, found: Identification) -> None:
-        """See ServerParts.identified()."""
-        super().identified(found)
-        self._settings.on_server()
 
     def opened(self) -> None:
         """See ServerParts.opened()."""
