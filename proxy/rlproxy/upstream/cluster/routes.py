@@ -191,6 +191,8 @@ _BY_TIP: Final[dict[bytes, int]] = {
     b"response_policy:one_succeeded": ALL_ONE,
 }
 _ON_ALL: Final = (b"request_policy:all_nodes", b"request_policy:all_shards")
+# Errors of parsing what a server describes in another form than Redis. It is left out.
+_OTHER_FORM: Final = (AttributeError, LookupError, TypeError, ValueError)
 _MAX_COUNT_DIGITS: Final = 9  # digits of a number of keys
 
 
@@ -372,8 +374,8 @@ class Routes:
         self._routes: dict[bytes, Route] = {}
         rows = _reviewed()
         for entry in commands:
-            with suppress(TypeError, ValueError, LookupError, AttributeError):
-                _learn(entry, rows)  # a server that writes an entry in another form is served, too
+            with suppress(*_OTHER_FORM):
+                _learn(entry, rows)
         # A command comes before its subcommands.
         for row in sorted(rows):
             command, bar, subcommand = row.partition(b"|")
@@ -461,22 +463,29 @@ def _by_tips(entry: list[Any]) -> int:
 def _specs(found: list[Any]) -> list[Spec]:
     """Return the usable ones of a command's key specifications."""
     specs: list[Spec] = []
-    for fields in map(_fields, found):
-        begin, find = _fields(fields[b"begin_search"]), _fields(fields[b"find_keys"])
-        at, keys = _fields(begin[b"spec"]), _fields(find[b"spec"])
-        if begin[b"type"] == b"index":
-            start, keyword = at[b"index"] - 1, b""
-        elif begin[b"type"] == b"keyword":
-            start, keyword = at[b"startfrom"], at[b"keyword"].upper()
-            start -= start > 0
-        else:
-            continue
-        step = max(keys.get(b"keystep", 0), 1)
-        if find[b"type"] == b"range":
-            specs.append(Spec(start, keys[b"lastkey"], step, keys[b"limit"], keyword))
-        elif find[b"type"] == b"keynum":
-            specs.append(Spec(start, 0, step, 0, keyword, keys[b"keynumidx"], keys[b"firstkey"]))
+    for each in found:
+        with suppress(*_OTHER_FORM):
+            specs += _spec(_fields(each))
     return specs
+
+
+def _spec(fields: dict[bytes, Any]) -> list[Spec]:
+    """Return one key specification; nothing if it does not say where keys are."""
+    begin, find = _fields(fields[b"begin_search"]), _fields(fields[b"find_keys"])
+    at, keys = _fields(begin[b"spec"]), _fields(find[b"spec"])
+    if begin[b"type"] == b"index":
+        start, keyword = at[b"index"] - 1, b""
+    elif begin[b"type"] == b"keyword":
+        start, keyword = at[b"startfrom"], at[b"keyword"].upper()
+        start -= start > 0
+    else:
+        return []
+    step = max(keys.get(b"keystep", 0), 1)
+    if find[b"type"] == b"range":
+        return [Spec(start, keys[b"lastkey"], step, keys[b"limit"], keyword)]
+    if find[b"type"] == b"keynum":
+        return [Spec(start, 0, step, 0, keyword, keys[b"keynumidx"], keys[b"firstkey"])]
+    return []
 
 
 def _fields(found: list[Any]) -> dict[bytes, Any]:
