@@ -138,7 +138,7 @@ def test_error_and_help_output_hide_passwords() -> None:
 BREAKS = [
     "rlproxy.session.connection_state.ConnectionState.answered",
     "rlproxy.upstream.lane.ServerLane._handshake_reply",
-    "rlproxy.upstream.lane_pool.Pool._lane",
+    "rlproxy.upstream.lane_pool.Pool.lane",
 ]
 CRASH = """
 import importlib, sys
