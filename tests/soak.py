@@ -165,7 +165,8 @@ class Subscribed:
     async def __call__(self, one: Any) -> None:
         world = self._world
         other = world.client(2 + self._number % 2)
-        channel = f"channel:{self._name}"
+        # A cluster may deliver a message late, when its channel is subscribed to anew.
+        channel = f"channel:{self._name}:{self._number}"
         subscription = other.pubsub()
         try:
             await subscription.subscribe(channel)

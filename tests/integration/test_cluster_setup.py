@@ -160,6 +160,10 @@ def test_names_and_ids(client: Raw, cluster_proxy: Proxy, module_cluster: Cluste
         assert [line.partition(b" ")[0] for line in text.splitlines()] == [b"id=%d" % number]
         assert client.ask("CLIENT", "LIST", "ID", 99) == b""
         assert client.ask("CLIENT", "KILL", "ID", 99) == 0
+        if module_cluster.nodes[0].version > (7, 0):  # Redis 6.2 kills all clients
+            refusal = module_cluster.nodes[0].ask("CLIENT", "KILL", "ID", 0)
+            assert isinstance(refusal, ReplyError)
+            assert client.ask("CLIENT", "KILL", "ID", 0) == refusal
         assert client.ask("CLIENT", "KILL", "ID", number) == 1
         with contextlib.suppress(AssertionError):  # it has a new connection, or is closed
             assert other.ask("CLIENT", "ID") != number

@@ -70,6 +70,33 @@ def test_transactions_that_fail(client: Raw) -> None:
     assert replies[36:] == ["OK", b"7"]
 
 
+def test_exec_behind_a_refusal_gets_the_error_of_the_node(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    owner = module_cluster.owner_of_key(KEY)
+    with owner.raw() as direct, owner.raw() as busy:
+        for one in (client, direct):
+            assert all_replies(one, "MULTI", f"INCR {KEY}") == ["OK", "QUEUED"]
+        owner.do("CONFIG", "SET", "lua-time-limit", 1)
+        busy.send(command("EVAL", "while true do end", 1, KEY))
+        try:
+            wait_until(lambda: "BUSY" in str(owner.ask("GET", KEY)), "the node is busy")
+            replies = [[one.ask("INCR", KEY), one.ask("EXEC")] for one in (client, direct)]
+            assert replies[0] == replies[1]
+            assert "because of: BUSY" in str(replies[0][1])
+        finally:
+            owner.do("SCRIPT", "KILL")
+            busy.reply()
+            owner.do("CONFIG", "SET", "lua-time-limit", 5000)
+
+
+def test_a_node_gets_multi_as_the_client_wrote_it(client: Raw, module_cluster: Cluster) -> None:
+    with module_cluster.owner_of_key(KEY).raw() as monitor:
+        assert monitor.ask("MONITOR") == "OK"
+        assert all_replies(client, "mUlTi", f"GET {KEY}", "EXEC")[:2] == ["OK", "QUEUED"]
+        wait_until(lambda: b'"mUlTi"' in monitor.quiet(0.05), "the node shows it")
+
+
 @pytest.mark.parametrize(
     "line",
     [
