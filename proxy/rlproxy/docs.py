@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,9 @@ def main(argv: Sequence[str]) -> int:
 
     Returns the exit code: 0, or 2 if a file can't be read or written.
     """
-    for name in argv:
+    parser = argparse.ArgumentParser("rlproxy docs", description="Write the tables into the files.")
+    parser.add_argument("file", nargs="+", help="a Markdown file with markers of tables")
+    for name in parser.parse_args(argv).file:
         path = Path(name)
         try:
             path.write_text(filled(path.read_text()))

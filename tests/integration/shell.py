@@ -105,7 +105,7 @@ class Shell:
         (place / "etc/systemd/system").mkdir(parents=True)
         self._environment = {
             **{name: text for name, text in os.environ.items() if not name.startswith("RLPROXY_")},
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proxy'}",
             "RLPROXY_LOG_FORMAT": "text",
             "RLPROXY_LISTEN": f"127.0.0.1:{self._ports['6380']}",
             "REDIS_URL": f"redis://127.0.0.1:{self._ports['6380']}",

