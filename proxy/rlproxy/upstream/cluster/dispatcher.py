@@ -21,7 +21,7 @@ from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transaction
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
@@ -61,16 +61,16 @@ class Dispatcher:
         self._routes = routes
         self._face = shown
         self._splits = splits
-        self.transaction = Transaction(exchange)
+        self.transactions = Transactions(exchange)
         self.setup = ConnectionSetup(exchange, shown)
-        self.subscriptions = Subscriptions(exchange, self.transaction)
+        self.subscriptions = Subscriptions(exchange, self.transactions)
         self._links.holds_state = self._holds_state
-        exchange.at_end.append(self.transaction.forget)  # objects here form cycles
+        exchange.at_end.append(self.transactions.forget)  # objects here form cycles
 
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
             return True
-        return self.transaction.uses(link) or link.subscribed
+        return self.transactions.uses(link) or link.subscribed
 
     def send(self, words: list[bytes], written: bytes) -> bool:
         """Send a command, or answer it. Returns False if it must wait for replies.
@@ -86,7 +86,7 @@ class Dispatcher:
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
-        now = self.transaction.now
+        transaction = self.transactions.current
         if how in _ANSWERED_HERE:
             refusal = self.setup.login_error()
             if refusal is None:
@@ -94,11 +94,11 @@ class Dispatcher:
             if refusal:
                 exchange.answer(refusal)
                 return True
-        if now is not None and how not in _NOT_QUEUED:
+        if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
-                self.transaction.refuse(now, route.name)
+                self.transactions.refuse(transaction, route.name)
             else:
-                self.transaction.queue(now, _keys(route, args), written)
+                self.transactions.queue(transaction, _keys(route, args), written)
             return True
         if self.subscriptions.only and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
@@ -129,7 +129,7 @@ class Dispatcher:
         if how in _BY_SLOT:
             return self._split(route, args, words, written)
         if how in _TRANSACTION:
-            return self.transaction.send(how, args, _keys(route, args), written)
+            return self.transactions.send(how, args, _keys(route, args), written)
         if how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
             return self.subscriptions.send(route, args, written)
         if how == routes.RESET:
@@ -154,7 +154,7 @@ class Dispatcher:
         return True
 
     def _reset(self) -> None:
-        self.transaction.forget()
+        self.transactions.forget()
         self.subscriptions.forget()
 
     def _to_all(self, route: Route, written: bytes) -> None:

@@ -19,7 +19,7 @@ from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import PAUSE_S
 from rlproxy.upstream.cluster.request import Divided, Request, own, slot_of
 from rlproxy.upstream.cluster.routes import Route
-from rlproxy.upstream.cluster.transaction import Transaction
+from rlproxy.upstream.cluster.transaction import Transactions
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
 _GLOB: Final = b"*?[\\"
@@ -43,9 +43,9 @@ class Subscriptions:
     only: in RESP2 while it subscribes, a client may send few other commands.
     """
 
-    def __init__(self, exchange: Exchange, transaction: Transaction) -> None:
+    def __init__(self, exchange: Exchange, transactions: Transactions) -> None:
         self._exchange = exchange
-        self._transaction = transaction
+        self._transactions = transactions
         self.only = False
         # Channels and patterns by the command that subscribed to them.
         self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
@@ -263,7 +263,7 @@ class Subscriptions:
 
         There, a node would make it a part of the transaction: `again` is called later.
         """
-        inside, exchange = self._transaction.now is not None, self._exchange
+        inside, exchange = self._transactions.current is not None, self._exchange
         if inside and not exchange.ended:
             exchange.loop.call_later(PAUSE_S, again)
         return inside or exchange.ended
