@@ -199,13 +199,13 @@ class Exchange(LinkOwner):
         if frame[0] != 45:
             self.logged_in = True
         elif not request.dropped:
-            refused = request.refused or self.redirects.take
-            frame = refused(link.address, request, frame)
+            on_error = request.on_error or self.redirects.take
+            frame = on_error(link.address, request, frame)
             if not frame:
                 return
             request.frames = 0
-        if request.answered is not None:
-            frame = request.answered(frame)
+        if request.on_reply is not None:
+            frame = request.on_reply(frame)
         if request.dropped:
             return
         if request.frames > 0:
@@ -239,7 +239,7 @@ class Exchange(LinkOwner):
         pieces = request.pieces
         pieces.append(data)
         self._held += len(data)
-        streams = len(self.queue) > 0 and self.queue[0] is request and request.answered is None
+        streams = len(self.queue) > 0 and self.queue[0] is request and request.on_reply is None
         if not (ended or streams):
             return
         request.pieces = []

@@ -30,9 +30,9 @@ class Request:
     asking: it is sent behind ASKING.
     front: requests of the proxy's own that are sent in front of it, behind ASKING.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
-    answered: called with its reply, and returns what the client gets; None: the reply as it is.
-    refused: called with the node, the request and an error of the node, before that; returns the
-        reply, empty if there is none yet. None: redirects are followed.
+    on_error: called with the node, the request and the node's error. Returns the reply; empty if
+        the request is sent again. None: redirects are followed.
+    on_reply: called with the reply, behind on_error. Returns what the client gets.
     part_of: the command of which this is a part.
     """
 
@@ -56,8 +56,8 @@ class Request:
         self.front: list[Request] = []
         self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
-        self.answered: Callable[[bytes], bytes] | None = None
-        self.refused: Callable[[Address, Request, bytes], bytes] | None = None
+        self.on_reply: Callable[[bytes], bytes] | None = None
+        self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 
 
@@ -106,10 +106,10 @@ def under_way(queue: Iterable[Request]) -> Iterator[Request]:
             yield request
 
 
-def unguided(written: bytes) -> Request:
-    """Return a request whose errors go to the client as they are."""
+def unredirected(written: bytes) -> Request:
+    """Return a request that follows no redirect: the client gets each error."""
     request = Request(written)
-    request.refused = lambda _node, _request, frame: frame
+    request.on_error = lambda _node, _request, frame: frame
     return request
 
 

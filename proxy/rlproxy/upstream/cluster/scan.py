@@ -46,7 +46,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
         _check(exchange, known)
         return
     request = Request(bulks(b"SCAN", cursor, *args[1:]))
-    request.answered = lambda frame: joined(frame, index, nodes + 1, mark)
+    request.on_reply = lambda frame: joined(frame, index, nodes + 1, mark)
     exchange.send(exchange.links.to(known.shards[index].address), request)
 
 

@@ -105,7 +105,7 @@ class Subscriptions:
         request.frames = max(len(changed), 1)
         request.subscribes = name.lower()
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             at = len(changed) - 1 - request.frames
             if not frame.startswith(b"-"):
                 if at >= 0:
@@ -121,7 +121,7 @@ class Subscriptions:
             exchange.loop.call_soon(self._changed)  # masters may have joined meanwhile
             return gather.first(replies)
 
-        request.answered = answered
+        request.on_reply = on_reply
         events = [each for each in changed if kind != _SHARD and _may_be_events(each)]
         if events:
             self._to_all(request, bulks(name, *events), len(events), joined)
@@ -241,7 +241,7 @@ class Subscriptions:
         if channel not in names or self._waits(partial(self._again, channel, ended)):
             return
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 names.discard(channel)
                 exchange.out.append(ended)
@@ -252,7 +252,7 @@ class Subscriptions:
         slot = key_slot(channel)
         request = Request(bulks(_SHARD, channel), slot)
         request.subscribes = b"ssubscribe"
-        request.answered = answered
+        request.on_reply = on_reply
         exchange.expect(request)
         request.silent = True
         exchange.links.of_slot(slot).send(request)

@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import Request, own, slot_of, unguided
+from rlproxy.upstream.cluster.request import Request, own, slot_of, unredirected
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -96,17 +96,17 @@ class Transactions:
             elif how == routes.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
                 self.forget()
-                exchange.send(link, unguided(written))
+                exchange.send(link, unredirected(written))
             else:
-                exchange.send(exchange.links.home(), unguided(written))
+                exchange.send(exchange.links.home(), unredirected(written))
         elif how == routes.EXEC:
-            self._execute(transaction, written)
+            self._exec(transaction, written)
         elif how == routes.DISCARD and not args:
             self._discard(transaction, written)
         elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:
-            self._send(transaction, unguided(written))  # an error
+            self._send(transaction, unredirected(written))  # an error
         return True
 
     # -- outside of MULTI -------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Transactions:
         request = exchange.alone = Request(written, slot)
         first = self._watch is None
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame != OK and first:
                 self.forget()
             elif request.target is not None and request.target != link.address:  # redirected
@@ -134,7 +134,7 @@ class Transactions:
                     moved_to.send(own(_UNWATCH))
             return frame
 
-        request.answered = answered
+        request.on_reply = on_reply
         self._watch, self._watch_slot = link, slot
         exchange.send(link, request)
         return True
@@ -161,7 +161,7 @@ class Transactions:
             transaction.slot = slots.pop()
             self._move(transaction, self._exchange.links.of_slot(transaction.slot))
         request = Request(written, transaction.slot)
-        request.refused = partial(_queue_refused, transaction)
+        request.on_error = partial(_on_queue_error, transaction)
         self._send(transaction, request)
 
     def reject(self, transaction: Transaction, refusal: bytes) -> None:
@@ -196,17 +196,17 @@ class Transactions:
     def _replay(self, transaction: Transaction) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 transaction.error = transaction.error or frame
             return frame
 
         requests = [own(_MULTI), *[own(written) for written in transaction.commands]]
         for request in requests:
-            request.answered = answered
+            request.on_reply = on_reply
         return requests
 
-    def _execute(self, transaction: Transaction, written: bytes) -> None:
+    def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
         self.forget()
@@ -217,11 +217,11 @@ class Transactions:
             return
         link = transaction.link or self._move(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
-        request.refused = partial(self._execute_refused, transaction)
+        request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
         exchange.redirects.precede(transaction.slot)
 
-    def _execute_refused(
+    def _on_exec_error(
         self, transaction: Transaction, node: Address, request: Request, frame: bytes
     ) -> bytes:
         """Take the error for EXEC: the node has discarded the transaction.
@@ -245,12 +245,12 @@ class Transactions:
     def _discard(self, transaction: Transaction, written: bytes) -> None:
         self.forget()
         if transaction.link is not None:
-            self._exchange.send(transaction.link, unguided(written))
+            self._exchange.send(transaction.link, unredirected(written))
         else:
             self._exchange.answer(OK)
 
 
-def _queue_refused(
+def _on_queue_error(
     transaction: Transaction, _node: Address, _request: Request, frame: bytes
 ) -> bytes:
     """Return the reply to a queued command with an error: EXEC follows a redirect."""
