@@ -126,7 +126,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
     """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
     shown = shown_integer(frame, node)
     if shown[:1] == b":":
-        exchange.known_as(int(shown[1:-2]))
+        exchange.register(int(shown[1:-2]))
     return shown
 
 

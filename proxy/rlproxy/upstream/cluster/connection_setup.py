@@ -40,12 +40,12 @@ class ConnectionSetup:
         exchange = self._exchange
         if exchange.logged_in:
             return b""
-        if exchange.alone is not None and not exchange.alone.done:
+        if exchange.barrier is not None and not exchange.barrier.done:
             return None
         query, self._query = self._query, None
         if query is not None:
             return query.reply if query.reply.startswith(_NOAUTH) else b""
-        self._query = exchange.alone = request = Request(bulks(b"PING"))
+        self._query = exchange.barrier = request = Request(bulks(b"PING"))
         request.on_reply = self._pinged
         exchange.send(exchange.links.home(), request)
         request.silent = True
@@ -94,12 +94,12 @@ class ConnectionSetup:
         option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
         return option is not None and option in self.tracking
 
-    def _alone(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
-        """Send a command to the home node alone: once nothing is owed, and nothing follows."""
+    def _send_barrier(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
+        """Send a command to home once nothing is owed; the next ones wait for its reply."""
         exchange = self._exchange
         if exchange.queue:
             return False
-        request = exchange.alone = unredirected(written)
+        request = exchange.barrier = unredirected(written)
         request.on_reply = on_reply
         exchange.send(exchange.links.home(), request)
         return True
@@ -119,7 +119,7 @@ class ConnectionSetup:
             exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
             return frame
 
-        return self._alone(written, on_reply)
+        return self._send_barrier(written, on_reply)
 
     def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
@@ -148,13 +148,13 @@ class ConnectionSetup:
                 self._exchange.logged_in = False
                 self._query = None
                 self._exchange.silent = self._exchange.skips = False
-                if self._exchange.alone is not None:
-                    self._exchange.alone.silent = False  # RESET itself, behind CLIENT REPLY OFF
+                if self._exchange.barrier is not None:
+                    self._exchange.barrier.silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame
 
-        return self._alone(written, on_reply)
+        return self._send_barrier(written, on_reply)
 
     def _set(self, key: bytes, written: bytes) -> bool:
         """Send a command to the home node and, once that has accepted it, on all other links."""
@@ -173,7 +173,7 @@ class ConnectionSetup:
                     exchange.on_change(self._use_masters)
             return frame
 
-        return self._alone(written, on_reply)
+        return self._send_barrier(written, on_reply)
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""

@@ -79,10 +79,10 @@ class Dispatcher:
         written: the same as a request.
         """
         exchange = self._exchange
-        if exchange.alone is not None:
-            if not exchange.alone.done:
+        if exchange.barrier is not None:
+            if not exchange.barrier.done:
                 return False
-            exchange.alone = None
+            exchange.barrier = None
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
@@ -119,7 +119,7 @@ class Dispatcher:
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
-            exchange.redirects.precede(slot)
+            exchange.redirects.drain_slot(slot)
         return True
 
     # -- routes other than by key -----------------------------------------------------------------
@@ -198,12 +198,12 @@ class Dispatcher:
                 taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
                 part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
                 if len(places) > 1:
-                    exchange.redirects.precede(slot)
+                    exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
         whole = Divided(len(by_slot), joined)
         if len(args) > MAX_AT_ONCE:
-            exchange.alone = whole
+            exchange.barrier = whole
         exchange.send_parts(whole, parts())
         return True
 

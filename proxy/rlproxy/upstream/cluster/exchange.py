@@ -54,7 +54,7 @@ class Exchange(LinkOwner):
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
-        self.alone: Request | None = None  # the next commands wait for the reply to this one
+        self.barrier: Request | None = None  # the client's next commands wait for its reply
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False
         self.logged_in = False  # a node has run a command of the client
@@ -69,7 +69,7 @@ class Exchange(LinkOwner):
         self.last: int = 0  # number of the latest request
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
-        self._after: list[bytes] = []  # messages that wait: _holds_messages()
+        self._messages: list[bytes] = []  # messages that wait: _holds_messages()
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
         self._paused = False  # the client doesn't read
         self._all_read = True  # no link is kept from being read
@@ -117,8 +117,8 @@ class Exchange(LinkOwner):
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
 
-    def known_as(self, shown_id: int) -> None:
-        """Have other clients of the process find this one by the id that it was shown."""
+    def register(self, shown_id: int) -> None:
+        """Register this client under the id that it was shown, for other clients of the process."""
         if shown_id not in self.clients:
             self.clients[shown_id] = self
             self.at_end.append(partial(self.clients.pop, shown_id, None))
@@ -141,7 +141,7 @@ class Exchange(LinkOwner):
     def take_map(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
         if self.links.take_map():
-            self.redirects.unsettle()
+            self.redirects.drain()
 
     def flush(self) -> None:
         """Write what was sent on all links."""
@@ -190,7 +190,7 @@ class Exchange(LinkOwner):
         # Links refer to their exchange: the cycle would keep what waits here.
         self.queue.clear()
         self.out.clear()
-        self._after.clear()
+        self._messages.clear()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -231,8 +231,8 @@ class Exchange(LinkOwner):
             self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
-        if self._after and not self._holds_messages():
-            self._release()
+        if self._messages and not self._holds_messages():
+            self._release_messages()
 
     def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
         """See LinkOwner. The client gets the pieces as they come if its next reply is this one."""
@@ -251,7 +251,7 @@ class Exchange(LinkOwner):
             self.out += pieces
         self._streaming = not ended
         if ended:
-            self._release()
+            self._release_messages()
             self.done(request, b"")
 
     def unrequested(self, link: Link, frame: bytes) -> None:
@@ -259,28 +259,28 @@ class Exchange(LinkOwner):
         if not self.passes(link, frame):
             return
         if self._holds_messages():
-            self._after.append(frame)
+            self._messages.append(frame)
             self._held += len(frame)
         else:
             self.out.append(frame)
 
     def _holds_messages(self) -> bool:
         """Whether messages wait: for the rest of a reply, or until all nodes have subscribed."""
-        alone = self.alone
-        begins = alone is not None and not alone.done and alone.subscribes in _BEGIN
+        barrier = self.barrier
+        begins = barrier is not None and not barrier.done and barrier.subscribes in _BEGIN
         return begins or self._streaming
 
-    def _release(self) -> None:
+    def _release_messages(self) -> None:
         """Let the messages go that wait."""
-        self.out += self._after
-        self._held -= sum(map(len, self._after))
-        self._after.clear()
+        self.out += self._messages
+        self._held -= sum(map(len, self._messages))
+        self._messages.clear()
 
     def batch_over(self) -> None:
         """See LinkOwner."""
         if not self.ended:
             self.take_map()
-            self.redirects.go_on()
+            self.redirects.send_pending()
         self.wake()
 
     def answer_all(self, link: Link, error: bytes) -> None:
@@ -294,8 +294,8 @@ class Exchange(LinkOwner):
             request.node = None
             self.done(request, error)
 
-    def nodes_left(self, addresses: set[Address]) -> None:
-        """End the client if nodes that are no masters any more owe it a reply for GONE_S."""
+    def await_former_masters(self, addresses: set[Address]) -> None:
+        """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
         for link in self.links.by_address.values():
             if link.address in addresses and link.owed:
                 self.loop.call_later(GONE_S, self._expire, link, link.owed[0])

@@ -28,7 +28,7 @@ from rlproxy.upstream.cluster.cluster import GONE_S, SILENT_S, Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import redirect
+from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, settle, touch
 from rlproxy.upstream.lane_pool import Pool
@@ -211,10 +211,8 @@ class ClusterLane(PooledLane):
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.hash_slot()
         call.redirects += 1
-        _, address = redirect(error, lane.address)
+        address = record_redirect(self._cluster, lane.address, error)
         asks = address if error.startswith(b"-ASK") else None
-        if address is not None and asks is None:
-            self._cluster.moved(slot, address)
         pauses = address is None or call.redirects > DIRECT
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):

@@ -127,7 +127,7 @@ class Subscriptions:
             self._to_all(request, bulks(name, *events), len(events), joined)
             exchange.on_change(self._changed)
         else:
-            exchange.alone = request
+            exchange.barrier = request
             exchange.send(exchange.links.of_slot(request.slot), request)
 
     def _end_shard_channels(self) -> None:
@@ -145,7 +145,7 @@ class Subscriptions:
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
-        exchange.alone = whole = Divided(len(parts), joined)
+        exchange.barrier = whole = Divided(len(parts), joined)
         whole.subscribes = b"sunsubscribe"
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
 
@@ -176,7 +176,7 @@ class Subscriptions:
                 self._event_links.append(link)
         whole = Divided(len(parts), joined)
         whole.subscribes = request.subscribes
-        self._exchange.alone = whole
+        self._exchange.barrier = whole
         self._exchange.send_parts(whole, iter(parts))
 
     # -- keyspace events --------------------------------------------------------------------------

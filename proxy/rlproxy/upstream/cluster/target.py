@@ -74,7 +74,7 @@ class ClusterTarget(Target):
         gone = self._cluster.lost.keys() - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
-                exchange.nodes_left(gone)
+                exchange.await_former_masters(gone)
 
     async def _look(self) -> None:
         """Raise OSError if no master is known, or if all are down and home can't be reached."""

@@ -19,7 +19,7 @@ from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import is_redirect
+from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
 from rlproxy.upstream.cluster.request import Request, own, slot_of, unredirected
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
@@ -120,7 +120,7 @@ class Transactions:
         if not exchange.redirects.may_send(slot):
             return False
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
-        request = exchange.alone = Request(written, slot)
+        request = exchange.barrier = Request(written, slot)
         first = self._watch is None
 
         def on_reply(frame: bytes) -> bytes:
@@ -219,7 +219,7 @@ class Transactions:
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
-        exchange.redirects.precede(transaction.slot)
+        exchange.redirects.drain_slot(transaction.slot)
 
     def _on_exec_error(
         self, transaction: Transaction, node: Address, request: Request, frame: bytes
@@ -236,7 +236,7 @@ class Transactions:
         if not is_redirect(frame):
             return frame
         if transaction.watched:
-            exchange.redirects.learn(node, frame)
+            record_redirect(exchange.cluster, node, frame)
             return _NILS[exchange.protocol]
         frame = exchange.redirects.take(node, request, frame)
         request.front = self._replay(transaction)
