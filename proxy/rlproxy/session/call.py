@@ -225,7 +225,7 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, slot: int) -> Lane | None:
+    def for_slot(self, slot: int) -> Lane | None:
         """Return the lane that may take() an ordinary command; None: it must be sent privately.
 
         slot: the hash slot of all its keys; NO_SLOT if it has none, or several, or without a

@@ -102,7 +102,7 @@ class HeldHit(OwnCalls):
         call = Call(self, rule, self._hit.key)
         private = parts.private
         lane = None
-        if private.may_leave():
+        if private.may_use_lanes():
             lane = parts.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again

@@ -81,8 +81,12 @@ class LaneCalls:
         context = self._context
         if kind == commands.HIT:
             return context.lane_of(self._identity)
-        share_of = context.share_of
-        return share_of(self._identity, self._protocol, kind) if share_of is not None else None
+        command_lane_of = context.command_lane_of
+        return (
+            command_lane_of(self._identity, self._protocol, kind)
+            if command_lane_of is not None
+            else None
+        )
 
     def hit_lane(self) -> Lane | None:
         """Return the lane of the client's latest hits, if it is ready."""
@@ -93,11 +97,11 @@ class LaneCalls:
     # -- a batch ----------------------------------------------------------------------------------
 
     def begin(self, batch: Batch) -> None:
-        """Note `batch`, which lanes take now."""
+        """Record `batch`, which lanes carry now."""
         self.batch = batch
         self.count = 1
 
-    def ended(self) -> Batch | None:
+    def take_batch(self) -> Batch | None:
         """Return the batch, and forget it, if all of its parts have ended."""
         batch = self.batch
         if batch is None or batch.open > 0:

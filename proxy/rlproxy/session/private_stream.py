@@ -94,8 +94,8 @@ class PrivateStream:
 
     # -- the connection ---------------------------------------------------------------------------
 
-    def may_leave(self) -> bool:
-        """Return whether a call need not go here: plain, known, and quiescent."""
+    def may_use_lanes(self) -> bool:
+        """Return whether the client is plain, known and quiescent, so that lanes may take calls."""
         return self.slots.quiescent() and self.state.plain()
 
     def never_answered(self) -> bool:
@@ -179,7 +179,7 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        sharing = command.shared != commands.PRIVATE and self._context.share_of is not None
+        sharing = command.shared != commands.PRIVATE and self._context.command_lane_of is not None
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting
             self.slots.expect(Slot(S_PROBE))

@@ -211,7 +211,7 @@ class ReplySlots(OwedReplies):
             if not line:
                 return False
             if _instead(slot, line) is None:
-                self._look(slot, line)
+                self._record(slot, line)
                 slot.kind = S_PASS
                 slot.passed += 1
                 return True
@@ -247,7 +247,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         slot.kind = S_HIT
         self.to_client.append(reply)
-        self._look(slot, reply)
+        self._record(slot, reply)
         self.answered(slot)
         self.answer()
 
@@ -275,7 +275,7 @@ class ReplySlots(OwedReplies):
                 if since > before:
                     return number, first, since
                 self.to_client.append(instead(slot.call))
-                self.settle(slot, S_DROP)
+                self.set_kind(slot, S_DROP)
                 if number == 0:
                     first = since
                 number += 1
@@ -314,7 +314,7 @@ class ReplySlots(OwedReplies):
         if reply is not frame:
             self._put(before, reply)
         if not isinstance(slot, Catch):
-            self._look(slot, frame)
+            self._record(slot, frame)
         self.answered(slot)
         return True
 
@@ -359,7 +359,7 @@ class ReplySlots(OwedReplies):
                 self._failure.stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
-    def _look(self, slot: Slot, line: bytes) -> None:
+    def _record(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line

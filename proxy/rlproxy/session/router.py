@@ -70,16 +70,16 @@ class Router(LaneHits):
         "fail_open",
         "piped",
         "sharing",
-        "uses_lanes",
+        "sends_hits",
     )
 
     def __init__(self, parts: SessionParts) -> None:
         super().__init__(parts)
         self.fail_open = FailOpen(parts)
         self.sharing: Sharing | None = None
-        if parts.context.share_of is not None:
+        if parts.context.command_lane_of is not None:
             self.sharing = Sharing(parts)
-        self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
+        self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
@@ -101,12 +101,12 @@ class Router(LaneHits):
         """
         lanes, budget = self._lanes, self._context.budget
         sharing = self.sharing
-        if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
+        if sharing is not None and lanes.count == 0 and self._may_use_lanes() and sharing.send():
             return WAIT_NOTHING
         if lanes.batch is not None:
             return WAIT_LANE_EMPTY
         begun = budget.work
-        while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):
+        while self.sends_hits and (lanes.count > 0 or self._may_send_hits()):
             lane = lanes.hit_lane()
             room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
             if lane is None or room <= 0:
@@ -148,14 +148,14 @@ class Router(LaneHits):
             return slots.ours <= self.most() // 2 or not slots.can_count()
         return slots.quiescent() or slots.raw
 
-    def _may_use_lane(self) -> bool:
-        if not self._may_leave():
+    def _may_send_hits(self) -> bool:
+        if not self._may_use_lanes():
             return False
         lane = self._lanes.lane_for(commands.HIT)
         return lane is not None and lane.room > 0
 
-    def _may_leave(self) -> bool:
-        return self._private.may_leave() and not self._requests.in_command()
+    def _may_use_lanes(self) -> bool:
+        return self._private.may_use_lanes() and not self._requests.in_command()
 
     # -- the private connection -------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Router(LaneHits):
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         if name != commands.RL_HIT and name in commands.REPORTS:
             self._work += WORK_OF_STATUS
-        self.uses_lanes = True
+        self.sends_hits = True
         state = private.state
         if code == OPEN:
             requests.discarding = True

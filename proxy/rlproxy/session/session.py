@@ -155,7 +155,7 @@ class Session(SessionParts):
         self.private.let_go()
         self._router.let_go()
         self.lanes.follow()
-        self.lanes.ended()  # a batch, and calls, refer to the session until their replies have left
+        self.lanes.take_batch()  # batch and calls refer to the session until their replies leave
         self.lanes.emit()
         self.requests.rest()
 
@@ -288,7 +288,7 @@ class Session(SessionParts):
         """Pass on the lanes' replies that have come, in order."""
         if self.private.slots.mid():
             return
-        batch = self.lanes.ended()
+        batch = self.lanes.take_batch()
         if batch is not None:
             self._pass_on(batch)
         self.lanes.emit()

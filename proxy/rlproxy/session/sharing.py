@@ -85,7 +85,7 @@ class Sharing(SessionPart):
                 most = 1
             if len(batch.commands) + (requests.pos < len(requests.buf)) >= most:
                 return False
-            lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
+            lane = pool.for_slot(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:
                 return False
             batch.add(requests.written(), lane)

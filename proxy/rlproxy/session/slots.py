@@ -115,7 +115,7 @@ class OwedReplies:
 
         before: the slot before it, if any.
         """
-        self.settle(slot, S_PASS)
+        self.set_kind(slot, S_PASS)
         if slot.passed > 0:
             return
         self.count -= 1
@@ -126,8 +126,8 @@ class OwedReplies:
         if slot.next is None:
             self.tail = before
 
-    def settle(self, slot: Slot, kind: int) -> None:
-        """Let `slot` be of `kind`, and its reply no longer be one that may be late.
+    def set_kind(self, slot: Slot, kind: int) -> None:
+        """Change the kind of `slot`, which counts in `ours` and `unanswered_by_sha` no longer.
 
         kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped.
         """

@@ -55,7 +55,7 @@ def new(parts: Routed) -> None:
 def plain(parts: Routed) -> None:
     """Hits may take the lane."""
     parts.opened()
-    parts.router.uses_lanes = True
+    parts.router.sends_hits = True
 
 
 def no_lane(parts: Routed) -> None:
@@ -374,7 +374,7 @@ def test_a_client_without_hits_opens_no_lane() -> None:
     assert parts.lane.woken == 0
     parts.answer(PONG)
     parts.route(HIT)
-    assert parts.router.uses_lanes
+    assert parts.router.sends_hits
 
 
 # -- the pipe --------------------------------------------------------------------------------------

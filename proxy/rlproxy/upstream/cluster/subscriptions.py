@@ -58,9 +58,9 @@ class Subscriptions:
         for names in self._names.values():
             names.clear()
         self._monitors = False
-        self._settle()
+        self._update()
 
-    def _settle(self) -> None:
+    def _update(self) -> None:
         """Act on subscriptions that have begun or ended."""
         subscribes = any(self._names.values())
         self.only = subscribes and self._exchange.protocol == 2
@@ -113,11 +113,11 @@ class Subscriptions:
                 if kind == _SHARD:
                     frame = _counted(frame, len(names))
             if request.frames == 0 and not events:
-                self._settle()
+                self._update()
             return frame
 
         def joined(replies: list[bytes]) -> bytes:
-            self._settle()  # not before: messages of the other masters may precede their replies
+            self._update()  # not before: messages of the other masters may precede their replies
             exchange.loop.call_soon(self._changed)  # masters may have joined meanwhile
             return gather.first(replies)
 
@@ -141,7 +141,7 @@ class Subscriptions:
 
         def joined(replies: list[bytes]) -> bytes:
             names.clear()
-            self._settle()
+            self._update()
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
@@ -245,7 +245,7 @@ class Subscriptions:
             if frame.startswith(b"-"):
                 names.discard(channel)
                 exchange.out.append(ended)
-                self._settle()
+                self._update()
             return frame
 
         exchange.cluster.refresh()

@@ -50,7 +50,7 @@ class ClusterTarget(Target):
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
-        await self._look()
+        await self._require_home()
         found = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
@@ -70,13 +70,13 @@ class ClusterTarget(Target):
             exchange.links.close_idle(now)
 
     def _changed(self) -> None:
-        """Pass on which nodes are no masters any more."""
-        gone = self._cluster.lost.keys() - self._cluster.map.index.keys()
+        """Bound the wait for the replies of former masters."""
+        gone = self._cluster.lost_slots.keys() - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
                 exchange.await_former_masters(gone)
 
-    async def _look(self) -> None:
+    async def _require_home(self) -> None:
         """Raise OSError if no master is known, or if all are down and home can't be reached."""
         cluster = self._cluster
         home = cluster.home()
