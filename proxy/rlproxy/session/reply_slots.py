@@ -11,7 +11,7 @@ reply is:
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
-- edited: awaited whole (Catch).
+- edited: awaited whole (EditedSlot).
 
 The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
 are passed on as they come.
@@ -39,7 +39,7 @@ from rlproxy.session.slots import (
     S_PASS,
     S_RAW,
     S_WRONG,
-    Catch,
+    EditedSlot,
     OwedReplies,
     Slot,
 )
@@ -206,7 +206,7 @@ class ReplySlots(OwedReplies):
         if kind == S_RAW:
             self._go_raw()
             return False
-        if slot.call is None and not isinstance(slot, Catch):
+        if slot.call is None and not isinstance(slot, EditedSlot):
             line = framer.line()
             if not line:
                 return False
@@ -304,7 +304,7 @@ class ReplySlots(OwedReplies):
             slot.kind = S_MISSING
             self.missing = slot.call
             return False
-        reply = slot.edit(frame) if isinstance(slot, Catch) else frame
+        reply = slot.edit(frame) if isinstance(slot, EditedSlot) else frame
         instead = _instead(slot, frame)
         if instead is not None:
             reply = instead
@@ -313,7 +313,7 @@ class ReplySlots(OwedReplies):
             reply = passed if reply else reply
         if reply is not frame:
             self._put(before, reply)
-        if not isinstance(slot, Catch):
+        if not isinstance(slot, EditedSlot):
             self._record(slot, frame)
         self.answered(slot)
         return True

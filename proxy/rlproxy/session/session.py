@@ -24,7 +24,7 @@ from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
-from rlproxy.session.parts import SessionParts
+from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
@@ -47,7 +47,7 @@ from rlproxy.session.waits import (
 MAX_UNREAD: Final = 262144  # bytes of requests that wait here before the client is paused
 
 
-class Session(SessionParts):
+class Session(SessionBase):
     """The state of one client. See the module's docstring.
 
     The owner of a session moves the bytes in `to_client` and `private.to_redis`. It opens the
@@ -228,7 +228,7 @@ class Session(SessionParts):
         held.start()
 
     def held_finished(self, reply: bytes) -> None:
-        """See SessionParts.held_finished()."""
+        """See SessionBase.held_finished()."""
         self._held = None
         self.lanes.answer_head(reply)
         self._emit()
@@ -279,7 +279,7 @@ class Session(SessionParts):
         if self.lanes.count == 0:
             if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
                 self._route_in_turn()
-        elif wait == WAIT_LANE and self.lanes.count <= self._router.most() // 2:
+        elif wait == WAIT_LANE and self.lanes.count <= self._router.max_calls() // 2:
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()

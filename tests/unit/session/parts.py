@@ -8,14 +8,14 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
-from rlproxy.session.parts import SessionParts
+from rlproxy.session.parts import SessionBase
 from rlproxy.session.timeouts import HitTimeouts
 
 from tests.contexts import worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
-class Owner(SessionParts):
+class Owner(SessionBase):
     """The parts. They record that they are to be watched, and the replies to held hits."""
 
     __slots__ = ("got", "watches")
