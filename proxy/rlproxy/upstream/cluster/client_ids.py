@@ -147,7 +147,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     how = route.how
     if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
         how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
-    exchange.send_parts(Divided(len(parts), gather.JOINED[how]), iter(parts))
+    exchange.send_parts(Divided(len(parts), gather.MERGES[how]), iter(parts))
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:

@@ -25,9 +25,9 @@ _NO_REDIRECT: Final = error(
 class ConnectionSetup:
     """The set-up of one client's connection."""
 
-    def __init__(self, exchange: Exchange, shown: Face) -> None:
+    def __init__(self, exchange: Exchange, face: Face) -> None:
         self._exchange = exchange
-        self._face = shown
+        self._face = face
         self._set_up = exchange.links.setup
         self._query: Request | None = None  # the PING of login_error()
 

@@ -55,14 +55,14 @@ class Dispatcher:
     splits: DEL, MGET and their kin may have keys in several slots.
     """
 
-    def __init__(self, exchange: Exchange, routes: Routes, shown: Face, splits: bool) -> None:
+    def __init__(self, exchange: Exchange, routes: Routes, face: Face, splits: bool) -> None:
         self._exchange = exchange
         self._links = exchange.links
         self._routes = routes
-        self._face = shown
+        self._face = face
         self._splits = splits
         self.transactions = Transactions(exchange)
-        self.setup = ConnectionSetup(exchange, shown)
+        self.setup = ConnectionSetup(exchange, face)
         self.subscriptions = Subscriptions(exchange, self.transactions)
         self._links.holds_state = self._holds_state
         exchange.at_end.append(self.transactions.forget)  # objects here form cycles
@@ -100,7 +100,7 @@ class Dispatcher:
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True
-        if self.subscriptions.only and how not in (routes.RESET, routes.QUIT):
+        if self.subscriptions.restricted and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
         if how == routes.BY_KEY:
             return self._by_key(route, args, written)
@@ -138,7 +138,7 @@ class Dispatcher:
             return self.setup.send(route, args, written)
         if how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
-        elif how == routes.INFO or how in gather.JOINED:
+        elif how == routes.INFO or how in gather.MERGES:
             self._to_all(route, written)
         elif how == routes.SCAN:
             send_scan(exchange, args, written)
@@ -164,9 +164,9 @@ class Dispatcher:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.how == routes.ALL_NODES:
             links += self._links.replicas()
-        joined = gather.JOINED.get(route.how, partial(info_reply.info, shown=self._face))
+        merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
         parts = ((link, Request(written)) for link in links)
-        exchange.send_parts(Divided(len(links), joined), parts)
+        exchange.send_parts(Divided(len(links), merge), parts)
 
     # -- several slots ----------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Dispatcher:
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
         order = [at for places in by_slot.values() for at in places]
-        joined = gather.JOINED.get(route.how) or partial(gather.placed, order)
+        merge = gather.MERGES.get(route.how) or partial(gather.placed, order)
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():
@@ -201,7 +201,7 @@ class Dispatcher:
                     exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
-        whole = Divided(len(by_slot), joined)
+        whole = Divided(len(by_slot), merge)
         if len(args) > MAX_AT_ONCE:
             exchange.barrier = whole
         exchange.send_parts(whole, parts())

@@ -62,7 +62,7 @@ class Exchange(LinkOwner):
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
-        self.passes: Callable[[Link, bytes], bool] = lambda _link, _frame: True
+        self.delivers: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
@@ -222,7 +222,7 @@ class Exchange(LinkOwner):
         if whole is not None:
             if not whole.part_done():
                 return
-            self._held -= whole.join()
+            self._held -= whole.finish()
             whole.done = True
             self._held += len(whole.reply)
         queue, out = self.queue, self.out
@@ -256,7 +256,7 @@ class Exchange(LinkOwner):
 
     def unrequested(self, link: Link, frame: bytes) -> None:
         """See LinkOwner."""
-        if not self.passes(link, frame):
+        if not self.delivers(link, frame):
             return
         if self._holds_messages():
             self._messages.append(frame)

@@ -66,14 +66,14 @@ class Divided(Request):
 
     count: the number of its parts.
     parts: those that are sent.
-    joined: makes its reply of the parts' replies, in the order of `parts`.
+    merge: returns its reply by those to the parts, in the order of `parts`.
     """
 
-    def __init__(self, count: int, joined: Callable[[list[bytes]], bytes]) -> None:
+    def __init__(self, count: int, merge: Callable[[list[bytes]], bytes]) -> None:
         super().__init__(b"")
         self.count = count
         self.parts: list[Request] = []
-        self.joined = joined
+        self.merge = merge
         self._left: int = count
 
     def add(self, part: Request) -> None:
@@ -89,10 +89,10 @@ class Divided(Request):
         self._left -= 1
         return self._left == 0
 
-    def join(self) -> int:
-        """Set `reply`, and let the parts go. Returns the number of bytes of their replies."""
+    def finish(self) -> int:
+        """Set `reply`, and release the parts. Returns the number of bytes of their replies."""
         replies = [part.reply for part in self.parts]
-        self.reply = self.joined(replies)
+        self.reply = self.merge(replies)
         self.parts = []  # they refer to this command: the cycle would keep their replies
         return sum(map(len, replies))
 

@@ -23,7 +23,7 @@ SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at on
 class ClusterTarget(Target):
     """Opens connections to a Redis Cluster, each of which looks like one to a single Redis.
 
-    shown: makes the face of the cluster toward the client of a protocol.
+    face_of: returns what the client of a protocol sees of the cluster.
     splits: see Dispatcher.
     """
 
@@ -31,13 +31,13 @@ class ClusterTarget(Target):
         self,
         where: str,
         cluster: Cluster,
-        shown: Callable[[asyncio.Protocol], Face],
+        face_of: Callable[[asyncio.Protocol], Face],
         splits: bool,
     ) -> None:
         super().__init__(Address(), 0.0)
         self.where = where
         self._cluster = cluster
-        self._shown = shown
+        self._face_of = face_of
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
@@ -52,7 +52,7 @@ class ClusterTarget(Target):
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         await self._require_home()
         found = protocol()
-        dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
+        dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
         self._exchanges[exchange] = None
         exchange.at_end.append(lambda: self._exchanges.pop(exchange))
