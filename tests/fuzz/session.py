@@ -346,7 +346,7 @@ class Walk:
             turns = session.wait == WAIT_TICK and not self.full
             if turns:
                 session.context.budget.work = 0
-                session.go_on()
+                session.take_turn()
             elif not session.private.to_redis:
                 break
         if session.to_client:
@@ -610,7 +610,7 @@ class Walk:
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.private.status == private_stream.PRIVATE_OPENING and not session.closed:
                 self.open()
-            session.go_on()
+            session.take_turn()
             self.move()
             self.give(len(self.unsent))
             self.answer(len(self.redis.out))

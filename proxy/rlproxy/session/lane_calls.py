@@ -123,7 +123,7 @@ class LaneCalls:
         self.tail = call
 
     def answered(self, call: Call, reply: bytes) -> bool:
-        """Take the reply of a lane. Returns whether it is next to leave."""
+        """Record the reply of a lane. Returns whether it is the client's next one."""
         waiting = self._context.waiting
         if overtaking.concerns(call, waiting):
             reply = overtaking.edited(call, reply, waiting, self._state.identity.db)
@@ -131,7 +131,7 @@ class LaneCalls:
         return call is self.head
 
     def emit(self) -> None:
-        """Pass on the replies that have come, in order."""
+        """Move the replies to `to_client`, up to the first unanswered call."""
         call = self.head
         while call is not None and call.reply:
             if call.row != NO_ROW or call.rule.error:

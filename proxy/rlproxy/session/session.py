@@ -206,7 +206,7 @@ class Session(SessionBase):
             self._route()
 
     def _set_wait(self, wait: int) -> None:
-        """Take what the router, or another part, has the requests wait for."""
+        """Record what the unread requests wait for, and begin that wait."""
         self.wait = wait
         if wait & TIMED:
             if wait == WAIT_OPEN:
@@ -235,8 +235,8 @@ class Session(SessionBase):
         if not self._closing:
             self._route()
 
-    def go_on(self) -> None:
-        """Continue in this client's turn (WAIT_TICK)."""
+    def take_turn(self) -> None:
+        """Route the requests that waited for the next tick (WAIT_TICK)."""
         if self._closing or self.wait != WAIT_TICK:
             return
         self._route()
@@ -285,18 +285,18 @@ class Session(SessionBase):
             self._finish_eof()
 
     def _emit(self) -> None:
-        """Pass on the lanes' replies that have come, in order."""
+        """Move the lanes' replies to `to_client`, up to the first unanswered call."""
         if self.private.slots.mid():
             return
         batch = self.lanes.take_batch()
         if batch is not None:
-            self._pass_on(batch)
+            self._emit_batch(batch)
         self.lanes.emit()
         if self._closing and self.lanes.count == 0:
             self.closed = True
 
-    def _pass_on(self, batch: Batch) -> None:
-        """Pass on the replies of `batch`. The private connection gets what no lane has answered."""
+    def _emit_batch(self, batch: Batch) -> None:
+        """Pass on the replies of `batch`. Commands without one go to the private connection."""
         replies = batch.replies
         if not batch.unanswered:
             self.to_client.extend(replies)

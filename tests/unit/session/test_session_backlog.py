@@ -97,7 +97,7 @@ class Crowded:
         for bench in [*self.line, *self.benches]:
             if bench.session.wait == WAIT_TICK:
                 self.shared.budget.work = 0
-                bench.session.go_on()
+                bench.session.take_turn()
         self.line.clear()
         for number, bench in enumerate(self.benches):
             self.got[number] += bench.down()

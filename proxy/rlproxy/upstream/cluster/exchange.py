@@ -35,10 +35,10 @@ class Exchange(LinkOwner):
     """The requests and the replies of one client.
 
     links: the connections to the nodes.
-    out: bytes for the client; `wake` is called when they, too, may have changed.
+    out: bytes for the client; `wake` is called after they have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
-    ended: the client's connection ends now: a link was lost that another one can't replace.
-    leaving: it ends once the client has all replies, as after QUIT.
+    ended: the client's connection ends now, because a link with state was lost.
+    leaving: the client's connection ends behind its last reply, because of QUIT.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Exchange(LinkOwner):
         return self.full_links > 0 or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
-        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        """Act on the end of the client's commands: a command that blocks ends without a reply."""
         head = self.queue[0] if self.queue else None
         if head is not None and head.blocks != BLOCKS_NOT and head.node is not None:
             link = self.links.by_address.get(head.node)
@@ -265,7 +265,7 @@ class Exchange(LinkOwner):
             self.out.append(frame)
 
     def _holds_messages(self) -> bool:
-        """Whether messages wait: for the rest of a reply, or until all nodes have subscribed."""
+        """Whether messages wait for the rest of a reply, or for all nodes' replies to SUBSCRIBE."""
         barrier = self.barrier
         begins = barrier is not None and not barrier.done and barrier.subscribes in _BEGIN
         return begins or self._streaming

@@ -4,16 +4,16 @@
                                         │ one slot waits until nothing of it is under way
     the client's next commands ─────────┴─ wait while may_send() is false
 
-After a redirect, and after a change of the map, the client's next command with a key waits until
-those sent before are answered. So its commands on one slot run in the order sent, also while the
-slot moves. Source: the Redis Cluster specification, "Redirection and resharding".
+The order invariant: a client's commands on one slot run in the order sent, also while it moves.
+A redirect, or a change of the map, drains: the client's next command with a key waits until those
+sent before are answered. Source: the Redis Cluster specification, "Redirection and resharding".
 
-A node can refuse a command with several keys, or an EXEC, because one key has moved, and run the
-next command, whose only key has not. So it is answered before the next one on its slot is sent.
+A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
+then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-A script can write `MOVED 1 HOST:PORT`, too. So the node gets the same command with an empty
-script. If it redirects that one, the redirect is its own. Where this can't be checked, as with the
-command of a module, a redirect leads to known masters only, and does not change the map.
+The script of a client can return the error `MOVED 1 HOST:PORT`. So a redirect is checked: the node
+gets the same command with an empty script. If the node redirects that one, too, the redirect is
+real. The commands of modules can't be checked. Their redirects lead to known masters only.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Redirects:
         self.drain()
 
     def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
-        """Send the command without its program to `node`, which has answered with a redirect.
+        """Check a redirect: send the command with an empty program to the same node.
 
         Returns the reply for the client if the command has no key: no node redirects it.
         """
@@ -133,7 +133,7 @@ class Redirects:
         return b""
 
     def _known_master(self, node: Address, frame: bytes) -> Address | None:
-        """Return the master that a redirect names; None if that is none."""
+        """Return the master that a redirect names; None if the map has no such master."""
         _, address = redirect(frame, node)
         self._cluster.refresh()
         return address if address in self._cluster.map.index else None

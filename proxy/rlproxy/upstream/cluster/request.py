@@ -18,17 +18,17 @@ class Request:
     reply: what the client gets, once `done`.
     pieces: the reply so far, if it is large.
     silent: the client gets nothing.
-    dropped: it is the proxy's own, and has no place among the client's replies.
-    frames: replies that it still gets. Those to SUBSCRIBE come one by channel.
+    dropped: it is the proxy's own: the client gets no reply.
+    frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
-    number: its place among the client's commands.
+    number: its place among the client's commands, from 1.
     check: see Route.check.
-    checked: while a redirect is checked, the command and that redirect; `written` is the check.
+    checked: the command and its redirect, while `written` is the check of that redirect.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
-    front: requests of the proxy's own that are sent in front of it, behind ASKING.
+    front: the proxy's own requests that are sent between ASKING and this one.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     on_error: called with the node, the request and the node's error. Returns the reply; empty if
         the request is sent again. None: redirects are followed.
