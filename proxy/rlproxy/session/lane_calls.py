@@ -78,15 +78,10 @@ class LaneCalls:
         return lane
 
     def _found(self, kind: int) -> Lane | None:
-        context = self._context
         if kind == commands.HIT:
-            return context.lane_of(self._identity)
-        command_lane_of = context.command_lane_of
-        return (
-            command_lane_of(self._identity, self._protocol, kind)
-            if command_lane_of is not None
-            else None
-        )
+            return self._context.lane_of(self._identity)
+        lane_of = self._context.command_lane_of
+        return lane_of(self._identity, self._protocol, kind) if lane_of is not None else None
 
     def hit_lane(self) -> Lane | None:
         """Return the lane of the client's latest hits, if it is ready."""

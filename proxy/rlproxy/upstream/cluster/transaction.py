@@ -58,6 +58,26 @@ class Transaction:
         self.aborted = True
         self.commands.clear()
 
+    def replay(self) -> list[Request]:
+        """Return requests of the proxy's own: MULTI and the commands that are queued."""
+        requests = [own(_MULTI), *map(own, self.commands)]
+        for request in requests:
+            request.on_reply = self._on_replayed
+        return requests
+
+    def _on_replayed(self, frame: bytes) -> bytes:
+        if frame.startswith(b"-"):
+            self.error = self.error or frame
+        return frame
+
+    def on_queue_error(self, _node: Address, _request: Request, frame: bytes) -> bytes:
+        """Return the reply to a queued command with an error: EXEC follows a redirect."""
+        if not is_redirect(frame):
+            self.abort()
+            return frame
+        self.error = self.error or frame
+        return _QUEUED
+
 
 class Transactions:
     """The transactions and the watched keys of one client.
@@ -161,7 +181,7 @@ class Transactions:
             transaction.slot = slots.pop()
             self._move(transaction, self._exchange.links.of_slot(transaction.slot))
         request = Request(written, transaction.slot)
-        request.on_error = partial(_on_queue_error, transaction)
+        request.on_error = transaction.on_queue_error
         self._send(transaction, request)
 
     def reject(self, transaction: Transaction, refusal: bytes) -> None:
@@ -189,22 +209,9 @@ class Transactions:
         transaction.link = link
         if transaction.prefix:
             link.send(own(transaction.prefix))
-        for request in self._replay(transaction):
+        for request in transaction.replay():
             link.send(request)
         return link
-
-    def _replay(self, transaction: Transaction) -> list[Request]:
-        """Return requests of the proxy's own: MULTI and the commands that are queued."""
-
-        def on_reply(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):
-                transaction.error = transaction.error or frame
-            return frame
-
-        requests = [own(_MULTI), *[own(written) for written in transaction.commands]]
-        for request in requests:
-            request.on_reply = on_reply
-        return requests
 
     def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
@@ -239,7 +246,7 @@ class Transactions:
             record_redirect(exchange.cluster, node, frame)
             return _NILS[exchange.protocol]
         frame = exchange.redirects.take(node, request, frame)
-        request.front = self._replay(transaction)
+        request.front = transaction.replay()
         return frame
 
     def _discard(self, transaction: Transaction, written: bytes) -> None:
@@ -248,14 +255,3 @@ class Transactions:
             self._exchange.send(transaction.link, unredirected(written))
         else:
             self._exchange.answer(OK)
-
-
-def _on_queue_error(
-    transaction: Transaction, _node: Address, _request: Request, frame: bytes
-) -> bytes:
-    """Return the reply to a queued command with an error: EXEC follows a redirect."""
-    if not is_redirect(frame):
-        transaction.abort()
-        return frame
-    transaction.error = transaction.error or frame
-    return _QUEUED
