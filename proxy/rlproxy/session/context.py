@@ -125,7 +125,7 @@ class FailurePolicy:
 
 def _limit(call: Call) -> int:
     """The limit of the hit `call`; 0 for another call."""
-    return call.rule.limit if call.behind is None else call.behind.limit
+    return call.rule.limit if call.original_rule is None else call.original_rule.limit
 
 
 @dataclass

@@ -120,7 +120,7 @@ class LaneCalls:
     def answered(self, call: Call, reply: bytes) -> bool:
         """Record the reply of a lane. Returns whether it is the client's next one."""
         waiting = self._context.waiting
-        if overtaking.concerns(call, waiting):
+        if overtaking.must_edit(call, waiting):
             reply = overtaking.edited(call, reply, waiting, self._state.identity.db)
         call.reply = reply
         return call is self.head

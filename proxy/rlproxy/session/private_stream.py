@@ -268,11 +268,11 @@ class PrivateStream:
         """
         slots = self.slots
         counted = slots.can_count()
-        if call.behind is not None and not counted:
-            call.rule = call.behind  # its reply cannot be edited: send it as any hit
-            call.behind = None
+        if call.original_rule is not None and not counted:
+            call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
+            call.original_rule = None
         waiting = self._context.waiting
-        edited = counted and overtaking.concerns(call, waiting)
+        edited = counted and overtaking.must_edit(call, waiting)
         if counted or not shadow(call.row):
             self.put(call, LOADED if by_sha else SOURCE)
         else:

@@ -352,7 +352,7 @@ class Router(LaneHits):
             if not self._context.waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
                 return WAIT_HELD
-            overtaking.fall_in(call, self._context.waiting, state.identity.db)
+            overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
@@ -365,7 +365,7 @@ class Router(LaneHits):
         state = private.state
         if not state.plain() or state.deciding > 0:
             return False
-        if not private.slots.can_count() or overtaking.concerns(call, self._context.waiting):
+        if not private.slots.can_count() or overtaking.must_edit(call, self._context.waiting):
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)

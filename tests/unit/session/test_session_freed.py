@@ -85,7 +85,7 @@ def test_a_hit_behind_one_that_waits(freed: Freed, event: str) -> None:
     first = freed.world.waits()
     client = freed.world.probed()
     client.send(HIT)
-    assert freed.world.calls()[0].behind is not None
+    assert freed.world.calls()[0].original_rule is not None
     freed.leaves(client)
     del client
     _ends(freed, event, refused(2_000_000))
