@@ -274,7 +274,7 @@ class Walk:
             lane_of=self.lane_of,
             waiting=self.waiting,
             timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
-            share_of=self.share_of if self.share else None,
+            command_lane_of=self.command_lane_of if self.share else None,
         )
         settings.server.found.has_throttle = throttle
         self.by_sha = bool(config & 128)
@@ -299,7 +299,7 @@ class Walk:
     def lane_of(self, identity: Identity) -> Lane | None:
         return self._lane(identity, 3, commands.HIT)
 
-    def share_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
+    def command_lane_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
         return self._lane(identity, protocol, carries) if protocol in (2, 3) else None
 
     def _lane(self, identity: Identity, protocol: int, carries: int) -> FakeLane | None:
@@ -346,7 +346,7 @@ class Walk:
             turns = session.wait == WAIT_TICK and not self.full
             if turns:
                 session.context.budget.work = 0
-                session.go_on()
+                session.take_turn()
             elif not session.private.to_redis:
                 break
         if session.to_client:
@@ -610,7 +610,7 @@ class Walk:
             before = (len(self.down), len(self.unsent), len(self.redis.log), session.wait)
             if session.private.status == private_stream.PRIVATE_OPENING and not session.closed:
                 self.open()
-            session.go_on()
+            session.take_turn()
             self.move()
             self.give(len(self.unsent))
             self.answer(len(self.redis.out))

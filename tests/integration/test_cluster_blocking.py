@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp.key_slot import key_slot
-from rlproxy.upstream.cluster.redirects import with_rest
+from rlproxy.upstream.cluster.redirects import with_remaining_timeout
 from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BLOCKS_OPTION
 
 from tests.clusters import Cluster, private_proxy
@@ -118,7 +118,7 @@ def test_command_whose_timeout_is_over_ends_when_it_goes_again(
     redis_server: RedisServer, line: str, blocks: int
 ) -> None:
     with redis_server.raw() as raw:
-        raw.send(with_rest(command(*line.split()), blocks, 2.0))
+        raw.send(with_remaining_timeout(command(*line.split()), blocks, 2.0))
         assert raw.reply() is None
 
 

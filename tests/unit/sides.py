@@ -25,7 +25,7 @@ class Sides:
 
     def up(self) -> bytes:
         while self.session.wait == WAIT_TICK:  # its owner gives it its share of the ticks
-            self.session.go_on()
+            self.session.take_turn()
         out = b"".join(self.session.private.to_redis)
         self.session.private.to_redis.clear()
         return out

@@ -146,7 +146,7 @@ class ClientConnection(asyncio.Protocol):
                 private.resting = False
                 private.read()
         if private is None or not private.full:
-            self.session.go_on()
+            self.session.take_turn()
         self.flush()
 
     def eof_received(self) -> bool:

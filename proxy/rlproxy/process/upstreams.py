@@ -67,8 +67,7 @@ class OneServer(ServerParts):
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
-    facts, timeouts, lane_of, share_of: see WorkerContext. `share_of` is None if ordinary commands
-        can't be shared.
+    facts, timeouts, lane_of, command_lane_of: see WorkerContext.
     settings: has the counters and the denial cache.
     """
 
@@ -89,7 +88,7 @@ class OneServer(ServerParts):
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
-        self.share_of = self.pool.share_of if config.shares else None
+        self.command_lane_of = self.pool.command_lane_of if config.shares else None
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -165,7 +164,7 @@ class ClusterUpstream:
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
-        self.share_of = self._lanes.share_of if config.shares else None
+        self.command_lane_of = self._lanes.command_lane_of if config.shares else None
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
 
@@ -244,7 +243,7 @@ class ClusterUpstream:
         now = self._loop.time()
         self._lanes.close_idle(now - IDLE_S)
         self.target.close_idle(now)
-        self.nodes.close_left()
+        self.nodes.close_unused()
 
     async def stop(self) -> None:
         """Close all lanes and the proxy's own connections."""

@@ -27,7 +27,6 @@ class Call:
 
     __slots__ = (
         "_hash_slot",
-        "behind",
         "caller",
         "denial",
         "expects_ok",
@@ -35,6 +34,7 @@ class Call:
         "late",
         "next",
         "opens",
+        "original_rule",
         "others",
         "redirects",
         "reply",
@@ -55,7 +55,7 @@ class Call:
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.late = False  # its client has a reply already
-        self.behind: Rule | None = None  # rule of a hit that must not overtake; `rule` peeks
+        self.original_rule: Rule | None = None  # of a hit sent as a peek; see `overtaking`
         self._hash_slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never
         self.redirects: int = 0  # how often a node of a cluster could not run it
@@ -225,7 +225,7 @@ class Lane:
         """Return whether calls of `rule` may go by EVALSHA on private connections as well."""
         return False
 
-    def chosen(self, slot: int) -> Lane | None:
+    def for_slot(self, slot: int) -> Lane | None:
         """Return the lane that may take() an ordinary command; None: it must be sent privately.
 
         slot: the hash slot of all its keys; NO_SLOT if it has none, or several, or without a

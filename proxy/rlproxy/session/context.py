@@ -125,7 +125,7 @@ class FailurePolicy:
 
 def _limit(call: Call) -> int:
     """The limit of the hit `call`; 0 for another call."""
-    return call.rule.limit if call.behind is None else call.behind.limit
+    return call.rule.limit if call.original_rule is None else call.original_rule.limit
 
 
 @dataclass
@@ -133,8 +133,7 @@ class WorkerContext:
     """The context that all sessions of a worker share.
 
     lane_of: returns the lane of an identity for hits; None if it may have none.
-    share_of: returns the lane of an identity and protocol for commands.SHARED_*; None: --share is
-        off.
+    command_lane_of: the same for an identity, a protocol and SHARED_*; None if --share is off.
     status_call: returns the call by which Redis answers RL.STATS or RL.TOP with these arguments.
     clock: returns the time of the event loop in seconds.
     """
@@ -142,7 +141,7 @@ class WorkerContext:
     grammar: Grammar
     server: ServerFacts
     lane_of: Callable[[Identity], Lane | None]
-    share_of: Callable[[Identity, int, int], Lane | None] | None
+    command_lane_of: Callable[[Identity, int, int], Lane | None] | None
     waiting: WaitQueues
     timeouts: HitTimeouts
     budget: Budget

@@ -1,8 +1,8 @@
 """A hit with WAIT that is held until it is admitted, or until its time is over. No I/O.
 
     start() ──> WaitQueues ──_send()─> a lane, or the private connection
-                    ^                                 │
-                    └── lane_answered(), _caught() ───┘    _end() ──> the reply; the session goes on
+                 │  ^                                     │
+       _end() <──┘  └── lane_answered(), _take_reply() ───┘
 
 Its queue decides when to query Redis, and which reply the client gets.
 """
@@ -13,7 +13,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
-from rlproxy.session.parts import OwnCalls, SessionParts
+from rlproxy.session.parts import OwnCalls, SessionBase
 from rlproxy.session.private_stream import REFRESH_S
 
 
@@ -25,7 +25,7 @@ class HeldHit(OwnCalls):
 
     __slots__ = ("_hit", "_reply", "_waiter", "owed_since")
 
-    def __init__(self, parts: SessionParts, hit: Call) -> None:
+    def __init__(self, parts: SessionBase, hit: Call) -> None:
         super().__init__(parts)
         self._hit = hit
         self._waiter: Waiter | None = None  # while it is in its queue
@@ -102,7 +102,7 @@ class HeldHit(OwnCalls):
         call = Call(self, rule, self._hit.key)
         private = parts.private
         lane = None
-        if private.may_leave():
+        if private.may_use_lanes():
             lane = parts.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
@@ -111,9 +111,9 @@ class HeldHit(OwnCalls):
             assert not reply  # the denial cache never answers waiters' calls
             return
         self.owed_since = parts.context.clock()
-        private.query(call, self._caught)
+        private.query(call, self._take_reply)
 
-    def _caught(self, reply: bytes) -> bytes:
+    def _take_reply(self, reply: bytes) -> bytes:
         if self.owed_since is not None:
             self.owed_since = None
             self._reply = reply

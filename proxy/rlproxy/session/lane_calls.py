@@ -78,11 +78,10 @@ class LaneCalls:
         return lane
 
     def _found(self, kind: int) -> Lane | None:
-        context = self._context
         if kind == commands.HIT:
-            return context.lane_of(self._identity)
-        share_of = context.share_of
-        return share_of(self._identity, self._protocol, kind) if share_of is not None else None
+            return self._context.lane_of(self._identity)
+        lane_of = self._context.command_lane_of
+        return lane_of(self._identity, self._protocol, kind) if lane_of is not None else None
 
     def hit_lane(self) -> Lane | None:
         """Return the lane of the client's latest hits, if it is ready."""
@@ -93,11 +92,11 @@ class LaneCalls:
     # -- a batch ----------------------------------------------------------------------------------
 
     def begin(self, batch: Batch) -> None:
-        """Note `batch`, which lanes take now."""
+        """Record `batch`, which lanes carry now."""
         self.batch = batch
         self.count = 1
 
-    def ended(self) -> Batch | None:
+    def take_batch(self) -> Batch | None:
         """Return the batch, and forget it, if all of its parts have ended."""
         batch = self.batch
         if batch is None or batch.open > 0:
@@ -119,15 +118,15 @@ class LaneCalls:
         self.tail = call
 
     def answered(self, call: Call, reply: bytes) -> bool:
-        """Take the reply of a lane. Returns whether it is next to leave."""
+        """Record the reply of a lane. Returns whether it is the client's next one."""
         waiting = self._context.waiting
-        if overtaking.concerns(call, waiting):
+        if overtaking.must_edit(call, waiting):
             reply = overtaking.edited(call, reply, waiting, self._state.identity.db)
         call.reply = reply
         return call is self.head
 
     def emit(self) -> None:
-        """Pass on the replies that have come, in order."""
+        """Move the replies to `to_client`, up to the first unanswered call."""
         call = self.head
         while call is not None and call.reply:
             if call.row != NO_ROW or call.rule.error:

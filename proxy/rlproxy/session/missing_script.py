@@ -18,7 +18,7 @@ from typing import Final
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.parts import OwnCalls, SessionParts
+from rlproxy.session.parts import OwnCalls, SessionBase
 from rlproxy.session.reply_slots import ReplySlots
 
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
@@ -45,7 +45,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
     return slots.touches(requests.buf, requests.start + requests.first, requests.end)
 
 
-def send_again(parts: SessionParts) -> None:
+def send_again(parts: SessionBase) -> None:
     """Send hits that Redis has not run again, one at a time."""
     private, lanes = parts.private, parts.lanes
     while private.slots.missing is not None:

@@ -13,37 +13,34 @@ from rlproxy.session.context import WorkerContext
 def next_call(
     requests: ClientRequests, caller: Caller, context: WorkerContext, db: int
 ) -> Call | None:
-    """Return the call of the framer's command; None as ClientRequests.call().
-
-    A hit that must not overtake falls in.
-    """
+    """Return the call of the framer's command, which may be a peek; see ClientRequests.call()."""
     call = requests.call(caller, context)
     waiting = context.waiting
     if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
-        fall_in(call, waiting, db)
+        peek_if_queued(call, waiting, db)
     return call
 
 
-def fall_in(call: Call, waiting: WaitQueues, db: int) -> None:
-    """Reduce a hit to a peek if others wait on its key, so that it does not overtake them."""
+def peek_if_queued(call: Call, waiting: WaitQueues, db: int) -> None:
+    """Turn a hit into a peek if others wait on its key."""
     if waiting.blocks((db, call.key)):
-        call.behind = call.rule
+        call.original_rule = call.rule
         call.rule = call.rule.peek()  # counted as the hit
 
 
-def concerns(call: Call, waiting: WaitQueues) -> bool:
-    """Return whether the reply to `call` matters to the hits waiting on its key."""
-    return call.behind is not None or (call.rule.frees and waiting.count > 0)
+def must_edit(call: Call, waiting: WaitQueues) -> bool:
+    """Return whether the reply to `call` needs edited(): a peek's, or one that wakes hits."""
+    return call.original_rule is not None or (call.rule.frees and waiting.count > 0)
 
 
 def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
-    """Return the client's reply to a call that concerns() the hits waiting on its key."""
+    """Return the client's reply to a call by that of Redis, and wake the hits that may go."""
     if not reply.startswith((b"*", b":")):
         return encoding.clean_error(reply)
     if call.rule.frees:
         for key in [call.key, *(call.others or [])]:
             waiting.freed((db, key))
-    rule = call.behind
+    rule = call.original_rule
     found = integers(reply) if rule is not None else []
     if rule is None or not found:
         return reply

@@ -9,7 +9,7 @@ from rlproxy.session.lane_calls import LaneCalls
 from rlproxy.session.private_stream import PrivateStream
 
 
-class SessionParts(Caller):
+class SessionBase(Caller):
     """One client's unread requests, and the two ways that they leave by.
 
     The base of Session.
@@ -41,7 +41,7 @@ class OwnCalls(Caller):
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionBase) -> None:
         super().__init__()
         self.flush = parts.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
@@ -53,11 +53,11 @@ class OwnCalls(Caller):
 
 
 class SessionPart:
-    """The base of Router, Sharing and FailOpen, which act on SessionParts."""
+    """The base of Router, Sharing and FailOpen, which act on SessionBase."""
 
     __slots__ = ("_caller", "_context", "_lanes", "_private", "_requests")
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionBase) -> None:
         self._context = parts.context
         self._caller: Caller = parts
         self._requests = parts.requests

@@ -28,7 +28,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, Catch, Slot
+from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, EditedSlot, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
@@ -94,8 +94,8 @@ class PrivateStream:
 
     # -- the connection ---------------------------------------------------------------------------
 
-    def may_leave(self) -> bool:
-        """Return whether a call need not go here: plain, known, and quiescent."""
+    def may_use_lanes(self) -> bool:
+        """Return whether the client is plain, known and quiescent, so that lanes may take calls."""
         return self.slots.quiescent() and self.state.plain()
 
     def never_answered(self) -> bool:
@@ -179,7 +179,7 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        sharing = command.shared != commands.PRIVATE and self._context.share_of is not None
+        sharing = command.shared != commands.PRIVATE and self._context.command_lane_of is not None
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting
             self.slots.expect(Slot(S_PROBE))
@@ -244,7 +244,7 @@ class PrivateStream:
         if edit is None:
             slots.expect_one()
         else:
-            slots.expect(Catch(lambda reply: edit(reply, state.protocol == 3)))
+            slots.expect(EditedSlot(lambda reply: edit(reply, state.protocol == 3)))
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
@@ -255,9 +255,9 @@ class PrivateStream:
         self._caller.fenced = True
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
-        slots.expect(Catch(cover.rewritten, S_DROP))
+        slots.expect(EditedSlot(cover.rewritten, S_DROP))
         self.to_redis.append(requests.buf[requests.start : requests.pos])
-        slots.expect(Catch(cover.judge(requests.command.name)))
+        slots.expect(EditedSlot(cover.judge(requests.command.name)))
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -268,19 +268,19 @@ class PrivateStream:
         """
         slots = self.slots
         counted = slots.can_count()
-        if call.behind is not None and not counted:
-            call.rule = call.behind  # its reply cannot be edited: send it as any hit
-            call.behind = None
+        if call.original_rule is not None and not counted:
+            call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
+            call.original_rule = None
         waiting = self._context.waiting
-        caught = counted and overtaking.concerns(call, waiting)
+        edited = counted and overtaking.must_edit(call, waiting)
         if counted or not shadow(call.row):
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
         slot = Slot(S_HIT)
-        if caught:
+        if edited:
             db = self.state.identity.db
-            slot = Catch(lambda reply: overtaking.edited(call, reply, waiting, db), S_HIT)
+            slot = EditedSlot(lambda reply: overtaking.edited(call, reply, waiting, db), S_HIT)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long
         if counted:
@@ -295,7 +295,7 @@ class PrivateStream:
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
-        self.slots.expect(Catch(answered, S_DROP))
+        self.slots.expect(EditedSlot(answered, S_DROP))
         self._caller.watch()
 
     def put(self, call: Call, way: int) -> None:

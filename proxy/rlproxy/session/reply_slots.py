@@ -11,7 +11,7 @@ reply is:
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
-- edited: awaited whole (Catch).
+- edited: awaited whole (EditedSlot).
 
 The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
 are passed on as they come.
@@ -39,7 +39,7 @@ from rlproxy.session.slots import (
     S_PASS,
     S_RAW,
     S_WRONG,
-    Catch,
+    EditedSlot,
     OwedReplies,
     Slot,
 )
@@ -206,12 +206,12 @@ class ReplySlots(OwedReplies):
         if kind == S_RAW:
             self._go_raw()
             return False
-        if slot.call is None and not isinstance(slot, Catch):
+        if slot.call is None and not isinstance(slot, EditedSlot):
             line = framer.line()
             if not line:
                 return False
             if _instead(slot, line) is None:
-                self._look(slot, line)
+                self._record(slot, line)
                 slot.kind = S_PASS
                 slot.passed += 1
                 return True
@@ -247,7 +247,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         slot.kind = S_HIT
         self.to_client.append(reply)
-        self._look(slot, reply)
+        self._record(slot, reply)
         self.answered(slot)
         self.answer()
 
@@ -275,7 +275,7 @@ class ReplySlots(OwedReplies):
                 if since > before:
                     return number, first, since
                 self.to_client.append(instead(slot.call))
-                self.settle(slot, S_DROP)
+                self.set_kind(slot, S_DROP)
                 if number == 0:
                     first = since
                 number += 1
@@ -304,7 +304,7 @@ class ReplySlots(OwedReplies):
             slot.kind = S_MISSING
             self.missing = slot.call
             return False
-        reply = slot.edit(frame) if isinstance(slot, Catch) else frame
+        reply = slot.edit(frame) if isinstance(slot, EditedSlot) else frame
         instead = _instead(slot, frame)
         if instead is not None:
             reply = instead
@@ -313,8 +313,8 @@ class ReplySlots(OwedReplies):
             reply = passed if reply else reply
         if reply is not frame:
             self._put(before, reply)
-        if not isinstance(slot, Catch):
-            self._look(slot, frame)
+        if not isinstance(slot, EditedSlot):
+            self._record(slot, frame)
         self.answered(slot)
         return True
 
@@ -359,7 +359,7 @@ class ReplySlots(OwedReplies):
                 self._failure.stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
 
-    def _look(self, slot: Slot, line: bytes) -> None:
+    def _record(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line

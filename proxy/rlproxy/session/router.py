@@ -33,18 +33,18 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
-from rlproxy.session.parts import SessionParts
+from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.slots import S_RAW, Slot
 from rlproxy.session.waits import (
     CLOSE,
     WAIT_HELD,
-    WAIT_IN_PLACE,
     WAIT_LANE,
     WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
+    WAIT_PRIVATE,
     WAIT_QUIESCENT,
     WAIT_TICK,
 )
@@ -70,16 +70,16 @@ class Router(LaneHits):
         "fail_open",
         "piped",
         "sharing",
-        "uses_lanes",
+        "sends_hits",
     )
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionBase) -> None:
         super().__init__(parts)
         self.fail_open = FailOpen(parts)
         self.sharing: Sharing | None = None
-        if parts.context.share_of is not None:
+        if parts.context.command_lane_of is not None:
             self.sharing = Sharing(parts)
-        self.uses_lanes = False  # until the client sends an RL command: no lane is opened before
+        self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
@@ -101,14 +101,14 @@ class Router(LaneHits):
         """
         lanes, budget = self._lanes, self._context.budget
         sharing = self.sharing
-        if sharing is not None and lanes.count == 0 and self._may_leave() and sharing.send():
+        if sharing is not None and lanes.count == 0 and self._may_use_lanes() and sharing.send():
             return WAIT_NOTHING
         if lanes.batch is not None:
             return WAIT_LANE_EMPTY
         begun = budget.work
-        while self.uses_lanes and (lanes.count > 0 or self._may_use_lane()):
+        while self.sends_hits and (lanes.count > 0 or self._may_send_hits()):
             lane = lanes.hit_lane()
-            room = min(self.most() - lanes.count, lane.room) if lane is not None else 0
+            room = min(self.max_calls() - lanes.count, lane.room) if lane is not None else 0
             if lane is None or room <= 0:
                 if self._requests.unread() > 0:
                     self.set_backlogged(True)
@@ -131,7 +131,7 @@ class Router(LaneHits):
         if not self._drops:
             self._private.to_redis.append(data)
 
-    def most(self) -> int:
+    def max_calls(self) -> int:
         """Return the number of unanswered calls that this client may have."""
         return self._context.budget.hits(self.backlogged)
 
@@ -144,18 +144,18 @@ class Router(LaneHits):
     def unblocked(self, wait: int) -> bool:
         """Return whether the private connection has sent the replies that `wait` is for."""
         slots = self._private.slots
-        if wait == WAIT_IN_PLACE:
-            return slots.ours <= self.most() // 2 or not slots.can_count()
+        if wait == WAIT_PRIVATE:
+            return slots.ours <= self.max_calls() // 2 or not slots.can_count()
         return slots.quiescent() or slots.raw
 
-    def _may_use_lane(self) -> bool:
-        if not self._may_leave():
+    def _may_send_hits(self) -> bool:
+        if not self._may_use_lanes():
             return False
         lane = self._lanes.lane_for(commands.HIT)
         return lane is not None and lane.room > 0
 
-    def _may_leave(self) -> bool:
-        return self._private.may_leave() and not self._requests.in_command()
+    def _may_use_lanes(self) -> bool:
+        return self._private.may_use_lanes() and not self._requests.in_command()
 
     # -- the private connection -------------------------------------------------------------------
 
@@ -196,17 +196,17 @@ class Router(LaneHits):
             if self._run < 0:
                 self._run = requests.start
         self._context.stats.commands += passed
-        self._sent(wait)
+        self._flush(wait)
         return wait
 
-    def _sent(self, wait: int) -> None:
+    def _flush(self, wait: int) -> None:
         """Send the bytes that are forwarded, and release what was read."""
         self._context.budget.work += self._work
         self._send_run(self._requests.pos)
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
             self._private.unopened = 0
-        if wait not in (WAIT_TICK, WAIT_IN_PLACE):
+        if wait not in (WAIT_TICK, WAIT_PRIVATE):
             self._requests.release()  # else each tick would copy all remaining bytes
 
     def _send_run(self, end: int) -> None:
@@ -329,7 +329,7 @@ class Router(LaneHits):
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         if name != commands.RL_HIT and name in commands.REPORTS:
             self._work += WORK_OF_STATUS
-        self.uses_lanes = True
+        self.sends_hits = True
         state = private.state
         if code == OPEN:
             requests.discarding = True
@@ -352,7 +352,7 @@ class Router(LaneHits):
             if not self._context.waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
                 return WAIT_HELD
-            overtaking.fall_in(call, self._context.waiting, state.identity.db)
+            overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
@@ -365,7 +365,7 @@ class Router(LaneHits):
         state = private.state
         if not state.plain() or state.deciding > 0:
             return False
-        if not private.slots.can_count() or overtaking.concerns(call, self._context.waiting):
+        if not private.slots.can_count() or overtaking.must_edit(call, self._context.waiting):
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)
@@ -373,10 +373,10 @@ class Router(LaneHits):
     def _wait_for_room(self) -> int:
         """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
         slots = self._private.slots
-        if slots.ours < self.most() or not slots.can_count():
+        if slots.ours < self.max_calls() or not slots.can_count():
             return WAIT_NOTHING
         self.set_backlogged(True)
-        return WAIT_IN_PLACE
+        return WAIT_PRIVATE
 
     def _must_be_quiescent(self, call: Call) -> bool:
         """Whether a call waits for the replies before it.

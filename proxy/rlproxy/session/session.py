@@ -24,7 +24,7 @@ from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
-from rlproxy.session.parts import SessionParts
+from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
@@ -47,7 +47,7 @@ from rlproxy.session.waits import (
 MAX_UNREAD: Final = 262144  # bytes of requests that wait here before the client is paused
 
 
-class Session(SessionParts):
+class Session(SessionBase):
     """The state of one client. See the module's docstring.
 
     The owner of a session moves the bytes in `to_client` and `private.to_redis`. It opens the
@@ -155,7 +155,7 @@ class Session(SessionParts):
         self.private.let_go()
         self._router.let_go()
         self.lanes.follow()
-        self.lanes.ended()  # a batch, and calls, refer to the session until their replies have left
+        self.lanes.take_batch()  # batch and calls refer to the session until their replies leave
         self.lanes.emit()
         self.requests.rest()
 
@@ -206,7 +206,7 @@ class Session(SessionParts):
             self._route()
 
     def _set_wait(self, wait: int) -> None:
-        """Take what the router, or another part, has the requests wait for."""
+        """Record what the unread requests wait for, and begin that wait."""
         self.wait = wait
         if wait & TIMED:
             if wait == WAIT_OPEN:
@@ -228,15 +228,15 @@ class Session(SessionParts):
         held.start()
 
     def held_finished(self, reply: bytes) -> None:
-        """See SessionParts.held_finished()."""
+        """See SessionBase.held_finished()."""
         self._held = None
         self.lanes.answer_head(reply)
         self._emit()
         if not self._closing:
             self._route()
 
-    def go_on(self) -> None:
-        """Continue in this client's turn (WAIT_TICK)."""
+    def take_turn(self) -> None:
+        """Route the requests that waited for the next tick (WAIT_TICK)."""
         if self._closing or self.wait != WAIT_TICK:
             return
         self._route()
@@ -279,24 +279,24 @@ class Session(SessionParts):
         if self.lanes.count == 0:
             if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
                 self._route_in_turn()
-        elif wait == WAIT_LANE and self.lanes.count <= self._router.most() // 2:
+        elif wait == WAIT_LANE and self.lanes.count <= self._router.max_calls() // 2:
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()
 
     def _emit(self) -> None:
-        """Pass on the lanes' replies that have come, in order."""
+        """Move the lanes' replies to `to_client`, up to the first unanswered call."""
         if self.private.slots.mid():
             return
-        batch = self.lanes.ended()
+        batch = self.lanes.take_batch()
         if batch is not None:
-            self._pass_on(batch)
+            self._emit_batch(batch)
         self.lanes.emit()
         if self._closing and self.lanes.count == 0:
             self.closed = True
 
-    def _pass_on(self, batch: Batch) -> None:
-        """Pass on the replies of `batch`. The private connection gets what no lane has answered."""
+    def _emit_batch(self, batch: Batch) -> None:
+        """Pass on the replies of `batch`. Commands without one go to the private connection."""
         replies = batch.replies
         if not batch.unanswered:
             self.to_client.extend(replies)

@@ -13,7 +13,7 @@ from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import Batch, Lane
-from rlproxy.session.parts import SessionPart, SessionParts
+from rlproxy.session.parts import SessionBase, SessionPart
 from rlproxy.session.private_stream import REFRESH_S
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
@@ -26,7 +26,7 @@ class Sharing(SessionPart):
 
     __slots__ = ("_private_reads", "_stopped")
 
-    def __init__(self, parts: SessionParts) -> None:
+    def __init__(self, parts: SessionBase) -> None:
         super().__init__(parts)
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
@@ -85,7 +85,7 @@ class Sharing(SessionPart):
                 most = 1
             if len(batch.commands) + (requests.pos < len(requests.buf)) >= most:
                 return False
-            lane = pool.chosen(requests.hash_slot() if in_cluster else NO_SLOT)
+            lane = pool.for_slot(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:
                 return False
             batch.add(requests.written(), lane)

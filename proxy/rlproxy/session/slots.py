@@ -25,7 +25,7 @@ S_QUIT: Final = 12
 S_IF_REFUSED: Final = 13  # leaves state on the connection unless it is refused
 S_HELLO: Final = 14  # with AUTH: unlike AUTH's error, its error may hide a success
 S_MULTI: Final = 15
-S_CAUGHT: Final = 16  # a Catch
+S_EDITED: Final = 16  # an EditedSlot
 S_PROTOCOL: Final = 17  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 18  # shows whether Redis lets the client run any command
 
@@ -67,7 +67,7 @@ class Slot:
         self.next: Slot | None = None
 
 
-class Catch(Slot):
+class EditedSlot(Slot):
     """A reply that is awaited whole.
 
     The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
@@ -76,7 +76,7 @@ class Catch(Slot):
 
     __slots__ = ("edit",)
 
-    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_CAUGHT) -> None:
+    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_EDITED) -> None:
         super().__init__(kind)
         self.edit = edit
 
@@ -115,7 +115,7 @@ class OwedReplies:
 
         before: the slot before it, if any.
         """
-        self.settle(slot, S_PASS)
+        self.set_kind(slot, S_PASS)
         if slot.passed > 0:
             return
         self.count -= 1
@@ -126,8 +126,8 @@ class OwedReplies:
         if slot.next is None:
             self.tail = before
 
-    def settle(self, slot: Slot, kind: int) -> None:
-        """Let `slot` be of `kind`, and its reply no longer be one that may be late.
+    def set_kind(self, slot: Slot, kind: int) -> None:
+        """Change the kind of `slot`, which counts in `ours` and `unanswered_by_sha` no longer.
 
         kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped.
         """

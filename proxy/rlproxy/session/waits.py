@@ -10,7 +10,7 @@
                      an AUTH, a command WAIT behind EXEC, a request that a
                      hit by EVALSHA must not meet
     WAIT_HELD        the held hit is answered                                    router
-    WAIT_IN_PLACE    half of its hits on the private connection are answered     router
+    WAIT_PRIVATE     half of its hits on the private connection are answered     router
     WAIT_READ        the client reads its replies again                          session
     WAIT_HANDSHAKE   Redis has accepted the deferred handshake                   private stream
 
@@ -41,12 +41,12 @@ WAIT_OPEN: Final = 4
 WAIT_TICK: Final = 8
 WAIT_QUIESCENT: Final = 16
 WAIT_HELD: Final = 32
-WAIT_IN_PLACE: Final = 64
+WAIT_PRIVATE: Final = 64
 WAIT_READ: Final = 128
 WAIT_HANDSHAKE: Final = 256
 CLOSE: Final = 512
 
 ENDED_BY_LANE: Final = WAIT_LANE | WAIT_LANE_EMPTY
-ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_IN_PLACE
+ENDED_BY_PRIVATE: Final = WAIT_QUIESCENT | WAIT_PRIVATE
 # Waits that have no bound: the hits behind them are answered after the hit timeout.
 TIMED: Final = WAIT_OPEN | WAIT_HANDSHAKE

@@ -14,7 +14,7 @@ from typing import Final
 from rlproxy.resp.commands import SHARED_READ
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Caller, Part
-from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, settle, touch
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, resume_all, touch
 
 # Commands that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 64
@@ -99,7 +99,7 @@ class CommandLane(ServerLane):
         self._unsent.clear()
         self._commands.clear()
         self._declining = False
-        settle(touched)
+        resume_all(touched)
 
     def unanswered(self) -> int:
         """See ServerLane.unanswered()."""

@@ -20,7 +20,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.timeouts import NOTHING
-from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, settle, touch
+from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_denials import LaneDenials
 
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
@@ -253,7 +253,7 @@ class HitLane(ServerLane):
             call.caller.lane_lost(call)
         for call in unsent:
             call.caller.lane_returned(call)
-        settle(touched)
+        resume_all(touched)
 
     def unanswered(self) -> int:
         """See ServerLane.unanswered()."""
@@ -271,4 +271,4 @@ def _report_late(calls: list[Call], timeout_s: float) -> None:
         call.late = True
         call.caller.lane_failed(call, error, "late")
         touch(call.caller, touched)
-    settle(touched)
+    resume_all(touched)

@@ -183,7 +183,7 @@ class ServerLane(PooledLane):
             context.counters.round_trips.add(took_s)
         if not self._scheduled:
             self._flush()  # what may have waited for these replies
-        settle(touched)
+        resume_all(touched)
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """Pass on the complete replies, and add to `touched` the callers that may go on."""
@@ -309,8 +309,8 @@ def touch(caller: Caller, touched: list[Caller]) -> None:
         touched.append(caller)
 
 
-def settle(touched: list[Caller]) -> None:
-    """Let callers go on, and write what they have for their clients."""
+def resume_all(touched: list[Caller]) -> None:
+    """Resume callers, and write their replies to the clients."""
     for caller in touched:
         caller.dirty = False
         caller.resume()

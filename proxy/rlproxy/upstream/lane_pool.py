@@ -33,7 +33,7 @@ class Pool(Generic[L]):
         """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
         return self.lane(LaneKey(*identity.key(), HIT, 3))
 
-    def share_of(self, identity: Identity, protocol: int, kind: int) -> L | None:
+    def command_lane_of(self, identity: Identity, protocol: int, kind: int) -> L | None:
         """Return the lane of `identity` for ordinary commands, made if needed.
 
         protocol: the RESP version of the replies.
@@ -88,7 +88,7 @@ class LanePool(Pool[ServerLane]):
     def _drained(self) -> bool:
         return all(lane.drained() for lane in self._lanes.values())
 
-    def close_shares(self, since: float, used: bool) -> None:
+    def close_command_lanes(self, since: float, used: bool) -> None:
         """Close the lanes for ordinary commands: those unused since loop time `since`, or all.
 
         used: close those in use, too.

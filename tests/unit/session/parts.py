@@ -8,14 +8,14 @@ from rlproxy.session.call import Call, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
-from rlproxy.session.parts import SessionParts
+from rlproxy.session.parts import SessionBase
 from rlproxy.session.timeouts import HitTimeouts
 
 from tests.contexts import worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
-class Owner(SessionParts):
+class Owner(SessionBase):
     """The parts. They record that they are to be watched, and the replies to held hits."""
 
     __slots__ = ("got", "watches")
@@ -40,7 +40,7 @@ class Parts:
 
     share: whether ordinary commands may take a lane (--share).
     allowed: whether the client's identity may use lanes.
-    asked: arguments of the calls of share_of().
+    asked: arguments of the calls of command_lane_of().
     """
 
     def __init__(self, *, share: bool = False, waiting: WaitQueues | None = None) -> None:
@@ -53,7 +53,7 @@ class Parts:
             grammar=GRAMMAR,
             server=ServerFacts("redis:1"),
             lane_of=lambda _identity: self.lane if self.allowed else None,
-            share_of=self.share_of if share else None,
+            command_lane_of=self.command_lane_of if share else None,
             waiting=waiting,
             timeouts=HitTimeouts(CircuitBreaker(), clock=self.time),
         )
@@ -66,7 +66,7 @@ class Parts:
     def time(self) -> float:
         return self.now
 
-    def share_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
+    def command_lane_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
         self.asked.append((identity.key(), protocol, how))
         return self.shared_lane if self.allowed else None
 

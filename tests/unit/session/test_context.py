@@ -151,7 +151,7 @@ def test_a_context_without_lanes() -> None:
     """Its sessions send all requests by their private connections."""
     context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"))
     assert context.lane_of(Identity(None, None, 0)) is None
-    assert context.share_of is None
+    assert context.command_lane_of is None
     assert context.circuit is context.timeouts.circuit
     assert context.failure.timeouts is context.timeouts
     assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

@@ -268,7 +268,7 @@ def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:
     failing = Failing("allow")
     call = call_of(failing.caller)
     row = call.row
-    call.behind = call.rule
+    call.original_rule = call.rule
     call.rule = call.rule.peek()
     call.reply = failing.context.failure.reply(call, ERROR, "lost")
     assert call.reply == ADMITS

@@ -55,7 +55,7 @@ def new(parts: Routed) -> None:
 def plain(parts: Routed) -> None:
     """Hits may take the lane."""
     parts.opened()
-    parts.router.uses_lanes = True
+    parts.router.sends_hits = True
 
 
 def no_lane(parts: Routed) -> None:
@@ -142,7 +142,7 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
     (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
-    (full_private, HIT, 0, b"", b"", waits.WAIT_IN_PLACE),
+    (full_private, HIT, 0, b"", b"", waits.WAIT_PRIVATE),
     (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
@@ -296,27 +296,27 @@ def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(state: State)
 
 def test_a_backlogged_client_may_have_its_share() -> None:
     parts = Routed()
-    assert parts.router.most() == MAX_CLIENT_HITS
+    assert parts.router.max_calls() == MAX_CLIENT_HITS
     parts.router.set_backlogged(True)
     parts.context.budget.backlogged = 4
-    assert parts.router.most() == MAX_CLIENT_HITS // 4
+    assert parts.router.max_calls() == MAX_CLIENT_HITS // 4
 
 
 def test_hits_in_place_go_on_when_half_are_answered() -> None:
     parts = Routed()
     full_private(parts)
-    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
+    assert not parts.router.unblocked(waits.WAIT_PRIVATE)
     parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
-    assert not parts.router.unblocked(waits.WAIT_IN_PLACE)
+    assert not parts.router.unblocked(waits.WAIT_PRIVATE)
     parts.answer(FIVE)
-    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
+    assert parts.router.unblocked(waits.WAIT_PRIVATE)
 
 
 def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
     parts = Routed()
     full_private(parts)
     parts.private.state.lower(RAW)
-    assert parts.router.unblocked(waits.WAIT_IN_PLACE)
+    assert parts.router.unblocked(waits.WAIT_PRIVATE)
 
 
 # -- the lane --------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_a_client_without_hits_opens_no_lane() -> None:
     assert parts.lane.woken == 0
     parts.answer(PONG)
     parts.route(HIT)
-    assert parts.router.uses_lanes
+    assert parts.router.sends_hits
 
 
 # -- the pipe --------------------------------------------------------------------------------------

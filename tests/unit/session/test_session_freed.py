@@ -85,7 +85,7 @@ def test_a_hit_behind_one_that_waits(freed: Freed, event: str) -> None:
     first = freed.world.waits()
     client = freed.world.probed()
     client.send(HIT)
-    assert freed.world.calls()[0].behind is not None
+    assert freed.world.calls()[0].original_rule is not None
     freed.leaves(client)
     del client
     _ends(freed, event, refused(2_000_000))
@@ -119,7 +119,7 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
 def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> None:
     lane = CommandLane(Identity(None, None, 0), 2)
     context = worker_context(
-        grammar=GRAMMAR, server=ServerFacts("redis:1"), share_of=lambda *_: lane
+        grammar=GRAMMAR, server=ServerFacts("redis:1"), command_lane_of=lambda *_: lane
     )
     session = Session(context)
     session.receive(GET)

@@ -71,14 +71,14 @@ class Bench(Sides):
                 grammar=GRAMMAR,
                 server=ServerFacts("redis:1"),
                 lane_of=self.lane_of,
-                share_of=self.share_of,
+                command_lane_of=self.command_lane_of,
             )
         )
 
     def lane_of(self, identity: Identity) -> Lane | None:
         return self._lane(identity, HITS)
 
-    def share_of(self, identity: Identity, protocol: int, *_: object) -> Lane | None:
+    def command_lane_of(self, identity: Identity, protocol: int, *_: object) -> Lane | None:
         return self._lane(identity, protocol) if self.allowed and protocol in (2, 3) else None
 
     def _lane(self, identity: Identity, protocol: int) -> FakeLane:

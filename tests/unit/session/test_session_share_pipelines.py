@@ -68,7 +68,7 @@ class Share(Lane):
         self.lanes = {A: NodeLane(), B: NodeLane()}
         self.slots: list[int] = []
 
-    def chosen(self, slot: int) -> Lane | None:
+    def for_slot(self, slot: int) -> Lane | None:
         self.slots.append(slot)
         by_slot = {key_slot(b""): A, key_slot(A): A, key_slot(B): B}
         return self.lanes.get(by_slot.get(slot, b"private"))
@@ -84,7 +84,7 @@ class Bench(Sides):
                 grammar=GRAMMAR,
                 server=ServerFacts("redis:1", in_cluster=cluster),
                 lane_of=lambda _identity: None,
-                share_of=lambda _identity, _protocol, how: self.shares[how],
+                command_lane_of=lambda _identity, _protocol, how: self.shares[how],
             )
         )
         self.session.receive(get(A))

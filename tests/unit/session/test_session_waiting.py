@@ -320,7 +320,7 @@ def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) 
     client = world.probed() if lane else world.client()
     sent = client.send(command)
     if world.calls():
-        assert world.calls()[0].behind is None
+        assert world.calls()[0].original_rule is None
         assert world.calls()[0].caller is client.session
         world.lane_answers(FIVE)
         assert client.down() == FIVE

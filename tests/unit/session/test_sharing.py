@@ -131,7 +131,7 @@ def test_a_command_that_no_lane_takes_stays_private() -> None:
     lanes: list[Lane | None] = [None, other := KnowingLane()]
 
     class Choosy(KnowingLane):
-        def chosen(self, slot: int) -> Lane | None:
+        def for_slot(self, slot: int) -> Lane | None:
             return lanes.pop(0)
 
     parts.shared_lane = Choosy()

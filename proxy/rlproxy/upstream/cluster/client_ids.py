@@ -113,10 +113,10 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
         request = Request(written)
         node = exchange.cluster.map.number(home.address)
         if route.name == b"CLIENT ID":
-            request.answered = partial(_shown, exchange, node)
+            request.on_reply = partial(_shown, exchange, node)
         else:
             shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-            request.answered = partial(shown, node=node)
+            request.on_reply = partial(shown, node=node)
         exchange.send(home, request)
     else:
         _to_all(exchange, route, args)
@@ -126,7 +126,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
     """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
     shown = shown_integer(frame, node)
     if shown[:1] == b":":
-        exchange.known_as(int(shown[1:-2]))
+        exchange.register(int(shown[1:-2]))
     return shown
 
 
@@ -138,7 +138,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
         words = args_for(args, node)
         if words is not None:
             part = Request(bulks(_CLIENT, *words))
-            part.answered = partial(shown_text, node=node)
+            part.on_reply = partial(shown_text, node=node)
             parts.append((link, part))
     if not parts:  # no node has such a client: any node reports that
         words = [_NONE if word.isdigit() else word for word in args]
@@ -147,7 +147,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     how = route.how
     if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
         how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
-    exchange.send_parts(Divided(len(parts), gather.JOINED[how]), iter(parts))
+    exchange.send_parts(Divided(len(parts), gather.MERGES[how]), iter(parts))
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:

@@ -40,7 +40,7 @@ class Cluster:
 
     map: empty until discovered; replaced, never edited.
     tls: the TLS settings of new connections; may be replaced at any time.
-    lost: the slots that masters have lost by the latest change; masters that left have an entry.
+    lost_slots: by the latest change, for each master that has lost some, or that has left.
     routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
     version changes.
     version: name and version of the nodes' server; "" until discovered.
@@ -56,7 +56,7 @@ class Cluster:
         self.timeout_s = timeout_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
-        self.lost: dict[Address, set[int]] = {}
+        self.lost_slots: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
@@ -67,8 +67,10 @@ class Cluster:
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
         self._turn = -1  # the node that is queried first, unless there is a hint
-        self._hint: Address | None = None  # the node that has the latest news
-        self._news: dict[int, Address] = {}  # owners of slots that a look may not have seen yet
+        self._hint: Address | None = None  # the node that the latest redirect named
+        self._redirected: dict[
+            int, Address
+        ] = {}  # owners that redirects named since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)
@@ -105,11 +107,11 @@ class Cluster:
         return all(map(self.is_open, self.map.index))
 
     def moved(self, slot: int, address: Address) -> None:
-        """Take the news of a redirect: the owner of `slot` is the node at `address`."""
+        """Record a redirect: the owner of `slot` is the node at `address`."""
         owner = self.map.owner(slot)
         if owner is None or owner.address != address:
             self._hint = address
-            self._news[slot] = address
+            self._redirected[slot] = address
             self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
             self.refresh()
 
@@ -134,7 +136,7 @@ class Cluster:
         while True:
             pause_s = MAX_RETRY_S
             try:
-                pause_s = await self._look()
+                pause_s = await self._discover()
             except Exception as error:  # an exception would end the task that follows the cluster
                 log.error(
                     "cluster_failed",
@@ -142,14 +144,14 @@ class Cluster:
                     reason=repr(error),
                 )
             self.settled.set()
-            # The nodes have news of a redirect within milliseconds, but not at once.
+            # A move that a redirect reports reaches the other nodes within milliseconds.
             await asyncio.sleep(LEAST_S)
             await pause(pause_s - LEAST_S, self._wake)
 
-    async def _look(self) -> float:
+    async def _discover(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
-        self._news.clear()
+        self._redirected.clear()
         slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
         if found is None or not found.map.shards:
@@ -168,7 +170,7 @@ class Cluster:
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         seen = found.map
-        for slot, address in self._news.items():  # redirects since the look began
+        for slot, address in self._redirected.items():
             seen = seen.with_owner(slot, address)
         if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
             self.map.shards = seen.shards  # with their present replicas
@@ -193,7 +195,7 @@ class Cluster:
 
     def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
         """Make another map the present one."""
-        before, self.map, self.lost = self.map, found, lost
+        before, self.map, self.lost_slots = self.map, found, lost
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):

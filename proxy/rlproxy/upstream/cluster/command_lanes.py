@@ -1,6 +1,6 @@
 """Command lanes (--share) to a cluster: each ordinary command takes the lane to its master.
 
-    chosen() ──slot of the keys──> the lane of the identity to the slot's master
+    for_slot() ──slot of the keys──> the lane of the identity to the slot's master
            └── no key, several slots, a lane that is not ready ──> the client's private connection
 
 The lanes are those of each node's LanePool. No command waits here.
@@ -19,7 +19,7 @@ from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
 class CommandLanes(PooledLane):
     """The lanes of one identity to the masters of a cluster, for reads or for writes.
 
-    It is always ready, and takes no call itself: chosen() returns the lane for each command.
+    It is always ready, and takes no call itself: for_slot() returns the lane for each command.
     """
 
     def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:
@@ -36,8 +36,8 @@ class CommandLanes(PooledLane):
         self._map = self._cluster.map
         self._lanes = [None] * len(self._map.shards)
 
-    def chosen(self, slot: int) -> Lane | None:
-        """Return the lane for a command whose keys are in one slot; see Lane.chosen()."""
+    def for_slot(self, slot: int) -> Lane | None:
+        """Return the lane for a command whose keys are in one slot; see Lane.for_slot()."""
         index = self._map.owners[slot] if slot != NO_SLOT else -1
         if index < 0:
             return None

@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.upstream.cluster import client_ids, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import Request, own, unguided
+from rlproxy.upstream.cluster.request import Request, own, unredirected
 from rlproxy.upstream.cluster.routes import Route
 
 _NOAUTH: Final = b"-NOAUTH"
@@ -25,9 +25,9 @@ _NO_REDIRECT: Final = error(
 class ConnectionSetup:
     """The set-up of one client's connection."""
 
-    def __init__(self, exchange: Exchange, shown: Face) -> None:
+    def __init__(self, exchange: Exchange, face: Face) -> None:
         self._exchange = exchange
-        self._face = shown
+        self._face = face
         self._set_up = exchange.links.setup
         self._query: Request | None = None  # the PING of login_error()
 
@@ -40,13 +40,13 @@ class ConnectionSetup:
         exchange = self._exchange
         if exchange.logged_in:
             return b""
-        if exchange.alone is not None and not exchange.alone.done:
+        if exchange.barrier is not None and not exchange.barrier.done:
             return None
         query, self._query = self._query, None
         if query is not None:
             return query.reply if query.reply.startswith(_NOAUTH) else b""
-        self._query = exchange.alone = request = Request(bulks(b"PING"))
-        request.answered = self._pinged
+        self._query = exchange.barrier = request = Request(bulks(b"PING"))
+        request.on_reply = self._pinged
         exchange.send(exchange.links.home(), request)
         request.silent = True
         return None
@@ -94,20 +94,20 @@ class ConnectionSetup:
         option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
         return option is not None and option in self.tracking
 
-    def _alone(self, written: bytes, answered: Callable[[bytes], bytes]) -> bool:
-        """Send a command to the home node alone: once nothing is owed, and nothing follows."""
+    def _send_barrier(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
+        """Send a command to home once nothing is owed; the next ones wait for its reply."""
         exchange = self._exchange
         if exchange.queue:
             return False
-        request = exchange.alone = unguided(written)
-        request.answered = answered
+        request = exchange.barrier = unredirected(written)
+        request.on_reply = on_reply
         exchange.send(exchange.links.home(), request)
         return True
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
         exchange = self._exchange
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 return frame
             if how == routes.AUTH:
@@ -119,7 +119,7 @@ class ConnectionSetup:
             exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
             return frame
 
-        return self._alone(written, answered)
+        return self._send_barrier(written, on_reply)
 
     def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
@@ -139,7 +139,7 @@ class ConnectionSetup:
     def reset(self, written: bytes, done: Callable[[], None]) -> bool:
         """Send RESET; `done` is called when it is answered. Returns False if it must wait."""
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"+RESET"):
                 for key in self._set_up:
                     self._set_up[key] = b""
@@ -148,19 +148,19 @@ class ConnectionSetup:
                 self._exchange.logged_in = False
                 self._query = None
                 self._exchange.silent = self._exchange.skips = False
-                if self._exchange.alone is not None:
-                    self._exchange.alone.silent = False  # RESET itself, behind CLIENT REPLY OFF
+                if self._exchange.barrier is not None:
+                    self._exchange.barrier.silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame
 
-        return self._alone(written, answered)
+        return self._send_barrier(written, on_reply)
 
     def _set(self, key: bytes, written: bytes) -> bool:
         """Send a command to the home node and, once that has accepted it, on all other links."""
         exchange = self._exchange
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame == OK:
                 if key == b"TRACKING":  # off, or all keys
                     for prefixes in [each for each in self._set_up if each.startswith(key)]:
@@ -173,7 +173,7 @@ class ConnectionSetup:
                     exchange.on_change(self._use_masters)
             return frame
 
-        return self._alone(written, answered)
+        return self._send_barrier(written, on_reply)
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""

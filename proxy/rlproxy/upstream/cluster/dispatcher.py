@@ -21,7 +21,7 @@ from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transaction
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
@@ -55,22 +55,22 @@ class Dispatcher:
     splits: DEL, MGET and their kin may have keys in several slots.
     """
 
-    def __init__(self, exchange: Exchange, routes: Routes, shown: Face, splits: bool) -> None:
+    def __init__(self, exchange: Exchange, routes: Routes, face: Face, splits: bool) -> None:
         self._exchange = exchange
         self._links = exchange.links
         self._routes = routes
-        self._face = shown
+        self._face = face
         self._splits = splits
-        self.transaction = Transaction(exchange)
-        self.setup = ConnectionSetup(exchange, shown)
-        self.subscriptions = Subscriptions(exchange, self.transaction)
+        self.transactions = Transactions(exchange)
+        self.setup = ConnectionSetup(exchange, face)
+        self.subscriptions = Subscriptions(exchange, self.transactions)
         self._links.holds_state = self._holds_state
-        exchange.at_end.append(self.transaction.forget)  # objects here form cycles
+        exchange.at_end.append(self.transactions.forget)  # objects here form cycles
 
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
             return True
-        return self.transaction.uses(link) or link.subscribed
+        return self.transactions.uses(link) or link.subscribed
 
     def send(self, words: list[bytes], written: bytes) -> bool:
         """Send a command, or answer it. Returns False if it must wait for replies.
@@ -79,14 +79,14 @@ class Dispatcher:
         written: the same as a request.
         """
         exchange = self._exchange
-        if exchange.alone is not None:
-            if not exchange.alone.done:
+        if exchange.barrier is not None:
+            if not exchange.barrier.done:
                 return False
-            exchange.alone = None
+            exchange.barrier = None
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
-        now = self.transaction.now
+        transaction = self.transactions.current
         if how in _ANSWERED_HERE:
             refusal = self.setup.login_error()
             if refusal is None:
@@ -94,13 +94,13 @@ class Dispatcher:
             if refusal:
                 exchange.answer(refusal)
                 return True
-        if now is not None and how not in _NOT_QUEUED:
+        if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
-                self.transaction.refuse(now, route.name)
+                self.transactions.refuse(transaction, route.name)
             else:
-                self.transaction.queue(now, _keys(route, args), written)
+                self.transactions.queue(transaction, _keys(route, args), written)
             return True
-        if self.subscriptions.only and how not in (routes.RESET, routes.QUIT):
+        if self.subscriptions.restricted and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
         if how == routes.BY_KEY:
             return self._by_key(route, args, written)
@@ -119,7 +119,7 @@ class Dispatcher:
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
-            exchange.redirects.precede(slot)
+            exchange.redirects.drain_slot(slot)
         return True
 
     # -- routes other than by key -----------------------------------------------------------------
@@ -129,7 +129,7 @@ class Dispatcher:
         if how in _BY_SLOT:
             return self._split(route, args, words, written)
         if how in _TRANSACTION:
-            return self.transaction.send(how, args, _keys(route, args), written)
+            return self.transactions.send(how, args, _keys(route, args), written)
         if how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
             return self.subscriptions.send(route, args, written)
         if how == routes.RESET:
@@ -138,7 +138,7 @@ class Dispatcher:
             return self.setup.send(route, args, written)
         if how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
-        elif how == routes.INFO or how in gather.JOINED:
+        elif how == routes.INFO or how in gather.MERGES:
             self._to_all(route, written)
         elif how == routes.SCAN:
             send_scan(exchange, args, written)
@@ -154,7 +154,7 @@ class Dispatcher:
         return True
 
     def _reset(self) -> None:
-        self.transaction.forget()
+        self.transactions.forget()
         self.subscriptions.forget()
 
     def _to_all(self, route: Route, written: bytes) -> None:
@@ -164,9 +164,9 @@ class Dispatcher:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         elif route.how == routes.ALL_NODES:
             links += self._links.replicas()
-        joined = gather.JOINED.get(route.how, partial(info_reply.info, shown=self._face))
+        merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
         parts = ((link, Request(written)) for link in links)
-        exchange.send_parts(Divided(len(links), joined), parts)
+        exchange.send_parts(Divided(len(links), merge), parts)
 
     # -- several slots ----------------------------------------------------------------------------
 
@@ -191,19 +191,19 @@ class Dispatcher:
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
         order = [at for places in by_slot.values() for at in places]
-        joined = gather.JOINED.get(route.how) or partial(gather.placed, order)
+        merge = gather.MERGES.get(route.how) or partial(gather.placed, order)
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():
                 taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
                 part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
                 if len(places) > 1:
-                    exchange.redirects.precede(slot)
+                    exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
-        whole = Divided(len(by_slot), joined)
+        whole = Divided(len(by_slot), merge)
         if len(args) > MAX_AT_ONCE:
-            exchange.alone = whole
+            exchange.barrier = whole
         exchange.send_parts(whole, parts())
         return True
 

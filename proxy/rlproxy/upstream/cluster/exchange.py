@@ -35,10 +35,10 @@ class Exchange(LinkOwner):
     """The requests and the replies of one client.
 
     links: the connections to the nodes.
-    out: bytes for the client; `wake` is called when they, too, may have changed.
+    out: bytes for the client; `wake` is called after they have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
-    ended: the client's connection ends now: a link was lost that another one can't replace.
-    leaving: it ends once the client has all replies, as after QUIT.
+    ended: the client's connection ends now, because a link with state was lost.
+    leaving: the client's connection ends behind its last reply, because of QUIT.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Exchange(LinkOwner):
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
-        self.alone: Request | None = None  # the next commands wait for the reply to this one
+        self.barrier: Request | None = None  # the client's next commands wait for its reply
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False
         self.logged_in = False  # a node has run a command of the client
@@ -62,14 +62,14 @@ class Exchange(LinkOwner):
         self.skips = False  # CLIENT REPLY SKIP: of the next command
         self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
-        self.passes: Callable[[Link, bytes], bool] = lambda _link, _frame: True
+        self.delivers: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
-        self._after: list[bytes] = []  # messages that wait: _holds_messages()
+        self._messages: list[bytes] = []  # messages that wait: _holds_messages()
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
         self._paused = False  # the client doesn't read
         self._all_read = True  # no link is kept from being read
@@ -117,8 +117,8 @@ class Exchange(LinkOwner):
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
 
-    def known_as(self, shown_id: int) -> None:
-        """Have other clients of the process find this one by the id that it was shown."""
+    def register(self, shown_id: int) -> None:
+        """Register this client under the id that it was shown, for other clients of the process."""
         if shown_id not in self.clients:
             self.clients[shown_id] = self
             self.at_end.append(partial(self.clients.pop, shown_id, None))
@@ -141,7 +141,7 @@ class Exchange(LinkOwner):
     def take_map(self) -> None:
         """Take the cluster's present map. To be called before commands are sent."""
         if self.links.take_map():
-            self.redirects.unsettle()
+            self.redirects.drain()
 
     def flush(self) -> None:
         """Write what was sent on all links."""
@@ -171,7 +171,7 @@ class Exchange(LinkOwner):
         return self.full_links > 0 or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
-        """Act on the end of the client's commands: it doesn't wait for a command that blocks."""
+        """Act on the end of the client's commands: a command that blocks ends without a reply."""
         head = self.queue[0] if self.queue else None
         if head is not None and head.blocks != BLOCKS_NOT and head.node is not None:
             link = self.links.by_address.get(head.node)
@@ -190,7 +190,7 @@ class Exchange(LinkOwner):
         # Links refer to their exchange: the cycle would keep what waits here.
         self.queue.clear()
         self.out.clear()
-        self._after.clear()
+        self._messages.clear()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -199,13 +199,13 @@ class Exchange(LinkOwner):
         if frame[0] != 45:
             self.logged_in = True
         elif not request.dropped:
-            refused = request.refused or self.redirects.take
-            frame = refused(link.address, request, frame)
+            on_error = request.on_error or self.redirects.take
+            frame = on_error(link.address, request, frame)
             if not frame:
                 return
             request.frames = 0
-        if request.answered is not None:
-            frame = request.answered(frame)
+        if request.on_reply is not None:
+            frame = request.on_reply(frame)
         if request.dropped:
             return
         if request.frames > 0:
@@ -222,7 +222,7 @@ class Exchange(LinkOwner):
         if whole is not None:
             if not whole.part_done():
                 return
-            self._held -= whole.join()
+            self._held -= whole.finish()
             whole.done = True
             self._held += len(whole.reply)
         queue, out = self.queue, self.out
@@ -231,15 +231,15 @@ class Exchange(LinkOwner):
             self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
-        if self._after and not self._holds_messages():
-            self._release()
+        if self._messages and not self._holds_messages():
+            self._release_messages()
 
     def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
         """See LinkOwner. The client gets the pieces as they come if its next reply is this one."""
         pieces = request.pieces
         pieces.append(data)
         self._held += len(data)
-        streams = len(self.queue) > 0 and self.queue[0] is request and request.answered is None
+        streams = len(self.queue) > 0 and self.queue[0] is request and request.on_reply is None
         if not (ended or streams):
             return
         request.pieces = []
@@ -251,36 +251,36 @@ class Exchange(LinkOwner):
             self.out += pieces
         self._streaming = not ended
         if ended:
-            self._release()
+            self._release_messages()
             self.done(request, b"")
 
     def unrequested(self, link: Link, frame: bytes) -> None:
         """See LinkOwner."""
-        if not self.passes(link, frame):
+        if not self.delivers(link, frame):
             return
         if self._holds_messages():
-            self._after.append(frame)
+            self._messages.append(frame)
             self._held += len(frame)
         else:
             self.out.append(frame)
 
     def _holds_messages(self) -> bool:
-        """Whether messages wait: for the rest of a reply, or until all nodes have subscribed."""
-        alone = self.alone
-        begins = alone is not None and not alone.done and alone.subscribes in _BEGIN
+        """Whether messages wait for the rest of a reply, or for all nodes' replies to SUBSCRIBE."""
+        barrier = self.barrier
+        begins = barrier is not None and not barrier.done and barrier.subscribes in _BEGIN
         return begins or self._streaming
 
-    def _release(self) -> None:
+    def _release_messages(self) -> None:
         """Let the messages go that wait."""
-        self.out += self._after
-        self._held -= sum(map(len, self._after))
-        self._after.clear()
+        self.out += self._messages
+        self._held -= sum(map(len, self._messages))
+        self._messages.clear()
 
     def batch_over(self) -> None:
         """See LinkOwner."""
         if not self.ended:
             self.take_map()
-            self.redirects.go_on()
+            self.redirects.send_pending()
         self.wake()
 
     def answer_all(self, link: Link, error: bytes) -> None:
@@ -294,8 +294,8 @@ class Exchange(LinkOwner):
             request.node = None
             self.done(request, error)
 
-    def nodes_left(self, addresses: set[Address]) -> None:
-        """End the client if nodes that are no masters any more owe it a reply for GONE_S."""
+    def await_former_masters(self, addresses: set[Address]) -> None:
+        """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
         for link in self.links.by_address.values():
             if link.address in addresses and link.owed:
                 self.loop.call_later(GONE_S, self._expire, link, link.owed[0])

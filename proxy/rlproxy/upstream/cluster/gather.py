@@ -1,4 +1,4 @@
-"""Gathering: the replies of several nodes, joined into the one reply that a client gets.
+"""Gathering: the replies of several nodes, merged into the one reply that a client gets.
 
 All functions take complete frames, in the order of the nodes and home's first, and return one
 frame. They work for RESP2 and RESP3 alike: the first frame decides the type of the result. Values
@@ -17,7 +17,7 @@ from rlproxy.resp.replies import ReplyFramer
 from rlproxy.upstream.cluster import routes
 
 Fold = Callable[[list[int]], int]  # of the nodes' integers
-Join = Callable[[list[bytes]], bytes]  # of the nodes' replies
+Merge = Callable[[list[bytes]], bytes]  # of the nodes' replies
 
 _MINUS: Final = 45
 _BLOB_ERROR: Final = 33
@@ -127,7 +127,7 @@ def _integers(replies: list[bytes], fold: Fold, begin: int, step: int) -> bytes:
 def placed(places: list[int], replies: list[bytes]) -> bytes:
     """Return the reply to an MGET by the replies to its parts.
 
-    places: of the elements of all replies, in turn, in that reply.
+    places: for each element of the replies, in their order, its index in the result.
     """
     listed = elements(replies)
     if listed is None or len(listed) != len(places):
@@ -174,12 +174,12 @@ def as_text(data: bytes, like: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def _unless_failed(joined: Join, replies: list[bytes]) -> bytes:
-    return first_error(replies) or joined(replies)
+def _unless_failed(merge: Merge, replies: list[bytes]) -> bytes:
+    return first_error(replies) or merge(replies)
 
 
-# How the replies to a command are joined, by its route, if none is an error.
-_JOINS: Final[dict[int, Join]] = {
+# The merge of the replies to a command, by its route, if none is an error.
+_MERGES: Final[dict[int, Merge]] = {
     routes.SPLIT_SUM: summed,
     routes.SPLIT_OK: first,
     routes.ALL_SUM: summed,
@@ -194,7 +194,7 @@ _JOINS: Final[dict[int, Join]] = {
     routes.WAIT: least,
 }
 # The same for all replies. SPLIT_ARRAY, CLIENT_KILL and INFO are not here.
-JOINED: Final[dict[int, Join]] = {
+MERGES: Final[dict[int, Merge]] = {
     routes.ALL_ONE: one_succeeded,
-    **{how: partial(_unless_failed, joined) for how, joined in _JOINS.items()},
+    **{how: partial(_unless_failed, merge) for how, merge in _MERGES.items()},
 }

@@ -40,11 +40,11 @@ _ROWS: Final = {
 _WEIGHTS: Final[dict[bytes, bytes]] = {b"avg_ttl": b"expires", b"usec_per_call": b"calls"}
 
 
-def info(replies: list[bytes], shown: Face) -> bytes:
+def info(replies: list[bytes], face: Face) -> bytes:
     """Join the replies of all masters to one INFO.
 
     replies: frames, home's first.
-    shown: what the client sees of the cluster.
+    face: what the client sees of the cluster.
     Returns home's text with the fields in SUMMED, the databases, the statistics of commands and of
     errors of all; or the first error.
     """
@@ -55,7 +55,7 @@ def info(replies: list[bytes], shown: Face) -> bytes:
     if len(texts) < len(replies):
         return UNEXPECTED
     out = _joined(texts) if len(texts) > 1 else texts[0]
-    return as_text(shown.info_text(out), replies[0])
+    return as_text(face.info_text(out), replies[0])
 
 
 def _joined(texts: list[bytes]) -> bytes:

@@ -28,12 +28,12 @@ from rlproxy.upstream.cluster.cluster import GONE_S, SILENT_S, Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import redirect
+from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
-from rlproxy.upstream.lane import LaneKey, PooledLane, settle, touch
+from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
 
-LOOK_S: Final = 0.001  # seconds between two looks at the queues
+SERVE_S: Final = 0.001  # seconds between two rounds over the queues
 RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
@@ -89,8 +89,8 @@ class ClusterLane(PooledLane):
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._drains: list[Drain] = []
         self._opening_since: float = self._loop.time()
-        self._looking = False  # whether there is a queue or a drain
-        self._look_soon: Callable[[], None] = self._look
+        self._serving = False  # whether there is a queue or a drain
+        self._serve_soon: Callable[[], None] = self._serve_queues
         self.take_map()
 
     # -- calls ------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class ClusterLane(PooledLane):
         slot = call.hash_slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        waits = self._looking and (slot in self._queues or self._draining(slot))
+        waits = self._serving and (slot in self._queues or self._draining(slot))
         if waits or lane is None or not lane.usable():
             self._queue(call).calls.append(call)
             return b""
@@ -137,7 +137,7 @@ class ClusterLane(PooledLane):
     def take_map(self) -> None:
         """Take the present map of the cluster."""
         self._map = self._cluster.map
-        for address, slots in self._cluster.lost.items():
+        for address, slots in self._cluster.lost_slots.items():
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
@@ -211,10 +211,8 @@ class ClusterLane(PooledLane):
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.hash_slot()
         call.redirects += 1
-        _, address = redirect(error, lane.address)
+        address = record_redirect(self._cluster, lane.address, error)
         asks = address if error.startswith(b"-ASK") else None
-        if address is not None and asks is None:
-            self._cluster.moved(slot, address)
         pauses = address is None or call.redirects > DIRECT
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
@@ -238,11 +236,11 @@ class ClusterLane(PooledLane):
     # -- the queues -------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._looking and (self._queues or self._drains):
-            self._looking = True
-            self._loop.call_soon(self._look_soon)
+        if not self._serving and (self._queues or self._drains):
+            self._serving = True
+            self._loop.call_soon(self._serve_soon)
 
-    def _look(self) -> None:
+    def _serve_queues(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
         now, limit_s = self._loop.time(), self._all.limit_s()
         self._drains = [
@@ -255,9 +253,9 @@ class ClusterLane(PooledLane):
             if not queue.again and not queue.calls:
                 del self._queues[slot]
         if self._queues or self._drains:
-            self._loop.call_later(LOOK_S, self._look_soon)
+            self._loop.call_later(SERVE_S, self._serve_soon)
         else:
-            self._looking = False
+            self._serving = False
 
     def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
@@ -322,7 +320,7 @@ class ClusterLane(PooledLane):
             else:
                 call.caller.lane_failed(call, error, "unreachable")
             touch(call.caller, touched)
-        settle(touched)
+        resume_all(touched)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -391,5 +389,5 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
         for node in self.nodes.all():
             silent_s = self.loop.time() - node.circuit.last_reply_at
             is_master = node.address in self.cluster.map.index
-            node.pool.close_shares(since, used=not is_master and silent_s >= GONE_S)
+            node.pool.close_command_lanes(since, used=not is_master and silent_s >= GONE_S)
         super().close_idle(since)

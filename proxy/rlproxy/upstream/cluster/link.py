@@ -116,13 +116,13 @@ class Link(asyncio.Protocol):
     def _query_client_id(self) -> None:
         """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame[0] == _INTEGER:
                 self.client_id = int(frame[1:-2])
             return frame
 
         request = own(_CLIENT_ID)
-        request.answered = answered
+        request.on_reply = on_reply
         self.send(request)
 
     def send_raw(self, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -128,7 +129,7 @@ class Links:
         for at, written in enumerate(filter(None, setup)):
             request = own(written)
             if at == 0:
-                request.answered = self._login_answer(link)
+                request.on_reply = partial(self._on_login_reply, link)
             link.send(request)
 
     def leave_others(self) -> None:
@@ -182,14 +183,11 @@ class Links:
         if self.by_address.get(link.address) is not link:
             link.close()
 
-    def _login_answer(self, link: Link) -> Callable[[bytes], bytes]:
-        def answered(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-                self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
-                self._owner.answer_all(link, frame)
-            return frame
-
-        return answered
+    def _on_login_reply(self, link: Link, frame: bytes) -> bytes:
+        if frame.startswith(b"-"):  # this node doesn't accept what the home node did
+            self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
+            self._owner.answer_all(link, frame)
+        return frame
 
     def close(self) -> None:
         """Close all links."""

@@ -114,7 +114,7 @@ class Nodes:
         for node in self._nodes.values():
             node.timeouts.timeout_s = timeout_s
 
-    def close_left(self) -> None:
+    def close_unused(self) -> None:
         """Close the nodes that own no slots and are unused."""
         since = self._loop.time() - STAYS_S
         self.take_map()

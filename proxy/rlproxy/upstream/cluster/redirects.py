@@ -1,19 +1,19 @@
 """The redirected requests of one client: each is sent again, to the node that has its slot now.
 
-    MOVED, ASK, TRYAGAIN ──take()──> pending ──go_on()──> the new owner
+    MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
     the client's next commands ─────────┴─ wait while may_send() is false
 
-After a redirect, and after a change of the map, the client's next command with a key waits until
-those sent before are answered. So its commands on one slot run in the order sent, also while the
-slot moves. Source: the Redis Cluster specification, "Redirection and resharding".
+The order invariant: a client's commands on one slot run in the order sent, also while it moves.
+A redirect, or a change of the map, drains: the client's next command with a key waits until those
+sent before are answered. Source: the Redis Cluster specification, "Redirection and resharding".
 
-A node can refuse a command with several keys, or an EXEC, because one key has moved, and run the
-next command, whose only key has not. So it is answered before the next one on its slot is sent.
+A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
+then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-A script can write `MOVED 1 HOST:PORT`, too. So the node gets the same command with an empty
-script. If it redirects that one, the redirect is its own. Where this can't be checked, as with the
-command of a module, a redirect leads to known masters only, and does not change the map.
+The script of a client can return the error `MOVED 1 HOST:PORT`. So a redirect is checked: the node
+gets the same command with an empty script. If the node redirects that one, too, the redirect is
+real. The commands of modules can't be checked. Their redirects lead to known masters only.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Redirects:
     """The redirected requests of one client.
 
     queue: the requests that the client is owed a reply for, in order.
-    resumed: called when a pause is over, before go_on() is due.
+    resumed: called when a pause is over; calls send_pending().
     pending: those that are to be sent again.
     """
 
@@ -74,8 +74,8 @@ class Redirects:
         self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
-        self._unsettled: int = 0  # number of the latest request sent before a slot moved
-        self._waits_for: dict[int, int] = {}  # by slot: the request that the next one waits for
+        self._drain_up_to: int = 0  # number of the last request that drain() waits for
+        self._slot_drains: dict[int, int] = {}  # the same for drain_slot(), by slot
 
     def take(self, node: Address, request: Request, frame: bytes) -> bytes:
         """Take a request that `node` answered with an error.
@@ -103,24 +103,24 @@ class Redirects:
 
     def _follow(self, node: Address, request: Request, frame: bytes) -> None:
         """Have `request` sent again after a redirect by `node`."""
-        learn = self._known if request.check == b"" else self.learn
-        request.target = learn(node, frame)
+        if request.check == b"":
+            request.target = self._known_master(node, frame)
+        else:
+            request.target = record_redirect(self._cluster, node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.asking:
             request.front = []  # CLIENT CACHING would end the effect of ASKING
-        if request.target is None:
-            self._cluster.refresh()
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
         if request.blocks != BLOCKS_NOT:
             now = self._loop.time()
-            request.written = with_rest(request.written, request.blocks, now - request.blocks_from)
-            request.blocks_from = now
+            passed_s, request.blocks_from = now - request.blocks_from, now
+            request.written = with_remaining_timeout(request.written, request.blocks, passed_s)
         self.pending.append(request)
-        self.unsettle()
+        self.drain()
 
     def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
-        """Send the command without its program to `node`, which has answered with a redirect.
+        """Check a redirect: send the command with an empty program to the same node.
 
         Returns the reply for the client if the command has no key: no node redirects it.
         """
@@ -129,26 +129,19 @@ class Redirects:
         request.checked = (request.written, frame)
         request.written = without_program(request.written, request.check or b"")
         self._links.to(node).send(request)
-        self.unsettle()
+        self.drain()
         return b""
 
-    def _known(self, node: Address, frame: bytes) -> Address | None:
-        """Return the master that a redirect names; None if that is none."""
+    def _known_master(self, node: Address, frame: bytes) -> Address | None:
+        """Return the master that a redirect names; None if the map has no such master."""
         _, address = redirect(frame, node)
         self._cluster.refresh()
         return address if address in self._cluster.map.index else None
 
-    def learn(self, node: Address, frame: bytes) -> Address | None:
-        """Take the news in an error of `node`. Returns the node that it names, if it does."""
-        slot, address = redirect(frame, node)
-        if address is not None and not frame.startswith(b"-ASK"):
-            self._cluster.moved(slot, address)
-        return address
-
-    def unsettle(self) -> None:
-        """Have the commands sent so far answered before the next one with a key is sent."""
+    def drain(self) -> None:
+        """Send no further command with a key before those sent so far are answered."""
         if self._queue:
-            self._unsettled = self._queue[-1].number
+            self._drain_up_to = self._queue[-1].number
 
     def _pause(self) -> None:
         if not self._paused:
@@ -159,7 +152,7 @@ class Redirects:
         self._paused = False
         self._resumed()
 
-    def go_on(self) -> None:
+    def send_pending(self) -> None:
         """Send again what may be sent: of each slot in order, once nothing of it is under way."""
         if not self.pending or self._paused:
             return
@@ -180,26 +173,26 @@ class Redirects:
             request.target = link.address
             link.send(request)
         self.pending = left
-        self.unsettle()
+        self.drain()
 
-    def precede(self, slot: int) -> None:
-        """Have the latest command answered before the next one on `slot` is sent."""
-        self._waits_for[slot] = self._queue[-1].number
+    def drain_slot(self, slot: int) -> None:
+        """Send no further command on `slot` before the latest command is answered."""
+        self._slot_drains[slot] = self._queue[-1].number
 
     def may_send(self, slot: int) -> bool:
         """Return whether the client's next command, of `slot`, may be sent now."""
         queue = self._queue
         if not queue:
-            self._waits_for.clear()
+            self._slot_drains.clear()
             return True
         number = queue[0].number
-        if number <= self._unsettled:
+        if number <= self._drain_up_to:
             return False
-        return not self._waits_for or number > self._waits_for.get(slot, 0)
+        return not self._slot_drains or number > self._slot_drains.get(slot, 0)
 
 
-def with_rest(written: bytes, blocks: int, passed_s: float) -> bytes:
-    """Return a blocking command with the rest of its timeout.
+def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:
+    """Return a blocking command with what remains of its timeout.
 
     written: the command as an array of bulks.
     blocks: where its timeout stands; see Route.blocks.
@@ -252,3 +245,16 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     if not colon or not port.isdigit():
         return NO_SLOT, None
     return int(words[1]), node_address(host, int(port), node.host)
+
+
+def record_redirect(cluster: Cluster, node: Address, error: bytes) -> Address | None:
+    """Record the new owner that a MOVED of `node` names; refresh the map after other errors.
+
+    Returns the node that a MOVED or ASK names; None for other errors.
+    """
+    slot, address = redirect(error, node)
+    if address is None:
+        cluster.refresh()
+    elif error.startswith(b"-MOVED"):
+        cluster.moved(slot, address)
+    return address

@@ -18,21 +18,21 @@ class Request:
     reply: what the client gets, once `done`.
     pieces: the reply so far, if it is large.
     silent: the client gets nothing.
-    dropped: it is the proxy's own, and has no place among the client's replies.
-    frames: replies that it still gets. Those to SUBSCRIBE come one by channel.
+    dropped: it is the proxy's own: the client gets no reply.
+    frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
-    number: its place among the client's commands.
+    number: its place among the client's commands, from 1.
     check: see Route.check.
-    checked: while a redirect is checked, the command and that redirect; `written` is the check.
+    checked: the command and its redirect, while `written` is the check of that redirect.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
-    front: requests of the proxy's own that are sent in front of it, behind ASKING.
+    front: the proxy's own requests that are sent between ASKING and this one.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
-    answered: called with its reply, and returns what the client gets; None: the reply as it is.
-    refused: called with the node, the request and an error of the node, before that; returns the
-        reply, empty if there is none yet. None: redirects are followed.
+    on_error: called with the node, the request and the node's error. Returns the reply; empty if
+        the request is sent again. None: redirects are followed.
+    on_reply: called with the reply, behind on_error. Returns what the client gets.
     part_of: the command of which this is a part.
     """
 
@@ -56,8 +56,8 @@ class Request:
         self.front: list[Request] = []
         self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
-        self.answered: Callable[[bytes], bytes] | None = None
-        self.refused: Callable[[Address, Request, bytes], bytes] | None = None
+        self.on_reply: Callable[[bytes], bytes] | None = None
+        self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 
 
@@ -66,14 +66,14 @@ class Divided(Request):
 
     count: the number of its parts.
     parts: those that are sent.
-    joined: makes its reply of the parts' replies, in the order of `parts`.
+    merge: returns its reply by those to the parts, in the order of `parts`.
     """
 
-    def __init__(self, count: int, joined: Callable[[list[bytes]], bytes]) -> None:
+    def __init__(self, count: int, merge: Callable[[list[bytes]], bytes]) -> None:
         super().__init__(b"")
         self.count = count
         self.parts: list[Request] = []
-        self.joined = joined
+        self.merge = merge
         self._left: int = count
 
     def add(self, part: Request) -> None:
@@ -89,10 +89,10 @@ class Divided(Request):
         self._left -= 1
         return self._left == 0
 
-    def join(self) -> int:
-        """Set `reply`, and let the parts go. Returns the number of bytes of their replies."""
+    def finish(self) -> int:
+        """Set `reply`, and release the parts. Returns the number of bytes of their replies."""
         replies = [part.reply for part in self.parts]
-        self.reply = self.joined(replies)
+        self.reply = self.merge(replies)
         self.parts = []  # they refer to this command: the cycle would keep their replies
         return sum(map(len, replies))
 
@@ -106,10 +106,10 @@ def under_way(queue: Iterable[Request]) -> Iterator[Request]:
             yield request
 
 
-def unguided(written: bytes) -> Request:
-    """Return a request whose errors go to the client as they are."""
+def unredirected(written: bytes) -> Request:
+    """Return a request that follows no redirect: the client gets each error."""
     request = Request(written)
-    request.refused = lambda _node, _request, frame: frame
+    request.on_error = lambda _node, _request, frame: frame
     return request
 
 

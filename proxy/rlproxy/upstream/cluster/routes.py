@@ -297,8 +297,8 @@ class Route:
 
     how: BY_KEY, SPLIT_SUM, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
-    only: index of its only key among the arguments behind the name; -1: it has none, several, or
-        one at a place that varies.
+    only_key: index of its only key among the arguments behind the name; -1: it has none, several,
+        or one at a place that varies.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
     check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
@@ -317,9 +317,9 @@ class Route:
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] = {}
         self.specs = specs
-        self.only: int = -1
+        self.only_key: int = -1
         if how == BY_KEY and len(specs) == 1 and specs[0] == Spec(specs[0].begin):
-            self.only = specs[0].begin
+            self.only_key = specs[0].begin
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -329,8 +329,8 @@ class Route:
         further key, and is no error.
         """
         size = len(args)
-        if self.only >= 0:
-            return [self.only] if size > self.only else []
+        if self.only_key >= 0:
+            return [self.only_key] if size > self.only_key else []
         found: list[int] = []
         if self.how == SPLIT_OK and size % 2:
             return found

@@ -46,7 +46,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
         _check(exchange, known)
         return
     request = Request(bulks(b"SCAN", cursor, *args[1:]))
-    request.answered = lambda frame: joined(frame, index, nodes + 1, mark)
+    request.on_reply = lambda frame: with_cursor(frame, index, nodes + 1, mark)
     exchange.send(exchange.links.to(known.shards[index].address), request)
 
 
@@ -90,7 +90,7 @@ def split(cursor: bytes, steps: int, mark: int) -> tuple[int, bytes] | None:
     return step, b"%d" % number
 
 
-def joined(reply: bytes, step: int, steps: int, mark: int) -> bytes:
+def with_cursor(reply: bytes, step: int, steps: int, mark: int) -> bytes:
     """Return the reply of a node to SCAN with the cursor for the client.
 
     The cursor is ((cursor of the node x steps + step) x MARKS + mark). Cursors of servers have as

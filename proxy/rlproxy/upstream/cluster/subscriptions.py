@@ -19,7 +19,7 @@ from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import PAUSE_S
 from rlproxy.upstream.cluster.request import Divided, Request, own, slot_of
 from rlproxy.upstream.cluster.routes import Route
-from rlproxy.upstream.cluster.transaction import Transaction
+from rlproxy.upstream.cluster.transaction import Transactions
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
 _GLOB: Final = b"*?[\\"
@@ -40,47 +40,47 @@ _NOT_NOW: Final = (
 class Subscriptions:
     """The subscriptions of one client.
 
-    only: in RESP2 while it subscribes, a client may send few other commands.
+    restricted: the client subscribes in RESP2, and may send few other commands.
     """
 
-    def __init__(self, exchange: Exchange, transaction: Transaction) -> None:
+    def __init__(self, exchange: Exchange, transactions: Transactions) -> None:
         self._exchange = exchange
-        self._transaction = transaction
-        self.only = False
+        self._transactions = transactions
+        self.restricted = False
         # Channels and patterns by the command that subscribed to them.
-        self._names: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
+        self._channels: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
         self._monitors = False
         self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
-        exchange.passes = self._passes
+        exchange.delivers = self._delivers
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        for names in self._names.values():
+        for names in self._channels.values():
             names.clear()
         self._monitors = False
-        self._settle()
+        self._update()
 
-    def _settle(self) -> None:
-        """Act on subscriptions that have begun or ended."""
-        subscribes = any(self._names.values())
-        self.only = subscribes and self._exchange.protocol == 2
+    def _update(self) -> None:
+        """Update what follows from the channels: the restriction, and which links may push."""
+        subscribes = any(self._channels.values())
+        self.restricted = subscribes and self._exchange.protocol == 2
         if not subscribes and not self._monitors:
             self._event_links.clear()
             for link in self._exchange.links.by_address.values():
                 link.subscribed = False
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        """Send a command that subscribes or ends that, or any other while `only`.
+        """Send a command that subscribes or ends that, or any other while `restricted`.
 
         Returns False if it must wait.
         """
-        monitors = route.how == routes.MONITOR and not self.only
-        if monitors or route.name in self._names or route.name in _ENDS:
+        monitors = route.how == routes.MONITOR and not self.restricted
+        if monitors or route.name in self._channels or route.name in _ENDS:
             if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command
                 return False
             if monitors:
                 self._monitor(written)
-            elif route.name == b"SUNSUBSCRIBE" and not args and self._names[_SHARD]:
+            elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
                 self._end_shard_channels()
             else:
                 self._change(route.name, args, written)
@@ -93,73 +93,71 @@ class Subscriptions:
         return True
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:
-        """Send a command that subscribes, or ends that; the next one waits for its replies.
-
-        There is one for each name.
-        """
+        """Send a command that subscribes or unsubscribes. It has one reply for each channel."""
         exchange = self._exchange
         kind = _ENDS.get(name, name)
-        names = self._names[kind]
-        changed = args if args or kind == name else sorted(names)
+        channels = self._channels[kind]
+        named = args if args or kind == name else sorted(channels)
+        unanswered = iter(named)
         request = Request(written, slot_of(args) if kind == _SHARD else NO_SLOT)
-        request.frames = max(len(changed), 1)
+        request.frames = max(len(named), 1)
         request.subscribes = name.lower()
 
-        def answered(frame: bytes) -> bytes:
-            at = len(changed) - 1 - request.frames
+        def on_reply(frame: bytes) -> bytes:
             if not frame.startswith(b"-"):
-                if at >= 0:
-                    (names.add if kind == name else names.discard)(changed[at])
+                channel = next(unanswered, None)
+                if channel is not None:
+                    (channels.add if kind == name else channels.discard)(channel)
                 if kind == _SHARD:
-                    frame = _counted(frame, len(names))
+                    frame = _counted(frame, len(channels))
             if request.frames == 0 and not events:
-                self._settle()
+                self._update()
             return frame
 
-        def joined(replies: list[bytes]) -> bytes:
-            self._settle()  # not before: messages of the other masters may precede their replies
-            exchange.loop.call_soon(self._changed)  # masters may have joined meanwhile
+        def merge(replies: list[bytes]) -> bytes:
+            self._update()  # not before: messages of the other masters may precede their replies
+            exchange.loop.call_soon(self._subscribe_new_masters)  # those since the command
             return gather.first(replies)
 
-        request.answered = answered
-        events = [each for each in changed if kind != _SHARD and _may_be_events(each)]
+        request.on_reply = on_reply
+        events = [each for each in named if kind != _SHARD and _may_be_events(each)]
         if events:
-            self._to_all(request, bulks(name, *events), len(events), joined)
-            exchange.on_change(self._changed)
+            self._to_masters(request, bulks(name, *events), len(events), merge)
+            exchange.on_change(self._subscribe_new_masters)
         else:
-            exchange.alone = request
+            exchange.barrier = request
             exchange.send(exchange.links.of_slot(request.slot), request)
 
     def _end_shard_channels(self) -> None:
         """Unsubscribe from all shard channels, each at its node."""
-        exchange, names = self._exchange, self._names[_SHARD]
+        exchange, names = self._exchange, self._channels[_SHARD]
         parts = []
         for channel in sorted(names):
             part = Request(bulks(b"SUNSUBSCRIBE", channel), key_slot(channel))
             part.subscribes = b"sunsubscribe"
             parts.append(part)
 
-        def joined(replies: list[bytes]) -> bytes:
+        def merge(replies: list[bytes]) -> bytes:
             names.clear()
-            self._settle()
+            self._update()
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
-        exchange.alone = whole = Divided(len(parts), joined)
+        exchange.barrier = whole = Divided(len(parts), merge)
         whole.subscribes = b"sunsubscribe"
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
 
     def _monitor(self, written: bytes) -> None:
-        def joined(replies: list[bytes]) -> bytes:
+        def merge(replies: list[bytes]) -> bytes:
             self._monitors = not gather.is_error(replies[0])
             return gather.first(replies)
 
         request = Request(written)
         request.subscribes = b"monitor"
-        self._to_all(request, written, 1, joined)
+        self._to_masters(request, written, 1, merge)
 
-    def _to_all(
-        self, request: Request, copied: bytes, frames: int, joined: gather.Join = gather.first
+    def _to_masters(
+        self, request: Request, copied: bytes, frames: int, merge: gather.Merge = gather.first
     ) -> None:
         """Send `request` home and `copied`, which has `frames` replies, to all other masters.
 
@@ -167,36 +165,36 @@ class Subscriptions:
         before it are dropped.
         """
         parts = [(self._exchange.links.home(), request)]
-        for link in self._others():
+        for link in self._other_masters():
             copy = Request(copied)
             copy.frames = frames
             copy.subscribes = request.subscribes
             parts.append((link, copy))
             if link not in self._event_links:
                 self._event_links.append(link)
-        whole = Divided(len(parts), joined)
+        whole = Divided(len(parts), merge)
         whole.subscribes = request.subscribes
-        self._exchange.alone = whole
+        self._exchange.barrier = whole
         self._exchange.send_parts(whole, iter(parts))
 
     # -- keyspace events --------------------------------------------------------------------------
 
-    def _others(self) -> list[Link]:
+    def _other_masters(self) -> list[Link]:
         """The links to all masters but home."""
         links = self._exchange.links
         return [link for link in links.masters() if not links.is_home(link)]
 
-    def _changed(self) -> None:
+    def _subscribe_new_masters(self) -> None:
         """Subscribe to keyspace events at masters that have joined."""
         exchange = self._exchange
         events = {
-            name: list(filter(_may_be_events, self._names[name]))
+            name: list(filter(_may_be_events, self._channels[name]))
             for name in (b"SUBSCRIBE", b"PSUBSCRIBE")
         }
-        if not any(events.values()) or self._waits(self._changed):
+        if not any(events.values()) or self._postpones(self._subscribe_new_masters):
             return
         exchange.take_map()
-        for link in self._others():
+        for link in self._other_masters():
             if link in self._event_links:
                 continue
             for name, each in events.items():
@@ -210,19 +208,19 @@ class Subscriptions:
 
     def _subscribed(self) -> Link:
         """The link on which the client subscribes."""
-        shard = self._names[_SHARD]
-        at_home = any(names for names in self._names.values() if names is not shard)
+        shard = self._channels[_SHARD]
+        at_home = any(names for names in self._channels.values() if names is not shard)
         slot = NO_SLOT if at_home else slot_of(list(shard))
         return self._exchange.links.of_slot(slot)
 
-    def _passes(self, link: Link, frame: bytes) -> bool:
+    def _delivers(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
         if frame[:1] == b"+":  # a line of MONITOR
             return self._monitors
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
-            self._again(words[4], frame)
+            self._resubscribe(words[4], frame)
             return False
         if kind not in (b"message", b"pmessage"):
             return True
@@ -231,39 +229,39 @@ class Subscriptions:
             return link.address in self._exchange.cluster.map.index
         return self._exchange.links.is_home(link)
 
-    def _again(self, channel: bytes, ended: bytes) -> None:
+    def _resubscribe(self, channel: bytes, ended: bytes) -> None:
         """Subscribe to a shard channel whose slot has moved.
 
         ended: the node's message that the subscription has ended; the client gets it if no node
             accepts another one.
         """
-        exchange, names = self._exchange, self._names[_SHARD]
-        if channel not in names or self._waits(partial(self._again, channel, ended)):
+        exchange, names = self._exchange, self._channels[_SHARD]
+        if channel not in names or self._postpones(partial(self._resubscribe, channel, ended)):
             return
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 names.discard(channel)
                 exchange.out.append(ended)
-                self._settle()
+                self._update()
             return frame
 
         exchange.cluster.refresh()
         slot = key_slot(channel)
         request = Request(bulks(_SHARD, channel), slot)
         request.subscribes = b"ssubscribe"
-        request.answered = answered
+        request.on_reply = on_reply
         exchange.expect(request)
         request.silent = True
         exchange.links.of_slot(slot).send(request)
         exchange.flush()
 
-    def _waits(self, again: Callable[[], None]) -> bool:
-        """Return whether nothing may be sent: the client has ended, or is inside MULTI.
+    def _postpones(self, again: Callable[[], None]) -> bool:
+        """Return whether nothing may be sent now: the client has ended, or is inside MULTI.
 
-        There, a node would make it a part of the transaction: `again` is called later.
+        A node would queue the command in the transaction, so `again` is called PAUSE_S later.
         """
-        inside, exchange = self._transaction.now is not None, self._exchange
+        inside, exchange = self._transactions.current is not None, self._exchange
         if inside and not exchange.ended:
             exchange.loop.call_later(PAUSE_S, again)
         return inside or exchange.ended

@@ -23,7 +23,7 @@ SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at on
 class ClusterTarget(Target):
     """Opens connections to a Redis Cluster, each of which looks like one to a single Redis.
 
-    shown: makes the face of the cluster toward the client of a protocol.
+    face_of: returns what the client of a protocol sees of the cluster.
     splits: see Dispatcher.
     """
 
@@ -31,13 +31,13 @@ class ClusterTarget(Target):
         self,
         where: str,
         cluster: Cluster,
-        shown: Callable[[asyncio.Protocol], Face],
+        face_of: Callable[[asyncio.Protocol], Face],
         splits: bool,
     ) -> None:
         super().__init__(Address(), 0.0)
         self.where = where
         self._cluster = cluster
-        self._shown = shown
+        self._face_of = face_of
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
@@ -50,9 +50,9 @@ class ClusterTarget(Target):
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
-        await self._look()
+        await self._require_home()
         found = protocol()
-        dispatcher = Dispatcher(exchange, cluster.routes, self._shown(found), self._splits)
+        dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(found), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
         self._exchanges[exchange] = None
         exchange.at_end.append(lambda: self._exchanges.pop(exchange))
@@ -70,13 +70,13 @@ class ClusterTarget(Target):
             exchange.links.close_idle(now)
 
     def _changed(self) -> None:
-        """Pass on which nodes are no masters any more."""
-        gone = self._cluster.lost.keys() - self._cluster.map.index.keys()
+        """Bound the wait for the replies of former masters."""
+        gone = self._cluster.lost_slots.keys() - self._cluster.map.index.keys()
         if gone:
             for exchange in list(self._exchanges):
-                exchange.nodes_left(gone)
+                exchange.await_former_masters(gone)
 
-    async def _look(self) -> None:
+    async def _require_home(self) -> None:
         """Raise OSError if no master is known, or if all are down and home can't be reached."""
         cluster = self._cluster
         home = cluster.home()

@@ -19,8 +19,8 @@ from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import is_redirect
-from rlproxy.upstream.cluster.request import Request, own, slot_of, unguided
+from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
+from rlproxy.upstream.cluster.request import Request, own, slot_of, unredirected
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -33,7 +33,7 @@ _UNWATCH: Final = bulks(b"UNWATCH")
 
 
 @dataclass
-class Opened:
+class Transaction:
     """One transaction, from MULTI to the reply to EXEC.
 
     link: where its commands go; None before the first one.
@@ -58,26 +58,46 @@ class Opened:
         self.aborted = True
         self.commands.clear()
 
+    def replay(self) -> list[Request]:
+        """Return requests of the proxy's own: MULTI and the commands that are queued."""
+        requests = [own(_MULTI), *map(own, self.commands)]
+        for request in requests:
+            request.on_reply = self._on_replayed
+        return requests
 
-class Transaction:
+    def _on_replayed(self, frame: bytes) -> bytes:
+        if frame.startswith(b"-"):
+            self.error = self.error or frame
+        return frame
+
+    def on_queue_error(self, _node: Address, _request: Request, frame: bytes) -> bytes:
+        """Return the reply to a queued command with an error: EXEC follows a redirect."""
+        if not is_redirect(frame):
+            self.abort()
+            return frame
+        self.error = self.error or frame
+        return _QUEUED
+
+
+class Transactions:
     """The transactions and the watched keys of one client.
 
-    now: the open transaction; None outside of MULTI.
+    current: the open transaction; None outside of MULTI.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self.now: Opened | None = None
+        self.current: Transaction | None = None
         self._watch: Link | None = None
         self._watch_slot: int = NO_SLOT
 
     def uses(self, link: Link) -> bool:
         """Return whether `link` holds an open transaction or watched keys."""
-        return link is self._watch or (self.now is not None and self.now.link is link)
+        return link is self._watch or (self.current is not None and self.current.link is link)
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        self.now = self._watch = None
+        self.current = self._watch = None
         self._watch_slot = NO_SLOT
 
     def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> bool:
@@ -85,8 +105,8 @@ class Transaction:
 
         how: its route.
         """
-        exchange, now = self._exchange, self.now
-        if now is None:
+        exchange, transaction = self._exchange, self.current
+        if transaction is None:
             if how == routes.WATCH and keys:
                 return self._watch_keys(key_slot(keys[0]), written)
             if how == routes.MULTI and not args:
@@ -96,17 +116,17 @@ class Transaction:
             elif how == routes.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
                 self.forget()
-                exchange.send(link, unguided(written))
+                exchange.send(link, unredirected(written))
             else:
-                exchange.send(exchange.links.home(), unguided(written))
+                exchange.send(exchange.links.home(), unredirected(written))
         elif how == routes.EXEC:
-            self._execute(now, written)
+            self._exec(transaction, written)
         elif how == routes.DISCARD and not args:
-            self._discard(now, written)
-        elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, now.slot):
+            self._discard(transaction, written)
+        elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:
-            self._send(now, unguided(written))  # an error
+            self._send(transaction, unredirected(written))  # an error
         return True
 
     # -- outside of MULTI -------------------------------------------------------------------------
@@ -120,10 +140,10 @@ class Transaction:
         if not exchange.redirects.may_send(slot):
             return False
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
-        request = exchange.alone = Request(written, slot)
+        request = exchange.barrier = Request(written, slot)
         first = self._watch is None
 
-        def answered(frame: bytes) -> bytes:
+        def on_reply(frame: bytes) -> bytes:
             if frame != OK and first:
                 self.forget()
             elif request.target is not None and request.target != link.address:  # redirected
@@ -134,122 +154,104 @@ class Transaction:
                     moved_to.send(own(_UNWATCH))
             return frame
 
-        request.answered = answered
+        request.on_reply = on_reply
         self._watch, self._watch_slot = link, slot
         exchange.send(link, request)
         return True
 
     def _begin(self) -> None:
         exchange = self._exchange
-        self.now = now = Opened(self._watch_slot, self._watch is not None, exchange.prefix)
+        self.current = transaction = Transaction(
+            self._watch_slot, self._watch is not None, exchange.prefix
+        )
         exchange.prefix = b""
         if self._watch is not None:
-            self._move(now, self._watch)
+            self._move(transaction, self._watch)
         exchange.answer(OK)
 
     # -- inside of MULTI --------------------------------------------------------------------------
 
-    def queue(self, now: Opened, keys: list[bytes], written: bytes) -> None:
+    def queue(self, transaction: Transaction, keys: list[bytes], written: bytes) -> None:
         """Send a command of the transaction."""
-        slots = {*map(key_slot, keys), now.slot} - {NO_SLOT}
+        slots = {*map(key_slot, keys), transaction.slot} - {NO_SLOT}
         if len(slots) > 1:
-            self.reject(now, CROSSSLOT)
+            self.reject(transaction, CROSSSLOT)
             return
-        if slots and now.slot == NO_SLOT:
-            now.slot = slots.pop()
-            self._move(now, self._exchange.links.of_slot(now.slot))
-        request = Request(written, now.slot)
-        request.refused = partial(_queue_refused, now)
-        self._send(now, request)
+        if slots and transaction.slot == NO_SLOT:
+            transaction.slot = slots.pop()
+            self._move(transaction, self._exchange.links.of_slot(transaction.slot))
+        request = Request(written, transaction.slot)
+        request.on_error = transaction.on_queue_error
+        self._send(transaction, request)
 
-    def reject(self, now: Opened, refusal: bytes) -> None:
+    def reject(self, transaction: Transaction, refusal: bytes) -> None:
         """Answer a command of the transaction with an error; EXEC fails then."""
-        now.abort()
+        transaction.abort()
         self._exchange.answer(refusal)
 
-    def refuse(self, now: Opened, name: bytes) -> None:
+    def refuse(self, transaction: Transaction, name: bytes) -> None:
         """Reject a command that can't be part of a transaction here."""
         text = f"ERR {name.decode()} inside MULTI is not available through rlproxy"
-        self.reject(now, error(f"{text} on a Redis Cluster"))
+        self.reject(transaction, error(f"{text} on a Redis Cluster"))
 
-    def _send(self, now: Opened, request: Request) -> None:
-        link = now.link or self._move(now, self._exchange.links.home())
-        if not now.aborted:
-            now.commands.append(request.written)
+    def _send(self, transaction: Transaction, request: Request) -> None:
+        link = transaction.link or self._move(transaction, self._exchange.links.home())
+        if not transaction.aborted:
+            transaction.commands.append(request.written)
         self._exchange.send(link, request)
 
-    def _move(self, now: Opened, link: Link) -> Link:
+    def _move(self, transaction: Transaction, link: Link) -> Link:
         """Have the transaction at `link`."""
-        if now.link is link:
+        if transaction.link is link:
             return link
-        if now.link is not None:
-            now.link.send(own(_DISCARD))
-        now.link = link
-        if now.prefix:
-            link.send(own(now.prefix))
-        for request in self._beginning(now):
+        if transaction.link is not None:
+            transaction.link.send(own(_DISCARD))
+        transaction.link = link
+        if transaction.prefix:
+            link.send(own(transaction.prefix))
+        for request in transaction.replay():
             link.send(request)
         return link
 
-    def _beginning(self, now: Opened) -> list[Request]:
-        """Return requests of the proxy's own: MULTI and the commands that are queued."""
-
-        def answered(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):
-                now.error = now.error or frame
-            return frame
-
-        requests = [own(_MULTI), *[own(written) for written in now.commands]]
-        for request in requests:
-            request.answered = answered
-        return requests
-
-    def _execute(self, now: Opened, written: bytes) -> None:
+    def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
         self.forget()
-        if now.aborted:
-            if now.link is not None:
-                now.link.send(own(_DISCARD))
+        if transaction.aborted:
+            if transaction.link is not None:
+                transaction.link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
-        link = now.link or self._move(now, exchange.links.home())
-        request = Request(written, now.slot)
-        request.refused = partial(self._execute_refused, now)
+        link = transaction.link or self._move(transaction, exchange.links.home())
+        request = Request(written, transaction.slot)
+        request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
-        exchange.redirects.precede(now.slot)
+        exchange.redirects.drain_slot(transaction.slot)
 
-    def _execute_refused(self, now: Opened, node: Address, request: Request, frame: bytes) -> bytes:
+    def _on_exec_error(
+        self, transaction: Transaction, node: Address, request: Request, frame: bytes
+    ) -> bytes:
         """Take the error for EXEC: the node has discarded the transaction.
 
         If the client takes the command that failed for queued, it gets that one's error.
         """
         exchange = self._exchange
-        unknown = request.redirected > 0 or is_redirect(now.error)
-        if frame.startswith(b"-EXECABORT") and now.error and unknown and not now.aborted:
-            frame = now.error
-        now.error = b""
+        failed, transaction.error = transaction.error, b""
+        unknown = request.redirected > 0 or is_redirect(failed)
+        if failed and unknown and not transaction.aborted and frame.startswith(b"-EXECABORT"):
+            frame = failed
         if not is_redirect(frame):
             return frame
-        if now.watched:
-            exchange.redirects.learn(node, frame)
+        if transaction.watched:
+            record_redirect(exchange.cluster, node, frame)
             return _NILS[exchange.protocol]
         frame = exchange.redirects.take(node, request, frame)
-        request.front = self._beginning(now)
+        request.front = transaction.replay()
         return frame
 
-    def _discard(self, now: Opened, written: bytes) -> None:
+    def _discard(self, transaction: Transaction, written: bytes) -> None:
         self.forget()
-        if now.link is not None:
-            self._exchange.send(now.link, unguided(written))
+        if transaction.link is not None:
+            self._exchange.send(transaction.link, unredirected(written))
         else:
             self._exchange.answer(OK)
-
-
-def _queue_refused(now: Opened, _node: Address, _request: Request, frame: bytes) -> bytes:
-    """Return the reply to a queued command with an error: EXEC follows a redirect."""
-    if not is_redirect(frame):
-        now.abort()
-        return frame
-    now.error = now.error or frame
-    return _QUEUED

@@ -27,11 +27,11 @@ class ClusterOfViews(Cluster):
 
 async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> None:
     cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
-    await cluster._look()
+    await cluster._discover()
     assert cluster.map.owners == MAP.owners
     cluster.moves = True
-    await cluster._look()
+    await cluster._discover()
     assert cluster.map.owners == MOVED.owners
-    await cluster._look()  # this view was queried later
+    await cluster._discover()  # this view was queried later
     assert cluster.map.owners == MAP.owners
-    assert cluster.lost == {B: {98}}
+    assert cluster.lost_slots == {B: {98}}

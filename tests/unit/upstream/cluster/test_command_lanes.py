@@ -80,16 +80,16 @@ class Bench:
         return [self.a, self.b]
 
     def share(self, kind: int = c.SHARED_READ, protocol: int = 2) -> Lane:
-        lane = self.lanes.share_of(ME, protocol, kind)
+        lane = self.lanes.command_lane_of(ME, protocol, kind)
         assert lane is not None
         return lane
 
     def node_of(self, slot: int = SLOT, kind: int = c.SHARED_READ) -> SharingNode | None:
         """The node whose lane takes a command with keys in `slot`, once that is ready."""
         share = self.share(kind)
-        if share.chosen(slot) is None:
+        if share.for_slot(slot) is None:
             self.open()
-        lane = share.chosen(slot)
+        lane = share.for_slot(slot)
         return next((each for each in self.all() if lane in each.pool.lanes()), None)
 
     def open(self, reply: bytes = WELCOME) -> None:
@@ -107,7 +107,7 @@ class Bench:
     def submit(self, count: int = 1, kind: int = c.SHARED_READ) -> Batch:
         """Send `count` commands by the lane of the first node."""
         self.node_of(kind=kind)
-        lane = self.share(kind).chosen(SLOT)
+        lane = self.share(kind).for_slot(SLOT)
         assert lane is not None
         batch = Batch(self.client)
         batch.writes = kind == c.SHARED_WRITE
@@ -197,10 +197,10 @@ def test_a_silent_node_that_was_replaced_is_left(
 
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
-    assert share.chosen(SLOT) is None
+    assert share.for_slot(SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
     for _ in range(3):
-        assert share.chosen(SLOT) is None
+        assert share.for_slot(SLOT) is None
     bench.sweep()
     assert bench.a.pool.lanes() == []
     assert share.retired
@@ -237,7 +237,7 @@ def test_the_loss_of_a_lane_ends_its_parts(bench: Bench, kind: int) -> None:
 
 def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
     assert bench.node_of(kind=c.SHARED_WRITE) is bench.a
-    lane = bench.share(c.SHARED_WRITE).chosen(SLOT)
+    lane = bench.share(c.SHARED_WRITE).for_slot(SLOT)
     assert lane is not None
     batch = Batch(bench.client)
     batch.writes = True
@@ -251,7 +251,7 @@ def test_a_lane_that_is_never_the_last_of_a_batch_is_in_use(bench: Bench) -> Non
     lanes = []
     for slot, node in ((SLOT, bench.a), (key_slot(FAR), bench.b)):
         assert bench.node_of(slot) is node
-        lane = bench.share().chosen(slot)
+        lane = bench.share().for_slot(slot)
         assert lane is not None
         lanes.append(lane)
     for _ in range(5):

@@ -44,16 +44,16 @@ def placed(parts: list[tuple[list[int], bytes]]) -> bytes:
 @pytest.mark.parametrize("error", [ERROR, BLOB])
 def test_the_first_error_wins(how: int, error: bytes) -> None:
     good = GOOD.get(how, b"+OK\r\n")
-    assert g.JOINED[how]([error, good, OTHER]) == error
+    assert g.MERGES[how]([error, good, OTHER]) == error
     if how != r.ALL_ANY:
-        assert g.JOINED[how]([good, error, OTHER]) == error
-    assert g.JOINED[how]([good]) == good
+        assert g.MERGES[how]([good, error, OTHER]) == error
+    assert g.MERGES[how]([good]) == good
 
 
 @pytest.mark.parametrize("how", set(GOOD))
 def test_another_type_is_an_error(how: int) -> None:
-    assert g.JOINED[how]([GOOD[how], b"+OK\r\n"]).startswith(b"-ERR")
-    assert g.JOINED[how]([b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
+    assert g.MERGES[how]([GOOD[how], b"+OK\r\n"]).startswith(b"-ERR")
+    assert g.MERGES[how]([b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
 
 
 def test_union() -> None:
@@ -69,9 +69,9 @@ def test_least() -> None:
 def test_one_succeeded() -> None:
     idle = b"-NOTBUSY No scripts in execution right now.\r\n"
     busy = b"-UNKILLABLE Sorry\r\n"
-    assert g.JOINED[r.ALL_ONE]([idle, b"+OK\r\n"]) == b"+OK\r\n"
-    assert g.JOINED[r.ALL_ONE]([idle, busy]) == busy
-    assert g.JOINED[r.ALL_ONE]([idle, idle]) == idle
+    assert g.MERGES[r.ALL_ONE]([idle, b"+OK\r\n"]) == b"+OK\r\n"
+    assert g.MERGES[r.ALL_ONE]([idle, busy]) == busy
+    assert g.MERGES[r.ALL_ONE]([idle, idle]) == idle
 
 
 @pytest.mark.parametrize("nil", [NIL2, NIL3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT
-from rlproxy.upstream.cluster.redirects import is_redirect, redirect, with_rest
+from rlproxy.upstream.cluster.redirects import is_redirect, redirect, with_remaining_timeout
 from rlproxy.upstream.cluster.routes import BY_KEY, Route
 
 from tests.harness import command
@@ -60,4 +60,4 @@ def test_other_replies_are_no_redirects(frame: bytes) -> None:
 def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> None:
     words = line.encode().split()
     blocks = Route(words[0].upper(), BY_KEY).blocks
-    assert with_rest(command(*words), blocks, passed_s) == command(*expected.split())
+    assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())

@@ -12,7 +12,7 @@ from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.routes import Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
-from rlproxy.upstream.cluster.transaction import Transaction
+from rlproxy.upstream.cluster.transaction import Transactions
 
 from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
 
@@ -38,7 +38,7 @@ class Subscriber(Client):
         self._cluster.on_change = []
         self._cluster.target = lambda _at: SimpleNamespace(connect=connect, where="h")
         self.exchange.links._home = ADDRESSES[0]
-        self._subscriptions = Subscriptions(self.exchange, Transaction(self.exchange))
+        self._subscriptions = Subscriptions(self.exchange, Transactions(self.exchange))
 
     def ask(self, name: bytes) -> None:
         """Send `name` with PATTERN."""
