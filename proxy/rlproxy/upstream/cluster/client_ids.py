@@ -141,7 +141,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
             part.on_reply = partial(shown_text, node=node)
             parts.append((link, part))
     if not parts:  # no node has such a client: any node reports that
-        words = [_NONE if word.isdigit() else word for word in args]
+        words = [_NONE if word.isdigit() and int(word) else word for word in args]
         exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
         return
     how = route.how

@@ -27,7 +27,6 @@ _QUEUED: Final = b"+QUEUED\r\n"
 _WATCH_INSIDE: Final = b"-ERR WATCH inside MULTI is not allowed\r\n"
 _ABORTED: Final = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
 _NILS: Final = {2: b"*-1\r\n", 3: b"_\r\n"}  # by protocol
-_MULTI: Final = bulks(b"MULTI")
 _DISCARD: Final = bulks(b"DISCARD")
 _UNWATCH: Final = bulks(b"UNWATCH")
 
@@ -37,9 +36,11 @@ class Transaction:
     """One transaction, from MULTI to the reply to EXEC.
 
     link: where its commands go; None before the first one.
+    multi: as the client wrote it.
     prefix: CLIENT CACHING, which precedes MULTI.
     commands: those that are queued.
     aborted: a command was rejected, so that EXEC fails.
+    rejected_by: the node that has rejected one: it has the error for EXEC.
     error: the first redirect of a queued command, or error of one that was sent again; empty if
         there was none.
     watched: keys were watched before it.
@@ -47,10 +48,12 @@ class Transaction:
 
     slot: int
     watched: bool
+    multi: bytes
     prefix: bytes
     link: Link | None = None
     commands: list[bytes] = field(default_factory=list)
     aborted: bool = False
+    rejected_by: Address | None = None
     error: bytes = b""
 
     def abort(self) -> None:
@@ -60,7 +63,7 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        requests = [own(_MULTI), *map(own, self.commands)]
+        requests = [own(self.multi), *map(own, self.commands)]
         for request in requests:
             request.on_reply = self._on_replayed
         return requests
@@ -70,10 +73,11 @@ class Transaction:
             self.error = self.error or frame
         return frame
 
-    def on_queue_error(self, _node: Address, _request: Request, frame: bytes) -> bytes:
+    def on_queue_error(self, node: Address, _request: Request, frame: bytes) -> bytes:
         """Return the reply to a queued command with an error: EXEC follows a redirect."""
         if not is_redirect(frame):
             self.abort()
+            self.rejected_by = node
             return frame
         self.error = self.error or frame
         return _QUEUED
@@ -112,7 +116,7 @@ class Transactions:
             if how == routes.MULTI and not args:
                 if exchange.queue:
                     return False
-                self._begin()
+                self._begin(written)
             elif how == routes.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
                 self.forget()
@@ -159,11 +163,11 @@ class Transactions:
         exchange.send(link, request)
         return True
 
-    def _begin(self) -> None:
+    def _begin(self, written: bytes) -> None:
         exchange = self._exchange
-        self.current = transaction = Transaction(
-            self._watch_slot, self._watch is not None, exchange.prefix
-        )
+        watched = self._watch is not None
+        transaction = Transaction(self._watch_slot, watched, written, exchange.prefix)
+        self.current = transaction
         exchange.prefix = b""
         if self._watch is not None:
             self._move(transaction, self._watch)
@@ -177,7 +181,7 @@ class Transactions:
         if len(slots) > 1:
             self.reject(transaction, CROSSSLOT)
             return
-        if slots and transaction.slot == NO_SLOT:
+        if slots and transaction.slot == NO_SLOT and transaction.rejected_by is None:
             transaction.slot = slots.pop()
             self._move(transaction, self._exchange.links.of_slot(transaction.slot))
         request = Request(written, transaction.slot)
@@ -217,12 +221,11 @@ class Transactions:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
         self.forget()
-        if transaction.aborted:
-            if transaction.link is not None:
-                transaction.link.send(own(_DISCARD))
+        link = transaction.link or self._move(transaction, exchange.links.home())
+        if transaction.aborted and transaction.rejected_by != link.address:
+            link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
-        link = transaction.link or self._move(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
