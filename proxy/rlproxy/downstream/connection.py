@@ -35,6 +35,7 @@ class ClientConnection(asyncio.Protocol):
     peer: the client's address from a PROXY header; None for the address of the socket.
     """
 
+    # Its base is not compiled: without slots each connection would have a dict.
     __slots__ = (
         "_closing",
         "_ended",

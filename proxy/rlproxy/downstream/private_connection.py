@@ -21,6 +21,7 @@ class PrivateConnection(asyncio.Protocol):
     resting: it is not read until the client's next turn.
     """
 
+    # Its base is not compiled: without slots each connection would have a dict.
     __slots__ = (
         "_apart",
         "_client",

@@ -47,23 +47,6 @@ class Denial:
     All times are seconds of the cache's clock.
     """
 
-    __slots__ = (
-        "_replied_at",
-        "_limit",
-        "_remaining",
-        "_reply",
-        "_reply_until",
-        "_reset_us",
-        "_retry_us",
-        "_until",
-        "entries",
-        "key",
-        "rule",
-        "sent_at",
-        "state",
-        "times",
-    )
-
     def __init__(self, entries: dict[bytes, Denial], key: bytes, rule: Rule) -> None:
         self.entries = entries
         self.key = key

@@ -64,26 +64,6 @@ class Waiter:
     keep: keeps the client's private connection alive.
     """
 
-    __slots__ = (
-        "_send",
-        "_cancel",
-        "_deadline",
-        "_does",
-        "_finish",
-        "_first",
-        "_keep",
-        "_limiter",
-        "_flush",
-        "_reply",
-        "_rule",
-        "_until",
-        "_waiting",
-        "sent_at",
-        "due",
-        "blocks_others",
-        "where",
-    )
-
     def __init__(
         self,
         waiting: WaitQueues,
@@ -299,8 +279,6 @@ class Waiter:
 
 class _Queue:
     """The waiters on one key."""
-
-    __slots__ = ("held", "refused", "waiters")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # not admitted, by arrival

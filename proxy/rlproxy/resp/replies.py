@@ -33,8 +33,6 @@ class ReplyFramer:
     broken: True if the stream is not RESP.
     """
 
-    __slots__ = ("_end", "_items", "_missing", "_push", "broken", "buf", "last", "mid", "pos")
-
     def __init__(self) -> None:
         self.buf: bytes = b""
         self.pos: int = 0

@@ -15,17 +15,6 @@ class RequestBuffer:
     parser could execute a part of them as a command.
     """
 
-    __slots__ = (
-        "_enough",
-        "_need",
-        "_parts",
-        "_parts_len",
-        "buf",
-        "mistake",
-        "pos",
-        "start",
-    )
-
     def __init__(self) -> None:
         self.buf: bytes = b""
         self.pos: int = 0  # offset of the first unread byte

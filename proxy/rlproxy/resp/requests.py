@@ -64,23 +64,6 @@ class RequestFramer(RequestBuffer):
     words: unquoted words of an inline command, name included; None for a multibulk one.
     """
 
-    __slots__ = (
-        "_args_end",
-        "_args_left",
-        "_resume_at",
-        "_resume_left",
-        "_scan",
-        "_skip",
-        "argc",
-        "command",
-        "commands",
-        "end",
-        "first",
-        "lenient",
-        "oversize",
-        "words",
-    )
-
     def __init__(self) -> None:
         super().__init__()
         self.lenient: bool = False  # the command is not in the form that every parser accepts

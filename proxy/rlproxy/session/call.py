@@ -25,24 +25,6 @@ def nothing() -> None:
 class Call:
     """One call on a lane or a private connection: what to send, and its reply once it has come."""
 
-    __slots__ = (
-        "_hash_slot",
-        "caller",
-        "denial",
-        "expects_ok",
-        "key",
-        "late",
-        "next",
-        "opens",
-        "original_rule",
-        "others",
-        "redirects",
-        "reply",
-        "row",
-        "rule",
-        "since",
-    )
-
     def __init__(self, caller: Caller, rule: Rule, key: bytes) -> None:
         self.caller = caller
         self.rule = rule
@@ -84,18 +66,6 @@ class Batch:
     lost: the outcome of a write is unknown.
     """
 
-    __slots__ = (
-        "caller",
-        "commands",
-        "large",
-        "lost",
-        "open",
-        "parts",
-        "replies",
-        "unanswered",
-        "writes",
-    )
-
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
         self.commands: list[bytes] = []
@@ -133,8 +103,6 @@ class Part:
     numbers: of these commands in the batch.
     """
 
-    __slots__ = ("_at", "batch", "lane", "numbers")
-
     def __init__(self, batch: Batch, lane: Lane) -> None:
         self.batch = batch
         self.lane = lane
@@ -171,8 +139,6 @@ class Caller:
     answered it since. `trusts_at`: in a cluster, the time from which remembered refusals may answer
     it, by the clock of the denial cache.
     """
-
-    __slots__ = ("dirty", "fenced", "flush", "trusts_at")
 
     def __init__(self) -> None:
         self.dirty = False
@@ -213,8 +179,6 @@ NOBODY: Final = Caller()  # in the place of a session that has ended
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lane:
     """The interface of a lane for callers."""
-
-    __slots__ = ("ready", "retired", "room")
 
     def __init__(self) -> None:
         self.room: int = MAX_LANE_HITS  # further calls that it accepts

@@ -29,8 +29,6 @@ class ClientRequests(RequestFramer):
     discarding: the rest of a command that arrives in parts is dropped.
     """
 
-    __slots__ = ("discarding", "eof")
-
     def __init__(self) -> None:
         super().__init__()
         self.eof = False

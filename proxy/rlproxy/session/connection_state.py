@@ -124,22 +124,6 @@ class ConnectionState:
     in_cluster: READONLY, READWRITE and ASKING leave no state; see ServerFacts.
     """
 
-    __slots__ = (
-        "_lowered_at",
-        "_multi_at",
-        "_number",
-        "_in_cluster",
-        "deciding",
-        "identity",
-        "known",
-        "level",
-        "multi",
-        "probed",
-        "probing",
-        "protocol",
-        "quitting",
-    )
-
     def __init__(self, in_cluster: bool = False) -> None:
         self._in_cluster = in_cluster
         self.known = True

@@ -30,8 +30,6 @@ _NOT_HERE: Final = encoding.error("ERR unknown subcommand. Try CLIENT HELP.")
 class DeferredHandshake:
     """The commands of one client that were answered here and must still be sent to Redis."""
 
-    __slots__ = ("_protocol", "_written", "_size", "unsent")
-
     def __init__(self) -> None:
         self._written: list[bytes] = []  # commands as the client wrote them
         self._size = 0

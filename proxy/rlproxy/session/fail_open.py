@@ -24,8 +24,6 @@ from rlproxy.session.timeouts import NEVER, NOTHING
 class FailOpen(SessionPart):
     """The answers of one client that do not come from Redis."""
 
-    __slots__ = ()
-
     # -- late hits --------------------------------------------------------------------------------
 
     def overdue(

@@ -23,8 +23,6 @@ class HeldHit(OwnCalls):
     owed_since: time in seconds since which the private connection owes a reply; None: it owes none.
     """
 
-    __slots__ = ("_hit", "_reply", "_waiter", "owed_since")
-
     def __init__(self, parts: SessionBase, hit: Call) -> None:
         super().__init__(parts)
         self._hit = hit

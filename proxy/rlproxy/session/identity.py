@@ -10,8 +10,6 @@ MAX_CREDENTIAL_BYTES: Final = 512  # stored until Redis replies; longer ones are
 class Identity:
     """The identity of a connection at Redis. `user` and `password` are None before any AUTH."""
 
-    __slots__ = ("db", "password", "user")
-
     def __init__(self, user: bytes | None, password: bytes | None, db: int) -> None:
         self.user = user
         self.password = password

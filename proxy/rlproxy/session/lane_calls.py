@@ -26,19 +26,6 @@ class LaneCalls:
     count: the number of calls, or 1 for the batch. A held hit is a call, though no lane has it.
     """
 
-    __slots__ = (
-        "_context",
-        "_identity",
-        "_lanes",
-        "_protocol",
-        "_state",
-        "_to_client",
-        "batch",
-        "count",
-        "head",
-        "tail",
-    )
-
     def __init__(
         self, context: WorkerContext, to_client: list[bytes], state: ConnectionState
     ) -> None:

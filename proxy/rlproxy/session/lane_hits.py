@@ -20,8 +20,6 @@ OTHER: Final = 2  # the rest is not for this lane now
 class LaneHits(SessionPart):
     """The sending of one client's hits by lane. The base of Router."""
 
-    __slots__ = ()
-
     def send_hits(self, lane: Lane, most: int) -> int:
         """Submit at most `most` of the unread hits, if there are no other commands among them."""
         requests = self._requests

@@ -63,8 +63,6 @@ def send_again(parts: SessionBase) -> None:
 class HitWithoutScript(OwnCalls):
     """The sender of one such hit, as a lane sees it."""
 
-    __slots__ = ()
-
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""
         private = self._parts.private

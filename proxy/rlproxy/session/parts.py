@@ -17,8 +17,6 @@ class SessionBase(Caller):
     to_client: the list that replies leave by.
     """
 
-    __slots__ = ("context", "lanes", "private", "requests", "to_client")
-
     def __init__(self, context: WorkerContext) -> None:
         super().__init__()
         self.context = context
@@ -39,8 +37,6 @@ class SessionBase(Caller):
 class OwnCalls(Caller):
     """The sender of calls that the session itself makes for its client."""
 
-    __slots__ = ("_parts",)
-
     def __init__(self, parts: SessionBase) -> None:
         super().__init__()
         self.flush = parts.flush
@@ -54,8 +50,6 @@ class OwnCalls(Caller):
 
 class SessionPart:
     """The base of Router, Sharing and FailOpen, which act on SessionBase."""
-
-    __slots__ = ("_caller", "_context", "_lanes", "_private", "_requests")
 
     def __init__(self, parts: SessionBase) -> None:
         self._context = parts.context

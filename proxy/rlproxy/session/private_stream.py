@@ -57,24 +57,6 @@ class PrivateStream:
     to_client: the list that replies leave by.
     """
 
-    __slots__ = (
-        "_caller",
-        "_context",
-        "_kept_at",
-        "cover",
-        "error",
-        "expanded",
-        "handshake",
-        "started",
-        "received_at",
-        "slots",
-        "state",
-        "status",
-        "to_client",
-        "to_redis",
-        "unopened",
-    )
-
     def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
         self._context = context
         self._caller = caller

@@ -53,18 +53,6 @@ _ERROR: Final = 45  # the first byte of an error
 class ReplySlots(OwedReplies):
     """The replies that a private connection owes. Those for the client go into `to_client`."""
 
-    __slots__ = (
-        "_failure",
-        "_framer",
-        "_start",
-        "_state",
-        "counting",
-        "missing",
-        "raw",
-        "refused",
-        "to_client",
-    )
-
     def __init__(
         self, state: ConnectionState, to_client: list[bytes], failure: FailurePolicy
     ) -> None:

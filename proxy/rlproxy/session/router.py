@@ -62,17 +62,6 @@ class Router(LaneHits):
     sharing: ordinary commands on command lanes; None without --share.
     """
 
-    __slots__ = (
-        "_drops",
-        "_run",
-        "_work",
-        "backlogged",
-        "fail_open",
-        "piped",
-        "sharing",
-        "sends_hits",
-    )
-
     def __init__(self, parts: SessionBase) -> None:
         super().__init__(parts)
         self.fail_open = FailOpen(parts)

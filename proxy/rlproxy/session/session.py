@@ -55,18 +55,6 @@ class Session(SessionBase):
     end of file on. If `closed` is set, it sends the bytes in `to_client` and closes the client.
     """
 
-    __slots__ = (
-        "_closing",
-        "_held",
-        "_router",
-        "_unsent_at",
-        "_watched",
-        "closed",
-        "slow",
-        "wait",
-        "wants_eof",
-    )
-
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
         self.slow = False  # the client leaves its replies unread

@@ -24,8 +24,6 @@ PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply 
 class Sharing(SessionPart):
     """The use of command lanes by one client."""
 
-    __slots__ = ("_private_reads", "_stopped")
-
     def __init__(self, parts: SessionBase) -> None:
         super().__init__(parts)
         self._stopped = False

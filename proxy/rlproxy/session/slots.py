@@ -39,20 +39,6 @@ class Slot:
     passed: length of the run, whose replies are passed on without a look.
     """
 
-    __slots__ = (
-        "by_sha",
-        "call",
-        "data",
-        "identity",
-        "kind",
-        "next",
-        "number",
-        "passed",
-        "protocol",
-        "sent_at",
-        "trusted",
-    )
-
     def __init__(self, kind: int, data: bytes = b"") -> None:
         self.kind = kind
         self.passed = 0
@@ -74,8 +60,6 @@ class EditedSlot(Slot):
     empty.
     """
 
-    __slots__ = ("edit",)
-
     def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_EDITED) -> None:
         super().__init__(kind)
         self.edit = edit
@@ -88,8 +72,6 @@ class OwedReplies:
     ours: number of slots of hits that may be late, and of replies of the proxy.
     unanswered_by_sha: number of hits by EVALSHA that a lane may have to send again.
     """
-
-    __slots__ = ("count", "head", "ours", "tail", "unanswered_by_sha")
 
     def __init__(self) -> None:
         self.head: Slot | None = None

@@ -47,8 +47,6 @@ class WaitCover:
     last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
     """
 
-    __slots__ = ("_in_cluster", "_scattered", "_hash_slot", "lane_wrote", "last_hit")
-
     def __init__(self, in_cluster: bool = False) -> None:
         self._in_cluster = in_cluster
         self._scattered = False  # a rewrite covers not all that lanes wrote

@@ -65,6 +65,7 @@ class Link(asyncio.Protocol):
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
+    # Its base is not compiled: without slots each connection would have a dict.
     __slots__ = (
         "_finished",
         "_framer",
