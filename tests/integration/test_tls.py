@@ -249,7 +249,14 @@ PLAIN = "; if that port has no TLS, write redis:// instead of rediss:// in --ups
             "Hostname mismatch, certificate is not valid for 'redis.example'",
         ),
         (("plain",), f"no TLS was spoken{PLAIN}"),
-        (("anonymous",), "tlsv13 alert certificate required"),
+        pytest.param(
+            ("anonymous",),
+            "tlsv13 alert certificate required",
+            marks=pytest.mark.flaky(
+                reason="a server that closes with unread bytes sends a reset, which can overtake "
+                "its alert"
+            ),
+        ),
     ],
 )
 def test_untrusted_server_is_an_error(
