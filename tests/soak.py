@@ -48,7 +48,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "fds": (0.05, 8),
     "tasks": (0.1, 8),
     "Session": (0.1, 8),
-    "ServerLane": (0.2, 4),
+    "ServerLane": (0.0, 4),
     "Link": (0.1, 8),
     "Waiter": (0.2, 10),
     "Call": (0.5, 400),

@@ -173,7 +173,7 @@ class Caller:
         """Look for late replies from now on; see HitTimeouts."""
 
 
-NOBODY: Final = Caller()  # in the place of a session that has ended
+NO_CALLER: Final = Caller()  # in the place of a session that has ended
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

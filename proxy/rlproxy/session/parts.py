@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.session.call import NOBODY, Caller
+from rlproxy.session.call import NO_CALLER, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -60,4 +60,4 @@ class SessionPart:
 
     def let_go(self) -> None:
         """Release the session."""
-        self._caller = NOBODY
+        self._caller = NO_CALLER

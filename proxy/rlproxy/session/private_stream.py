@@ -21,7 +21,7 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session.call import NOBODY, Batch, Call, Caller
+from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
@@ -150,7 +150,7 @@ class PrivateStream:
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to the session."""
-        self._caller = NOBODY
+        self._caller = NO_CALLER
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()

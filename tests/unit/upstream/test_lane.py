@@ -33,7 +33,7 @@ from rlproxy.upstream.script_loading import ScriptLoading
 from tests.contexts import worker_context
 
 GRAMMAR = Grammar(scripts.load())
-NOBODY = Identity(None, None, 0)
+ANONYMOUS = Identity(None, None, 0)
 
 HELLO = bulks(b"HELLO", b"3", b"SETNAME", b"rlproxy-lane")
 TRACK = bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
@@ -158,7 +158,7 @@ class Bench:
             clock or loop.time,
         )
         self.pool = LanePool(context)
-        lane = self.pool.lane_of(NOBODY)
+        lane = self.pool.lane_of(ANONYMOUS)
         assert lane is not None
         self.lane: Lane = lane
         self.lane.wake()

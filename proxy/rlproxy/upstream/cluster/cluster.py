@@ -68,9 +68,7 @@ class Cluster:
         self.down_since: float = 0.0
         self._turn = -1  # the node that is queried first, unless there is a hint
         self._hint: Address | None = None  # the node that the latest redirect named
-        self._redirected: dict[
-            int, Address
-        ] = {}  # owners that redirects named since the look began
+        self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)

@@ -1,7 +1,7 @@
 """Command lanes (--share) to a cluster: each ordinary command takes the lane to its master.
 
     for_slot() ──slot of the keys──> the lane of the identity to the slot's master
-           └── no key, several slots, a lane that is not ready ──> the client's private connection
+            └── no key, several slots, a lane that is not ready ──> the client's private connection
 
 The lanes are those of each node's LanePool. No command waits here.
 """

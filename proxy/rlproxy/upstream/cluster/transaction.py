@@ -221,11 +221,13 @@ class Transactions:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
         self.forget()
-        link = transaction.link or self._move(transaction, exchange.links.home())
-        if transaction.aborted and transaction.rejected_by != link.address:
-            link.send(own(_DISCARD))
+        link = transaction.link
+        if transaction.aborted and (link is None or transaction.rejected_by != link.address):
+            if link is not None:
+                link.send(own(_DISCARD))
             exchange.answer(_ABORTED)
             return
+        link = link or self._move(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
