@@ -194,9 +194,9 @@ class Transactions:
         self._exchange.answer(refusal)
 
     def refuse(self, transaction: Transaction, name: bytes) -> None:
-        """Reject a command that can't be part of a transaction here."""
-        text = f"ERR {name.decode()} inside MULTI is not available through rlproxy"
-        self.reject(transaction, error(f"{text} on a Redis Cluster"))
+        """Reject a command that can't be part of a transaction here, in Redis' own words."""
+        text = f"ERR Command not allowed inside a transaction: {name.decode()} on a Redis Cluster"
+        self.reject(transaction, error(text))
 
     def _send(self, transaction: Transaction, request: Request) -> None:
         link = transaction.link or self._move(transaction, self._exchange.links.home())
