@@ -166,6 +166,26 @@ def stalled_subscribers(all_: Attacker) -> Iterator[None]:
         time.sleep(0.002)
 
 
+def large_messages(all_: Attacker) -> Iterator[None]:
+    """100 subscribers that read ten messages of 256 KB a second."""
+    readable = selectors.DefaultSelector()
+    for sock in all_.logged_in(100):
+        sock.sendall(command("SUBSCRIBE", "large"))
+        readable.register(sock, selectors.EVENT_READ)
+    publisher = all_.connect(LOGIN)
+    message = command("PUBLISH", "large", "x" * 256 * KB)
+    buffer = bytearray(256 * KB)
+    while True:
+        next_s = time.monotonic() + 0.1
+        publisher.sendall(message)
+        publisher.recv(64)
+        all_.done += 1
+        while (left_s := next_s - time.monotonic()) > 0:
+            for key, _ in readable.select(left_s):
+                os.readv(key.fd, [buffer])
+            yield
+
+
 def huge_headers(all_: Attacker) -> Iterator[None]:
     """1,000 connections with headers of gigabytes, or malformed ones."""
     headers = [
@@ -346,7 +366,7 @@ READ: Final = 256 * KB  # one read of uvloop
 HELD: Final = 256 * KB + READ  # session.MAX_UNREAD, and the read that passed it
 WRITTEN: Final = 64 * KB + HELD + 256 * KB  # the high-water mark, the data in hand, MAX_EXPANDED
 UNREAD: Final = 64 * KB + READ  # the high-water mark, and the read that passed it
-SLOTS: Final = 65536 * 224  # answers.MAX_SLOTS, each with its own reply
+SLOTS: Final = 65536 * 224  # reply_slots.MAX_SLOTS, each with its own reply
 WHOLE: Final = STATE + HELD + WRITTEN + UNREAD
 
 ROWS: Final = [
@@ -354,6 +374,7 @@ ROWS: Final = [
     Row(never_reading, STATE + UNREAD),
     Row(never_reading_hits, WHOLE + SLOTS),
     Row(stalled_subscribers, STATE + UNREAD),
+    Row(large_messages, STATE + UNREAD),
     Row(huge_headers, STATE),
     Row(endless_line, WHOLE),
     Row(endless_value, WHOLE),

@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
-from rlproxy.downstream.fan_out_reader import FanOutReader
 from rlproxy.downstream.lingering_close import FULL_READ
 from rlproxy.fairness.budget import WORK_BYTES_SHIFT
 from rlproxy.fairness.scheduler import Scheduler
@@ -88,7 +87,6 @@ class Clients:
         self.throttle = throttle
         self.max_unread = config.max_unread
         self.addresses: dict[str, int] = {}  # number of clients by IP address
-        self.fan_out = FanOutReader(loop)
         self.clients: dict[Client, str] = {}  # the IP address of each; empty for a unix socket
         self.round: list[Client] = []  # clients that the next sweeps check
         self.scheduler = Scheduler(context.budget, loop.call_soon)

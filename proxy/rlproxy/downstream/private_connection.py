@@ -7,7 +7,6 @@ from typing import cast
 
 from rlproxy.config.urls import Address
 from rlproxy.downstream.clients import Client
-from rlproxy.downstream.fan_out_reader import PIECE, STAYS_S
 from rlproxy.fairness.budget import LARGE
 from rlproxy.net.tls_stream import last_words
 from rlproxy.session.waits import WAIT_HELD
@@ -23,10 +22,7 @@ class PrivateConnection(asyncio.Protocol):
 
     # Its base is not compiled: without slots each connection would have a dict.
     __slots__ = (
-        "_apart",
         "_client",
-        "_descriptor",
-        "_fan_out_until",
         "_transport",
         "full",
         "reading",
@@ -37,11 +33,8 @@ class PrivateConnection(asyncio.Protocol):
         self.full = False
         self.reading = True
         self.resting = False
-        self._apart = False  # whether reading waits for the fan-out reader
         self._client = client
         self._transport: asyncio.Transport | None = None
-        self._fan_out_until: float = 0.0  # loop time until which the fan-out reader schedules it
-        self._descriptor: int = -1
 
     def reached_at(self) -> Address | None:
         """Return the address by which its client reached the proxy; None for a unix socket."""
@@ -61,12 +54,10 @@ class PrivateConnection(asyncio.Protocol):
         client.session.upstream_received(data)
         if client.session.private.slots.awaits_lane():
             self.read()
-        if len(data) > PIECE:
-            apart = client.session.gets_pushes() and self._stands_apart(len(data))
-            if not apart and len(data) > LARGE and client.clients.rests(len(data)):
-                self.resting = True
-                self.read()
-                client.queue()
+        if len(data) > LARGE and client.clients.rests(len(data)):
+            self.resting = True
+            self.read()
+            client.queue()
         client.flush()
 
     def pause_writing(self) -> None:
@@ -89,7 +80,6 @@ class PrivateConnection(asyncio.Protocol):
                 client.flush()
         self._transport = None
         client.stats.private -= 1
-        self._leave_fan_out()
         client.upstream_lost(self)
 
     # -- for its client ---------------------------------------------------------------------------
@@ -123,7 +113,7 @@ class PrivateConnection(asyncio.Protocol):
         """
         session = self._client.session
         want = not session.slow or session.wait == WAIT_HELD
-        if self.resting or self._apart or session.private.slots.awaits_lane():
+        if self.resting or session.private.slots.awaits_lane():
             want = False
         if self._transport is not None and want != self.reading:
             self.reading = want
@@ -131,47 +121,3 @@ class PrivateConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-    # -- fan-out ----------------------------------------------------------------------------------
-
-    def _stands_apart(self, size: int) -> bool:
-        """Hand the connection to the fan-out reader if many are readable together.
-
-        The fan-out reader keeps a connection for STAYS_S after that.
-
-        size: the number of bytes just read, which the client did not request (pub/sub).
-        Returns whether the connection is now read only when the fan-out reader gives it a turn.
-        """
-        client = self._client
-        fan_out = client.clients.fan_out
-        now = client.clients.clock()
-        if fan_out.many(size):
-            self._fan_out_until = now + STAYS_S
-        elif now >= self._fan_out_until:
-            return False
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is None:
-            return False
-        self._descriptor = sock.fileno()
-        try:
-            fan_out.watch(self._descriptor, self._its_turn)
-        except (OSError, ValueError):  # the connection is ending, or has no descriptor any more
-            return False
-        self._apart = True
-        self.read()
-        return True
-
-    def _its_turn(self, many: bool) -> None:
-        """Read the connection: it is readable, and the fan-out reader gives it a turn.
-
-        many: more connections may be readable.
-        """
-        self._apart = False
-        if many:
-            self._fan_out_until = self._client.clients.clock() + STAYS_S
-        self.read()
-
-    def _leave_fan_out(self) -> None:
-        if self._apart:
-            self._apart = False
-            self._client.clients.fan_out.forget(self._descriptor, self._its_turn)

@@ -152,7 +152,6 @@ class Server:
     async def _shutdown(self, wiring: Wiring) -> None:
         wiring.handshakes.close()
         await self._drain(wiring)
-        wiring.clients.fan_out.close()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

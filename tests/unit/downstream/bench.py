@@ -161,17 +161,6 @@ def connected(client: Client, redis: Transport) -> None:
     client.protocol.session.private.status = private_stream.PRIVATE_OPEN
 
 
-def redis_of(client: Client) -> Transport:
-    """The other end of the client's private connection."""
-    return cast("Transport", private_of(client)._transport)
-
-
-def private_of(client: Client) -> PrivateConnection:
-    private = client.protocol._private
-    assert private is not None
-    return private
-
-
 def writes_to(client: Client, found: list[int], word: bytes = b"PING") -> None:
     """Redis is there; how often `word` is in each write is added to `found`."""
 

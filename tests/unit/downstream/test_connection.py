@@ -20,8 +20,6 @@ from tests.unit.downstream.bench import (
     Bench,
     Transport,
     connected,
-    private_of,
-    redis_of,
     writes_to,
 )
 
@@ -309,16 +307,6 @@ def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> No
             theirs.close()
             bench.after(1)
             assert client.protocol.session.requests.eof
-
-
-def test_a_client_with_large_replies_is_no_fan_out_reader() -> None:
-    bench = Bench()
-    for _ in range(8):
-        client = bench.client()
-        writes_to(client, [])
-        client.protocol.data_received(bulks(b"GET", b"large"))
-        private_of(client).data_received(b"$32000\r\n" + b"x" * 16000)
-        assert redis_of(client).reading
 
 
 def test_where_much_is_read_each_has_a_turn_to_send_more() -> None:
