@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -104,10 +105,16 @@ def test_the_slot_moves_while_it_is_blocked(
         begun = time.monotonic()
         client.send(command("BLPOP", KEY, "1.5"))
         wait_blocked(module_cluster)
-        time.sleep(max(0.0, 1.0 - (time.monotonic() - begun)))
-        module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
-        assert client.reply() is None
-        assert 1.5 <= time.monotonic() - begun < 2.4  # with the whole timeout again it would be 2.5
+        time.sleep(1.0)
+        target = module_cluster.other_master(SLOT)
+        with target.raw() as monitor:
+            assert monitor.ask("MONITOR") == "OK"
+            module_cluster.move_slot(SLOT, target)
+            assert client.reply() is None
+            assert time.monotonic() - begun >= 1.5
+            sent = re.search(rb'"BLPOP" "list" "([0-9.]+)"', monitor.quiet(0.05))
+        assert sent is not None
+        assert 0 < float(sent[1]) <= 0.5  # what was left of the timeout
 
 
 @pytest.mark.parametrize(
