@@ -236,8 +236,9 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
                 assert str(other.reply()).startswith("UPSTREAMDOWN")
                 wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
 
-                def refused(client: Raw = other) -> None:
-                    assert str(client.ask("RL.HIT", lost, LIMIT, 60)).startswith("UPSTREAMDOWN")
+                def refused(client: Raw = other, *options: str | int) -> None:
+                    reply = client.ask("RL.HIT", lost, LIMIT, 60, *options)
+                    assert str(reply).startswith("UPSTREAMDOWN")
 
                 wait_at_once(refused, "the error comes without a wait")
                 # a client that comes now
@@ -245,6 +246,10 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
                     assert isinstance(new.ask("RL.HIT", kept, LIMIT, 60), list)
                     assert isinstance(new.ask("RL.HIT", kept, LIMIT, 60), list)
                     wait_at_once(partial(refused, new), "the error comes without a wait")
+                    for options in ((), ("WAIT", 60)):
+                        with proxy.raw() as newest:  # its first hit takes no lane
+                            call = partial(refused, newest, *options)
+                            wait_at_once(call, "the error comes without a wait")
                     stats = new.ask("RL.STATS")
                     assert isinstance(stats, bytes)
                     assert f"{paused.address}=0".encode() in stats
@@ -259,6 +264,24 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
             log = proxy.read_log()
             assert f"Redis at {paused.address} does not answer" in log
             assert f"Redis at {well.address} does not answer" not in log
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("allow", [0, 5, 5, -1, 0]), ("deny", [1, 5, 0, 1, 1])]
+)
+def test_a_new_client_hits_a_killed_master(one_engine: str, mode: str, expected: list[int]) -> None:
+    """The first hit of a client takes its private connection, as does one behind a command."""
+    with (
+        Cluster(one_engine, node_timeout_ms=15000) as cluster,
+        harness.proxy(cluster.url, "--on-upstream-failure", mode) as proxy,
+    ):
+        killed, kept = cluster.nodes[0], cluster.key_at(cluster.nodes[1])
+        lost = command("RL.HIT", cluster.key_at(killed), 5, 60)
+        cluster.kill(killed)
+        for _ in range(3):
+            with proxy.raw() as new:
+                new.send(lost + lost + command("SET", kept, 1) + lost)
+                assert [new.reply() for _ in range(4)] == [expected, expected, "OK", expected]
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])

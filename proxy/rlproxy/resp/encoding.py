@@ -101,7 +101,7 @@ def unreachable(where: str, why: str) -> bytes:
     where: address of the server.
     why: reason.
     """
-    return error(f"UPSTREAMDOWN cannot reach Redis at {where}: {why}")
+    return UNREACHABLE + error(f"{where}: {why}")[1:]
 
 
 def late(limit_s: float) -> bytes:
@@ -115,4 +115,5 @@ def late(limit_s: float) -> bytes:
 OK: Final = b"+OK\r\n"
 NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")  # RESP2, RESP3, an array in RESP2
 EMPTY_REQUEST: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
+UNREACHABLE: Final = b"-UPSTREAMDOWN cannot reach Redis at "  # begins the errors of unreachable()
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.session.call import Call
+
 SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is ignored
 
 
@@ -50,6 +52,10 @@ class CircuitBreaker:
         # arguments: seconds open, hits answered without Redis
         self.on_close: Callable[[float, int], None] = lambda _open_s, _without: None
         self._without: int = 0
+
+    def error_of_node(self, _call: Call) -> bytes:
+        """Return the error for a call whose node of a cluster takes no hits now, else b""."""
+        return b""
 
     def replied(self, now: float) -> None:
         """Record a reply of Redis, and close the circuit."""

@@ -90,12 +90,15 @@ class FailurePolicy:
     def answered(self, call: Call, reply: bytes) -> bytes:
         """Count `call` by Redis' `reply`. Returns the client's reply.
 
-        In the modes other than `error`, a hit that Redis can't run gets the reply of reply(). A
-        refused hit in shadow gets an admission.
+        A call whose node of a cluster can't be reached gets the reply of reply(); so does, in the
+        modes other than `error`, a hit that Redis can't run. A refused hit in shadow gets an
+        admission.
         """
-        unable = reply[0] == 45 and self.mode != _ERROR and reply.startswith(_CANNOT_RUN)
-        if unable and _limit(call) > 0:
-            return self.reply(call, reply, "redis")
+        if reply[0] == 45:
+            if reply.startswith(encoding.UNREACHABLE):
+                return self.reply(call, reply, "unreachable")
+            if self.mode != _ERROR and reply.startswith(_CANNOT_RUN) and _limit(call) > 0:
+                return self.reply(call, reply, "redis")
         row = call.counted()
         self.stats.answered(row, reply, call.key, call.rule)
         return admitted(reply) if shadow(row) and reply.startswith(_REFUSED) else reply

@@ -243,6 +243,17 @@ class PrivateStream:
 
     # -- RL commands in place ---------------------------------------------------------------------
 
+    def answer_unreachable(self, call: Call) -> bool:
+        """Answer `call` in its place if the circuit of its node is open. Returns whether it has.
+
+        Where its place is uncertain, the node gets it.
+        """
+        error = self._context.circuit.error_of_node(call)
+        if not error or not self.slots.can_count():
+            return False
+        self.slots.local(self._context.failure.reply(call, error, "unreachable"))
+        return True
+
     def hit(self, call: Call, by_sha: bool = False) -> None:
         """Send `call` in its place among the client's commands.
 

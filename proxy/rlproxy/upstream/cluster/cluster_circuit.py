@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlproxy.session.call import Call
 from rlproxy.session.circuit_breaker import CircuitBreaker
 
 
@@ -14,11 +15,18 @@ class ClusterCircuit(CircuitBreaker):
     answers only for its own keys.
 
     down: returns whether no master is known, or the circuits of all are open.
+    error_at: returns the error for a call while the circuit of the master of its slot is open,
+        else b"".
     """
 
     def __init__(self, down: Callable[[], bool]) -> None:
         super().__init__()
         self.down = down
+        self.error_at: Callable[[int], bytes] = lambda _slot: b""
+
+    def error_of_node(self, call: Call) -> bytes:
+        """See CircuitBreaker.error_of_node()."""
+        return self.error_at(call.hash_slot())
 
     def connect_failed(self, now: float, why: str, ours: bool = False) -> None:
         """See CircuitBreaker.connect_failed()."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.commands import HIT
+from rlproxy.resp.encoding import unreachable
 from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -98,6 +99,14 @@ class Nodes:
         """Return the nodes that own slots, in the order of the map."""
         shards = self._cluster.map.shards
         return [self._nodes[each.address] for each in shards if each.address in self._nodes]
+
+    def error_at(self, slot: int) -> bytes:
+        """Return the error for a call while the circuit of the master of `slot` is open, or b""."""
+        owner = self._cluster.map.owner(slot)
+        node = self._nodes.get(owner.address) if owner is not None else None
+        if node is None or not node.circuit.open:
+            return b""
+        return unreachable(node.where, node.circuit.why)
 
     def _is_open(self, address: Address) -> bool:
         node = self._nodes.get(address)
