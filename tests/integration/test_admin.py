@@ -25,6 +25,7 @@ from rlproxy.observability.metrics import TABLE
 from rlproxy.observability.shared_memory import SharedMemory
 
 from tests import harness
+from tests.clusters import Cluster
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import (
     Started,
@@ -281,6 +282,20 @@ def test_server_that_becomes_a_cluster_node_is_not_ready(own_server: RedisServer
         made.start()
         answers(proxy, "/readyz", 200, r"ok\n")
         assert problem(proxy, "")
+
+
+def test_a_cluster_is_ready_while_a_master_answers(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, node_timeout_ms=15000) as cluster,
+        started(*HERE, "--upstream", cluster.url) as proxy,
+    ):
+        answers(proxy, "/readyz", 200, r"ok\n")
+        for number, node in enumerate(cluster.nodes, 1):
+            cluster.kill(node)
+            if number < len(cluster.nodes):
+                answers(proxy, "/readyz", 200, r"degraded: Redis at cluster .*: connection refused")
+                assert problem(proxy, "node")
+        answers(proxy, "/readyz", 503, r"Redis at cluster .* does not answer \(")
 
 
 def test_readiness_follows_redis_and_an_outage_is_one_warning_per_worker(

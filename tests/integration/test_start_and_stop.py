@@ -36,6 +36,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import paused
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 EMBEDDED = ("--upstream", "embedded:")
@@ -575,6 +576,10 @@ def test_health_and_top_reach_a_proxy_by_the_same_forms(
         assert subprocess.run([sys.executable, *done], cwd=harness.ROOT).returncode == 0
         monkeypatch.setenv("RLPROXY_LISTEN", f"tls::1 0.0.0.0:{port}")
         assert health.main([]) == 0
+        with paused(own_server.pid):
+            assert health.main([f"127.0.0.1:{port}"]) == 0  # Redis has no influence
+        with paused(made.pid):
+            assert health.main([f"127.0.0.1:{port}"]) == 1
     assert health.main([f"127.0.0.1:{port}"]) == 1
     assert health.main(["--help"]) == 0
     assert health.main(["--nope"]) == health.main(["a", "b"]) == 2

@@ -215,6 +215,7 @@ CLUSTER: Final = "cluster"
 LOGIN: Final = "login"
 SCRIPTS: Final = "scripts"
 REPLICA: Final = "replica"
+NODE: Final = "node"
 
 # Every kind of rlproxy_upstream_problem.
 PROBLEMS: Final = {
@@ -224,6 +225,7 @@ PROBLEMS: Final = {
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     SCRIPTS: "the server refuses to load the scripts",
     REPLICA: "the server is a replica, which refuses hits (READONLY)",
+    NODE: "a master of a Redis Cluster can't be reached, and others serve their keys",
 }
 
 

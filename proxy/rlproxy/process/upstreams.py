@@ -21,7 +21,7 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import UNREACHABLE
+from rlproxy.observability.metrics import NODE, UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
@@ -216,6 +216,8 @@ class ClusterUpstream:
             cluster = self.cluster
             return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
         kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
+        if kind == UNREACHABLE and not self.cluster.is_down():
+            kind = NODE
         number = len(self.cluster.map.shards)
         return State(
             all(node.control.loaded for node in masters),

@@ -11,8 +11,7 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 class ClusterCircuit(CircuitBreaker):
     """What sessions see of the circuits of all nodes.
 
-    Late hits and failed connections of clients open it only if every master is down: a dead master
-    answers only for its own keys.
+    It is open only while every master is down: a dead master answers only for its own keys.
 
     down: returns whether no master is known, or the circuits of all are open.
     error_at: returns the error for a call while the circuit of the master of its slot is open,
@@ -43,6 +42,9 @@ class ClusterCircuit(CircuitBreaker):
             self.counts.timeouts += number
 
     def look(self, now: float) -> None:
-        """Close it if a master answers."""
-        if self.open and not self.down():
+        """Close it if a master answers, and open it if none does."""
+        down = self.down()
+        if down and not self.open:
+            self._open(now, "no master answers")
+        elif self.open and not down:
             self.replied(now)
