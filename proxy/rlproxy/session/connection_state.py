@@ -7,7 +7,8 @@ could notice. It is *known* if its identity is certain. It is *probed* if Redis 
 it pass.
 
     level     PLAIN    every command was in the table, every reply is one frame
-              COUNTED  an unknown command was sent: private until RESET is answered +RESET
+              COUNTED  an unknown command was sent: private until Redis reports that it does not
+                       know it either, or RESET is answered +RESET
               RAW      replies cannot be counted (subscriptions, MONITOR): private for good
 
 Levels fall when a command is *sent* (table `SENT`), and rise only when its reply is *seen* at its
@@ -43,6 +44,7 @@ from rlproxy.session.slots import (
     S_RAW,
     S_RESET,
     S_SELECT,
+    S_UNKNOWN,
     Slot,
 )
 
@@ -52,11 +54,12 @@ PLAIN: Final = 2
 
 # What a command changes when it is sent: the level behind it, at most, and the kind of its slot.
 _STATELESS: Final = (PLAIN, S_PASS)
-_UNKNOWN: Final = (COUNTED, S_PASS)
+_UNKNOWN: Final = (COUNTED, S_UNKNOWN)
+_COUNTED: Final = (COUNTED, S_PASS)
 _ENDS: Final = (RAW, S_RAW)
 
-# By the level before it and its kind. The others are _UNKNOWN. At PLAIN, arguments may decide
-# before the table does: see _plain_row().
+# By the level before it and its kind. The others are _UNKNOWN or, below PLAIN, _COUNTED. At PLAIN,
+# arguments may decide before the table does: see _plain_row().
 SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     PLAIN: {
         commands.MULTI: (PLAIN, S_MULTI),
@@ -80,7 +83,10 @@ SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     RAW: {},
 }
 # Indexed by level and kind, because a list is faster than a dict.
-_ROWS: Final = [[SENT[at].get(kind, _UNKNOWN) for kind in range(32)] for at in range(PLAIN + 1)]
+_ROWS: Final = [
+    [SENT[at].get(kind, _UNKNOWN if at == PLAIN else _COUNTED) for kind in range(32)]
+    for at in range(PLAIN + 1)
+]
 
 # What a reply changes.
 _IDENTITY: Final = 1  # user and password are those of the slot, uncertain if it has none
@@ -92,6 +98,7 @@ _QUIT: Final = 32
 _LOWER: Final = 64  # replies are less certain from here on
 _PROBED: Final = 128
 _LOST: Final = 256  # the slot's identity and protocol are not certain
+_NOT_RUN: Final = 512  # the command has left no state
 
 _ERROR: Final = b"-"
 _ANY: Final = b""
@@ -114,6 +121,10 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
     S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
     S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
+    S_UNKNOWN: (
+        (b"-ERR unknown command", _NOT_RUN),
+        (b"-ERR This instance has cluster support disabled", _NOT_RUN),  # to READONLY, ASKING ...
+    ),
 }
 _REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
@@ -254,6 +265,8 @@ class ConnectionState:
             self._reset(slot)
         if change & _NO_MULTI and slot.number >= self._multi_at:
             self.multi = False
+        if change & _NOT_RUN and slot.number >= self._lowered_at:
+            self.level = PLAIN
         if change & _LOWER:
             self.lower(RAW if slot.kind == S_RESET else COUNTED)
         if change & _QUIT:

@@ -28,6 +28,7 @@ S_MULTI: Final = 15
 S_EDITED: Final = 16  # an EditedSlot
 S_PROTOCOL: Final = 17  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 18  # shows whether Redis lets the client run any command
+S_UNKNOWN: Final = 19  # of a command that may leave any state, unless Redis does not know it either
 
 # Kinds whose reply decides on the client's user, database, protocol or transaction.
 DECIDING: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DISCARD)

@@ -23,6 +23,7 @@ from rlproxy.session.slots import (
     S_RAW,
     S_RESET,
     S_SELECT,
+    S_UNKNOWN,
     Slot,
 )
 
@@ -105,11 +106,11 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SELECT x", S_SELECT, PLAIN, COUNTED, PLAIN),
     ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT TRACKING ON", None, COUNTED, COUNTED, COUNTED),
-    ("CLIENT CACHING YES", None, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NO-EVICT ON", None, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NO-TOUCH ON", None, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NEW-ONE", None, COUNTED, COUNTED, COUNTED),
+    ("CLIENT TRACKING ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("CLIENT CACHING YES", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NO-EVICT ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NO-TOUCH ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NEW-ONE", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
     ("CLIENT REPLY OFF", S_RAW, RAW, RAW, RAW),
     ("CLIENT reply SKIP", S_RAW, RAW, RAW, RAW),
     ("CLIENT", S_RAW, RAW, RAW, RAW),
@@ -117,8 +118,8 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SCRIPT LOAD x", None, PLAIN, PLAIN, PLAIN),
     ("SCRIPT debug YES", S_RAW, RAW, RAW, RAW),
     ("SCRIPT", S_RAW, RAW, RAW, RAW),
-    ("FOO", None, COUNTED, COUNTED, COUNTED),
-    ("READONLY", None, COUNTED, COUNTED, COUNTED),
+    ("FOO", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("READONLY", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
     ("SUBSCRIBE", S_RAW, RAW, RAW, RAW),
     ("PUNSUBSCRIBE", S_RAW, RAW, RAW, RAW),
     ("MONITOR", S_RAW, RAW, RAW, RAW),
@@ -257,6 +258,10 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
     ("MULTI", "DISCARD", NOPERM, {}),
     ("", "QUIT", OK, {"quitting": True}),
     ("", "QUIT", ERR, {}),
+    ("", "FOO", b"-ERR unknown command 'FOO', with args beginning with: \r\n", {"level": PLAIN}),
+    ("", "FOO", b"-ERR unknown subcommand\r\n", {}),
+    ("", "FOO", OK, {}),
+    ("", "READONLY", b"-ERR This instance has cluster support disabled\r\n", {"level": PLAIN}),
     ("", "CLIENT MAINT_NOTIFICATIONS ON", OK, {"level": COUNTED}),
     ("", "CLIENT MAINT_NOTIFICATIONS ON", ERR, {}),
 ]
@@ -275,6 +280,13 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     assert wire.state.deciding == 0
     new = facts(wire.state)
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
+
+
+def test_an_unknown_command_behind_another_may_have_left_state() -> None:
+    refused = b"-ERR unknown command 'FOO'\r\n"
+    for first in (refused, OK):
+        wire = probed().pipeline(("FOO", first), ("FOO", refused))
+        assert wire.state.level == COUNTED
 
 
 # kind of a slot of the proxy's own -> its reply, and what that changes
