@@ -205,7 +205,7 @@ def _call(rule: Rule, key: bytes) -> None:
 def _reads(request: tuple[bytes, ...]) -> None:
     """Each form of a request parses to the same call."""
     settings = worker_context(
-        grammar=_grammar(), server=ServerFacts("redis:1"), lane_of=lambda _: None
+        grammar=_grammar(), server=ServerFacts("redis:1"), lane_of=lambda *_: None
     )
     strict = encoding.bulks(*request)
     lenient = strict.replace(b"\r\n", b"\rX", 1)

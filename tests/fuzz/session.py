@@ -274,7 +274,7 @@ class Walk:
             lane_of=self.lane_of,
             waiting=self.waiting,
             timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
-            command_lane_of=self.command_lane_of if self.share else None,
+            shares=self.share,
         )
         settings.server.found.has_throttle = throttle
         self.by_sha = bool(config & 128)
@@ -296,14 +296,8 @@ class Walk:
 
     # -- the session's collaborators ---------------------------------------------------------------
 
-    def lane_of(self, identity: Identity) -> Lane | None:
-        return self._lane(identity, 3, commands.HIT)
-
-    def command_lane_of(self, identity: Identity, protocol: int, carries: int) -> Lane | None:
-        return self._lane(identity, protocol, carries) if protocol in (2, 3) else None
-
-    def _lane(self, identity: Identity, protocol: int, carries: int) -> FakeLane | None:
-        if not self.lanes_allowed:
+    def lane_of(self, identity: Identity, carries: int, protocol: int) -> Lane | None:
+        if not self.lanes_allowed or protocol not in (2, 3):
             return None
         for lane in self.lanes:
             same = (lane.identity.key(), lane.protocol, lane.carries)

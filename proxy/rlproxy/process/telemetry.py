@@ -211,7 +211,7 @@ class Telemetry:
             started=self._started,
             listen=self._listen,
             draining=clients.draining,
-            mode="share" if context.command_lane_of is not None else "private",
+            mode="share" if context.shares else "private",
             on_upstream_failure=context.failure.mode,
             upstream=UpstreamFacts(
                 where=context.server.where,

@@ -67,7 +67,7 @@ class OneServer(ServerParts):
     on_moved: called when the master is another one.
 
     target: opens private connections, and those of the password probe.
-    facts, timeouts, lane_of, command_lane_of: see WorkerContext.
+    facts, timeouts, lane_of: see WorkerContext.
     settings: has the counters and the denial cache.
     """
 
@@ -88,7 +88,6 @@ class OneServer(ServerParts):
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
         self.lane_of = self.pool.lane_of
-        self.command_lane_of = self.pool.command_lane_of if config.shares else None
 
     def lanes(self) -> Sequence[ServerLane]:
         """Return all lanes, whether connected or not."""
@@ -165,7 +164,6 @@ class ClusterUpstream:
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
-        self.command_lane_of = self._lanes.command_lane_of if config.shares else None
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
 

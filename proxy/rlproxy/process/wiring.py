@@ -63,7 +63,7 @@ class Wiring:
             grammar=Grammar(self._resources.scripts),
             server=upstream.facts,
             lane_of=upstream.lane_of,
-            command_lane_of=upstream.command_lane_of,
+            shares=config.shares,
             waiting=WaitQueues(time.monotonic, _call_at),
             timeouts=upstream.timeouts,
             budget=Budget(config.max_client_hits),

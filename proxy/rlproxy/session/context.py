@@ -135,16 +135,16 @@ def _limit(call: Call) -> int:
 class WorkerContext:
     """The context that all sessions of a worker share.
 
-    lane_of: returns the lane of an identity for hits; None if it may have none.
-    command_lane_of: the same for an identity, a protocol and SHARED_*; None if --share is off.
+    lane_of: returns the lane of an identity for a kind and a protocol; None if it may have none.
+    shares: ordinary commands take lanes, too (--share).
     status_call: returns the call by which Redis answers RL.STATS or RL.TOP with these arguments.
     clock: returns the time of the event loop in seconds.
     """
 
     grammar: Grammar
     server: ServerFacts
-    lane_of: Callable[[Identity], Lane | None]
-    command_lane_of: Callable[[Identity, int, int], Lane | None] | None
+    lane_of: Callable[[Identity, int, int], Lane | None]
+    shares: bool
     waiting: WaitQueues
     timeouts: HitTimeouts
     budget: Budget

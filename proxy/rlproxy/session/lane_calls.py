@@ -58,17 +58,12 @@ class LaneCalls:
         self.follow()
         lane = self._lanes[kind]
         if lane is None or lane.retired:
-            lane = self._lanes[kind] = self._found(kind)
+            protocol = 3 if kind == commands.HIT else self._protocol
+            lane = self._lanes[kind] = self._context.lane_of(self._identity, kind, protocol)
         if lane is not None and not lane.ready:
             lane.wake()
             return None
         return lane
-
-    def _found(self, kind: int) -> Lane | None:
-        if kind == commands.HIT:
-            return self._context.lane_of(self._identity)
-        lane_of = self._context.command_lane_of
-        return lane_of(self._identity, self._protocol, kind) if lane_of is not None else None
 
     def hit_lane(self) -> Lane | None:
         """Return the lane of the client's latest hits, if it is ready."""

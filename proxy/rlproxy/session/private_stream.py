@@ -161,7 +161,7 @@ class PrivateStream:
 
     def forward(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
-        sharing = command.shared != commands.PRIVATE and self._context.command_lane_of is not None
+        sharing = command.shared != commands.PRIVATE and self._context.shares
         if sharing and not self.state.probed and not self.state.probing:
             self.state.probing = self.slots.counting
             self.slots.expect(Slot(S_PROBE))

@@ -66,7 +66,7 @@ class Router(LaneHits):
         super().__init__(parts)
         self.fail_open = FailOpen(parts)
         self.sharing: Sharing | None = None
-        if parts.context.command_lane_of is not None:
+        if parts.context.shares:
             self.sharing = Sharing(parts)
         self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False

@@ -29,15 +29,9 @@ class Pool(Generic[L]):
         """Return a new lane."""
         raise NotImplementedError
 
-    def lane_of(self, identity: Identity) -> L | None:
-        """Return the lane of `identity` for hits, made if needed; None at a limit of lanes."""
-        return self.lane(LaneKey(*identity.key(), HIT, 3))
+    def lane_of(self, identity: Identity, kind: int, protocol: int) -> L | None:
+        """Return the lane of `identity`, made if needed; for `kind` and `protocol` see LaneKey.
 
-    def command_lane_of(self, identity: Identity, protocol: int, kind: int) -> L | None:
-        """Return the lane of `identity` for ordinary commands, made if needed.
-
-        protocol: the RESP version of the replies.
-        kind: commands.SHARED_READ or SHARED_WRITE.
         Returns None at a limit of lanes, or for another protocol than 2 and 3.
         """
         return self.lane(LaneKey(*identity.key(), kind, protocol)) if protocol in (2, 3) else None

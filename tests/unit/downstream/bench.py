@@ -121,7 +121,7 @@ class Bench:
         self.said: list[str] = []
         told = LogThrottle(self.clock.time, self.say)
         settings = worker_context(
-            grammar=GRAMMAR, server=ServerFacts("redis:6379"), lane_of=lambda _: None
+            grammar=GRAMMAR, server=ServerFacts("redis:6379"), lane_of=lambda *_: None
         )
         admission = Admission(config, "redis:6379", 10_000)
         target = Target(Address("redis", 6379), 1.0)

@@ -157,7 +157,7 @@ async def test_parts_that_an_option_turns_off(denial_cache: int, share: bool) ->
     wiring = wired(denial_cache=denial_cache, share=share)
     assert (wiring.upstream.settings.denial_cache is not None) == bool(denial_cache)
     assert (wiring.context.stats.harvest is not None) == bool(denial_cache)
-    assert (wiring.context.command_lane_of is not None) == share
+    assert wiring.context.shares == share
 
 
 @pytest.mark.parametrize("prefixes", [0, 3])

@@ -84,7 +84,7 @@ class Bench(Sides):
         )
         self.session = Session(context)
 
-    def lane_of(self, identity: Identity) -> Lane | None:
+    def lane_of(self, identity: Identity, *_: object) -> Lane | None:
         self.identities.append(identity)
         return self.lane if self.allowed else None
 
@@ -101,9 +101,7 @@ class Bench(Sides):
 
 def context_of(lane: Lane) -> WorkerContext:
     """A context whose clients all use `lane`."""
-    return worker_context(
-        grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _identity: lane
-    )
+    return worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda *_: lane)
 
 
 def in_place(key: bytes = b"k") -> bytes:

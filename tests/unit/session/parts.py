@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp import commands
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -40,7 +41,7 @@ class Parts:
 
     share: whether ordinary commands may take a lane (--share).
     allowed: whether the client's identity may use lanes.
-    asked: arguments of the calls of command_lane_of().
+    asked: identity, protocol and kind of the lanes for ordinary commands that were requested.
     """
 
     def __init__(self, *, share: bool = False, waiting: WaitQueues | None = None) -> None:
@@ -52,8 +53,8 @@ class Parts:
         self.context = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1"),
-            lane_of=lambda _identity: self.lane if self.allowed else None,
-            command_lane_of=self.command_lane_of if share else None,
+            lane_of=self.lane_of,
+            shares=share,
             waiting=waiting,
             timeouts=HitTimeouts(CircuitBreaker(), clock=self.time),
         )
@@ -66,9 +67,11 @@ class Parts:
     def time(self) -> float:
         return self.now
 
-    def command_lane_of(self, identity: Identity, protocol: int, how: int) -> Lane | None:
-        self.asked.append((identity.key(), protocol, how))
-        return self.shared_lane if self.allowed else None
+    def lane_of(self, identity: Identity, kind: int, protocol: int) -> Lane | None:
+        if kind != commands.HIT:
+            self.asked.append((identity.key(), protocol, kind))
+        lane = self.lane if kind == commands.HIT else self.shared_lane
+        return lane if self.allowed else None
 
     def opened(self) -> None:
         """Open the private connection, at whose user Redis has answered a hit."""

@@ -15,6 +15,7 @@ from rlproxy.ratelimit.outcomes import (
     row_of,
 )
 from rlproxy.resp import encoding
+from rlproxy.resp.commands import HIT
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -150,8 +151,8 @@ def test_only_throttle_may_be_the_servers_own() -> None:
 def test_a_context_without_lanes() -> None:
     """Its sessions send all requests by their private connections."""
     context = worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"))
-    assert context.lane_of(Identity(None, None, 0)) is None
-    assert context.command_lane_of is None
+    assert context.lane_of(Identity(None, None, 0), HIT, 3) is None
+    assert not context.shares
     assert context.circuit is context.timeouts.circuit
     assert context.failure.timeouts is context.timeouts
     assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

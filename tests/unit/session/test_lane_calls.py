@@ -111,10 +111,6 @@ def test_reads_and_writes_have_a_lane_each() -> None:
     assert len(parts.asked) == 3
 
 
-def test_without_share_there_is_no_lane_for_ordinary_commands() -> None:
-    assert Parts().lanes.lane_for(commands.SHARED_READ) is None
-
-
 @pytest.mark.parametrize(("name", "value"), [("identity", USER), ("protocol", 3)])
 def test_another_identity_or_protocol_has_other_lanes(name: str, value: object) -> None:
     parts = Parts(share=True)

@@ -399,6 +399,11 @@ def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> No
     assert parts.up() == b""
 
 
+def test_without_share_ordinary_commands_take_no_lane() -> None:
+    assert Routed(share=True).router.sharing is not None
+    assert Routed().router.sharing is None
+
+
 def test_a_router_that_is_let_go_holds_no_session() -> None:
     parts = Routed(share=True)
     parts.router.let_go()

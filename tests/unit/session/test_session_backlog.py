@@ -75,7 +75,7 @@ class Crowded:
     def __init__(self, count: int) -> None:
         self.lane = FakeLane()
         self.shared = context_of(self.lane)
-        self.shared.lane_of = lambda _identity: self.lane
+        self.shared.lane_of = lambda *_: self.lane
         self.benches = [probed(context=self.shared) for _ in range(count)]
         self.other = self.benches.pop()
         self.got = [b""] * len(self.benches)

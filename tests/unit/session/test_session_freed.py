@@ -119,7 +119,7 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
 def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> None:
     lane = CommandLane(Identity(None, None, 0), 2)
     context = worker_context(
-        grammar=GRAMMAR, server=ServerFacts("redis:1"), command_lane_of=lambda *_: lane
+        grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda *_: lane, shares=True
     )
     session = Session(context)
     session.receive(GET)

@@ -71,14 +71,13 @@ class Bench(Sides):
                 grammar=GRAMMAR,
                 server=ServerFacts("redis:1"),
                 lane_of=self.lane_of,
-                command_lane_of=self.command_lane_of,
+                shares=True,
             )
         )
 
-    def lane_of(self, identity: Identity) -> Lane | None:
-        return self._lane(identity, HITS)
-
-    def command_lane_of(self, identity: Identity, protocol: int, *_: object) -> Lane | None:
+    def lane_of(self, identity: Identity, kind: int, protocol: int) -> Lane | None:
+        if kind == commands.HIT:
+            return self._lane(identity, HITS)
         return self._lane(identity, protocol) if self.allowed and protocol in (2, 3) else None
 
     def _lane(self, identity: Identity, protocol: int) -> FakeLane:

@@ -83,8 +83,8 @@ class Bench(Sides):
             worker_context(
                 grammar=GRAMMAR,
                 server=ServerFacts("redis:1", in_cluster=cluster),
-                lane_of=lambda _identity: None,
-                command_lane_of=lambda _identity, _protocol, how: self.shares[how],
+                lane_of=lambda _identity, kind, _protocol: self.shares.get(kind),
+                shares=True,
             )
         )
         self.session.receive(get(A))

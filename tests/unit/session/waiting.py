@@ -83,7 +83,7 @@ class World:
             False  # (no empty requests, except where they are tested)
         )
 
-    def _lane_of(self, identity: Identity) -> Lane | None:
+    def _lane_of(self, identity: Identity, *_: object) -> Lane | None:
         return self.lanes.setdefault(identity.key(), FakeLane()) if self.allowed else None
 
     @property

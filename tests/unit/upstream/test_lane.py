@@ -15,6 +15,7 @@ from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.resp import commands
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import context
@@ -158,7 +159,7 @@ class Bench:
             clock or loop.time,
         )
         self.pool = LanePool(context)
-        lane = self.pool.lane_of(ANONYMOUS)
+        lane = self.pool.lane_of(ANONYMOUS, commands.HIT, 3)
         assert lane is not None
         self.lane: Lane = lane
         self.lane.wake()
@@ -243,7 +244,7 @@ class Returned(Caller):
 def client() -> Session:
     """Somebody who makes calls."""
     return Session(
-        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda _: None)
+        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda *_: None)
     )
 
 
@@ -272,7 +273,7 @@ def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
 
 def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> None:
     bench = Bench(loop)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
     assert other is not None
     other.wake()
     loop.turns()
@@ -286,7 +287,7 @@ def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> N
 
 def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
     bench = Bench(loop)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0))
+    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
     assert other is not None
     loop.reachable = False
     other.wake()

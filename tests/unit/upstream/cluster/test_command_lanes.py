@@ -80,7 +80,7 @@ class Bench:
         return [self.a, self.b]
 
     def share(self, kind: int = c.SHARED_READ, protocol: int = 2) -> Lane:
-        lane = self.lanes.command_lane_of(ME, protocol, kind)
+        lane = self.lanes.lane_of(ME, kind, protocol)
         assert lane is not None
         return lane
 

@@ -11,6 +11,7 @@ import pytest
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.resp import commands
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import key_slot
@@ -141,7 +142,7 @@ class Bench:
             take_map=lambda: None,
         )
         self.lanes = ClusterLanes(self.cluster, cast("Nodes", nodes), loop)
-        lane = self.lanes.lane_of(Identity(None, None, 0))
+        lane = self.lanes.lane_of(Identity(None, None, 0), commands.HIT, 3)
         assert isinstance(lane, ClusterLane)
         self.lane = lane
         self.a, self.b = self.by_address[A], self.by_address[B]
@@ -318,7 +319,7 @@ def test_remembered_refusals_wait_for_a_second_after_a_write(bench: Bench) -> No
 
 def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     identity = Identity(b"ann", b"pw", 0)
-    lane = bench.lanes.lane_of(identity)
+    lane = bench.lanes.lane_of(identity, commands.HIT, 3)
     assert isinstance(lane, ClusterLane)
     lane.wake()
     bench.loop.turns()
