@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands, encoding
-from rlproxy.resp.requests import COMMAND, EMPTY, NEED_MORE
+from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session.call import Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
 from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 
 class FailOpen(SessionPart):
@@ -144,8 +145,6 @@ class FailOpen(SessionPart):
         private, requests, context = self._private, self._requests, self._context
         if private.status in (PRIVATE_OPEN, PRIVATE_LOST) or not context.failure.answers_hits():
             return b""
-        if requests.command.kind not in commands.HANDSHAKE or requests.oversize:
-            return b""
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
@@ -153,12 +152,20 @@ class FailOpen(SessionPart):
             private.handshake = handshake
         return reply
 
-    def failed(self, code: int, error: bytes) -> bytes:
-        """Return the reply to the framer's command, whose connection could not be opened.
+    def failed(self, code: int) -> int:
+        """Answer the framer's request, whose connection could not be opened.
 
-        error: for all that have no other reply.
+        Returns CLOSE if it is the last one, else WAIT_NOTHING.
         """
-        reply = self._reply(code, error, "unreachable")
-        if not reply and self._requests.command.kind == commands.QUIT:
-            return encoding.OK
-        return reply or error
+        requests, private = self._requests, self._private
+        if code == MALFORMED:
+            private.to_client.append(private.error)
+            return CLOSE
+        requests.discarding = code == OPEN
+        private.unopened -= requests.pos - requests.start
+        reply = self._reply(code, private.error, "unreachable")
+        if not reply and requests.command.kind == commands.QUIT:
+            private.to_client.append(encoding.OK)
+            return CLOSE
+        private.to_client.append(reply or private.error)
+        return WAIT_NOTHING

@@ -216,27 +216,14 @@ class Router(LaneHits):
         if code == EMPTY:
             return WAIT_NOTHING
         if private.unopened > 0:
-            return self._fail(code)
+            self._work += WORK_OF_OURS
+            return self.fail_open.failed(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
         requests.rewind(requests.start)
         if private.status == PRIVATE_NONE:
             private.open()
         return WAIT_OPEN
-
-    def _fail(self, code: int) -> int:
-        """Answer a request whose connection could not be opened."""
-        requests, private = self._requests, self._private
-        if code == MALFORMED:
-            private.to_client.append(private.error)
-            return CLOSE
-        self._work += WORK_OF_OURS
-        requests.discarding = code == OPEN
-        private.unopened -= requests.pos - requests.start
-        reply = self.fail_open.failed(code, private.error)
-        private.to_client.append(reply)
-        quits = requests.command.kind == commands.QUIT and reply == encoding.OK
-        return CLOSE if quits else WAIT_NOTHING
 
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""
