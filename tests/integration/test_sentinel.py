@@ -23,7 +23,7 @@ from redis.retry import Retry
 from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.upstream.failover import Failover, MasterTarget, Tls
+from rlproxy.upstream.failover import Failover, MasterTarget
 
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
@@ -528,9 +528,9 @@ async def test_failover_with_tls(tmp_path: Path) -> None:
         for trusted, name in ((False, "redis.example"), (True, "other.example"), (True, "")):
             if trusted:
                 authority.configure_trust(context)
-            found = await first_look(url, lambda name=name: ClientSide(context, name))  # type: ignore[misc]
+            found = await first_look(url, ClientSide(context, name))
             assert found is None
-        found = await first_look(url, lambda: ClientSide(context, "redis.example"))
+        found = await first_look(url, ClientSide(context, "redis.example"))
         assert found == Address("127.0.0.1", port)
         ca = ("--upstream-tls-ca", str(tmp_path / "ca"))
         with started(*LISTEN, url, *ca, "--upstream-tls-name", "redis.example") as proxy:
@@ -546,9 +546,11 @@ async def test_failover_with_tls(tmp_path: Path) -> None:
             assert "certificate verify failed" in str(raw.ask("RL.HIT", "k", 10, 60))
 
 
-async def first_look(url: str, tls: Tls) -> Address | None:
+async def first_look(url: str, tls: ClientSide) -> Address | None:
     """The master that a new Topology finds."""
-    topology = Failover(parse_upstream(url), MasterTarget(url, 1.0), lambda: None, tls)
+    target = MasterTarget(url, 1.0)
+    target.tls = tls
+    topology = Failover(parse_upstream(url), target, lambda: None)
     topology.start()
     await asyncio.wait_for(topology.settled.wait(), harness.DEADLINE_S)
     await topology.stop()
@@ -566,7 +568,7 @@ async def test_topology_stops_at_any_moment(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         for turn in range(60):
             target = MasterTarget("sentinel", 1.0)
-            topology = Failover(parse_upstream(made.url()), target, lambda: None, lambda: None)
+            topology = Failover(parse_upstream(made.url()), target, lambda: None)
             topology.start()
             await asyncio.sleep(turn * 0.0005)
             await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)

@@ -83,7 +83,7 @@ class OneServer(ServerParts):
             self.target = Target(upstream.address, timeout_s)
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s)
-            self.failover = Failover(upstream, target, self._moved, lambda: target.tls)
+            self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again

@@ -20,7 +20,6 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Address, Sentinels, Upstream
-from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
@@ -49,8 +48,6 @@ RETRY_FIRST_S: Final = 0.1
 MAX_RETRY_S: Final = 5.0
 LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
 LASTS_S: Final = 5.0  # seconds after which a subscription counts as stable: the backoff is reset
-
-Tls = Callable[[], ClientSide | None]  # called for each connection, since certificates can change
 
 
 class MasterTarget(Target):
@@ -149,18 +146,19 @@ class Login:
     """Opens query connections that are authenticated with the credentials of the URL.
 
     option: the setting in which the password belongs, for errors.
+    target: has the present TLS settings.
     """
 
-    def __init__(self, user: str | None, password: str | None, option: str, tls: Tls) -> None:
+    def __init__(self, user: str | None, password: str | None, option: str, target: Target) -> None:
         # AUTH with a password alone is an error if the default user has none.
         self._words = (user or "default", password) if password is not None else None
         self._option = option
-        self._tls = tls
+        self._target = target
 
     @contextlib.asynccontextmanager
     async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
         """Open a connection for the block. Raises OSError; failure() describes it."""
-        async with opened(Target(address, LISTEN_S, self._tls())) as connection:
+        async with opened(Target(address, LISTEN_S, self._target.tls)) as connection:
             if self._words is not None:
                 self.checked(await connection.query(b"AUTH", *map(str.encode, self._words)))
             yield connection
@@ -184,10 +182,10 @@ def failure(error: OSError) -> str:
 class _Sentinel:
     """One Sentinel, with a connection for each query and one for its subscription."""
 
-    def __init__(self, address: Address, of: Sentinels, tls: Tls) -> None:
+    def __init__(self, address: Address, of: Sentinels, target: Target) -> None:
         self.address = address
         self._name = of.name
-        self._login = Login(of.user, of.password, "sentinel_password", tls)
+        self._login = Login(of.user, of.password, "sentinel_password", target)
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random.random)
         self._retry_at = 0.0
         self._why = ""
@@ -265,25 +263,20 @@ async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 class Failover:
     """Follows the master of `upstream.sentinels`.
 
-    target: moved to each new master.
+    target: moved to each new master. Connections to Sentinels use its TLS settings, too.
     on_master: called after each move; it cuts the connections to the former master.
-    tls: called for the TLS settings of each connection to a Sentinel or a server.
     """
 
     def __init__(
-        self,
-        upstream: Upstream,
-        target: MasterTarget,
-        on_master: Callable[[], None],
-        tls: Tls,
+        self, upstream: Upstream, target: MasterTarget, on_master: Callable[[], None]
     ) -> None:
         assert upstream.sentinels is not None
         self._name = upstream.sentinels.name
         self._target = target
         self._on_master = on_master
-        self._login = Login(upstream.user, upstream.password, "--upstream", tls)
+        self._login = Login(upstream.user, upstream.password, "--upstream", target)
         sentinels = upstream.sentinels
-        self._sentinels = [_Sentinel(address, sentinels, tls) for address in sentinels.addresses]
+        self._sentinels = [_Sentinel(each, sentinels, target) for each in sentinels.addresses]
         self._calm = Backoff(CALM_S, CALM_S, random.random)
         self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S, random.random)
         self._notice = Notice(time.monotonic)

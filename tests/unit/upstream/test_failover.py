@@ -49,7 +49,7 @@ class World:
         hosts = ",".join(map(str, SENTINELS))
         self.target = MasterTarget("sentinel", 1.0)
         upstream = parse_upstream(f"redis+sentinel://{hosts}/m")
-        self.failover = Failover(upstream, self.target, lambda: None, lambda: None)
+        self.failover = Failover(upstream, self.target, lambda: None)
 
     def reply(self, address: Address, data: bytes) -> bytes:
         if b"ROLE" in data:
