@@ -15,7 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = {
-    "downstream": ["clients", "connection", "private_connection"],
+    "downstream": ["connection"],
     "fairness": ["budget", "scheduler"],
     "net": ["tls_stream"],
     "observability": ["counters", "policy_counters"],

@@ -1,23 +1,33 @@
-"""One client's connection: bytes between its socket, the session and the private connection. It
-makes no decision about commands.
+"""The connections of the clients of one worker. They make no decision about commands.
+
+    the client's socket <──> ClientConnection <──> Session <──> PrivateConnection <──> Redis
+
+A client's two connections pause each other: see ClientConnection._apply_wait() and
+PrivateConnection.read(). `Clients` has what the clients share.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
+import sys
+from collections.abc import Callable
 from typing import Final, cast
 
+from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
-from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
-from rlproxy.downstream.private_connection import PrivateConnection
 from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
+from rlproxy.fairness.scheduler import Scheduler
 from rlproxy.net.peers import NOBODY, Peer, peer_of
+from rlproxy.net.tls_stream import last_words
+from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.session.context import WorkerContext
 from rlproxy.session.private_stream import PRIVATE_OPENING
 from rlproxy.session.session import Session
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
-from rlproxy.upstream.connector import lacks, reason
+from rlproxy.upstream.connector import Target, lacks, reason
 
 # Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
 # connection that is closed in both directions is noticed.
@@ -27,6 +37,8 @@ WORK_OF_READ: Final = FULL_READ >> WORK_BYTES_SHIFT  # work units
 # sockets, the kernel counts more than the bytes of data.
 _ALL: Final = -(1 << 40)
 MAX_TURNED_AWAY: Final = 64  # refused clients whose connections linger behind the error
+SWEPT: Final = 500  # clients that each sweep checks at least
+ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,000
 
 
 class ClientConnection(asyncio.Protocol):
@@ -94,7 +106,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def reached_at(self) -> Address | None:
-        """See Client."""
+        """Return the address by which the client reached the proxy; None for a unix socket."""
         transport = self._transport
         name = transport.get_extra_info("sockname") if transport is not None else None
         return Address(name[0], name[1]) if isinstance(name, tuple) else None
@@ -111,7 +123,7 @@ class ClientConnection(asyncio.Protocol):
             client.close()
 
     def restrict(self) -> None:
-        """See Client."""
+        """Apply the present command policy to the client."""
         self.session.requests.use(self.clients.admission.table_of(self._address()))
 
     def _address(self) -> Peer:
@@ -125,13 +137,21 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         self._received_at = self.clients.clock()
         session.receive(data)
-        if len(data) > LARGE and self.clients.rests(len(data)):
+        if len(data) > LARGE and self.rests(len(data)):
             self._resting = True
-            self.queue()
         self.flush()
 
-    def queue(self) -> None:
-        """See Client."""
+    def rests(self, size: int) -> bool:
+        """Count `size` bytes as work. Return whether their connection waits for the next turn."""
+        budget = self.clients.context.budget
+        budget.work += size >> WORK_BYTES_SHIFT
+        # After a full read, uvloop would read up to 32 times in a row before other connections.
+        if size < FULL_READ and not budget.spent():
+            return False
+        self._queue()
+        return True
+
+    def _queue(self) -> None:
         if not self._queued:
             self._queued = True
             self.clients.scheduler.queue(self.turn)
@@ -185,7 +205,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the session's output ---------------------------------------------------------------------
 
     def flush(self) -> None:
-        """See Client."""
+        """Write the session's output to both sides, and apply its state to the sockets."""
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -230,12 +250,12 @@ class ClientConnection(asyncio.Protocol):
             else:
                 transport.pause_reading()
         if wait == WAIT_TICK and not full:
-            self.queue()
+            self._queue()
 
     # -- the end ----------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """See Client."""
+        """Close the client if it is gone, has been silent, or has read nothing, for too long."""
         if self.session.wait == WAIT_HELD and not self._reading:
             # The event loop reports no end of a socket that is not read. The held hit of a client
             # that is gone would keep its place in the queue.
@@ -268,7 +288,7 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def notice_hangup(self) -> None:
-        """See Client."""
+        """Poll whether the client is gone, and handle it as end of file."""
         transport = self._transport
         sock = transport.get_extra_info("socket") if transport is not None else None
         if sock is None or self._closing:
@@ -292,19 +312,19 @@ class ClientConnection(asyncio.Protocol):
             self._private.close()
 
     def owed(self) -> bool:
-        """See Client."""
+        """Return whether replies are not yet written, or not yet taken by the client's system."""
         transport = self._transport
         return not self._closing or (transport is not None and pending(transport))
 
     def cut(self) -> None:
-        """See Client."""
+        """Abort the client's connection. Outstanding replies are lost."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- the private connection -------------------------------------------------------------------
 
     def cut_upstream(self) -> None:
-        """See Client."""
+        """Abort the private connection. The effect is as if Redis had closed it."""
         if self._private is not None:
             self._private.abort()
 
@@ -335,12 +355,200 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
 
     def upstream_lost(self, private: asyncio.Protocol) -> None:
-        """See Client."""
+        """Handle the end of `private`."""
         if self._private is not private:
             return
         self._private = None
         self.session.upstream_lost()
         self.flush()
+
+
+class PrivateConnection(asyncio.Protocol):
+    """The protocol of one private connection, of `client`.
+
+    full: Redis takes no more bytes for now.
+    reading: it is read; see read().
+    resting: it is not read until the client's next turn.
+    """
+
+    # Its base is not compiled: without slots each connection would have a dict.
+    __slots__ = (
+        "_client",
+        "_transport",
+        "full",
+        "reading",
+        "resting",
+    )
+
+    def __init__(self, client: ClientConnection) -> None:
+        self.full = False
+        self.reading = True
+        self.resting = False
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+
+    def reached_at(self) -> Address | None:
+        """Return the address by which its client reached the proxy; None for a unix socket."""
+        return self._client.reached_at()
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        # uvloop's transports have the interface of asyncio.Transport, but are no subclass.
+        self._transport = cast("asyncio.Transport", transport)
+        self._client.stats.private += 1
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        client = self._client
+        client.session.upstream_received(data)
+        if client.session.private.slots.awaits_lane():
+            self.read()
+        if len(data) > LARGE and client.rests(len(data)):
+            self.resting = True
+            self.read()
+        client.flush()
+
+    def pause_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.full = True
+        self._client.flush()
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        self.full = False
+        self._client.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        client = self._client
+        if exc is not None:
+            left = last_words(self._transport)
+            if left:
+                client.session.upstream_received(left)
+                client.flush()
+        self._transport = None
+        client.stats.private -= 1
+        client.upstream_lost(self)
+
+    # -- for its client ---------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send `data` to Redis."""
+        if self._transport is not None:
+            self._client.stats.upstream_out += len(data)
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Pass the client's end of file on."""
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close the connection behind what is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def read(self) -> None:
+        """Read the connection, or pause that, as the state of its client requires.
+
+        It is read while the client reads its replies. It is also read while a hit is held: then it
+        only carries replies to the proxy's own calls. It is not read while a hit is sent again.
+        """
+        session = self._client.session
+        want = not session.slow or session.wait == WAIT_HELD
+        if self.resting or session.private.slots.awaits_lane():
+            want = False
+        if self._transport is not None and want != self.reading:
+            self.reading = want
+            if want:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+
+class Clients:
+    """The clients of one worker, and what they share.
+
+    throttle: the log throttle for events that any client can cause.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: WorkerContext,
+        target: Target,
+        admission: Admission,
+        config: Config,
+        throttle: LogThrottle,
+    ) -> None:
+        self.loop = loop
+        self.clock: Callable[[], float] = loop.time
+        self.context = context
+        self.target = target
+        self.admission = admission
+        self.throttle = throttle
+        self.max_unread = config.max_unread
+        self.addresses: dict[str, int] = {}  # number of clients by IP address
+        self.clients: dict[ClientConnection, str] = {}  # with their IP addresses; "": unix socket
+        self.round: list[ClientConnection] = []  # clients that the next sweeps check
+        self.scheduler = Scheduler(context.budget, loop.call_soon)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.turned_away: set[ClientConnection] = set()  # refused clients, connections lingering
+        self.draining = False
+        self.on_leave: Callable[[], None] = lambda: None  # called after a connection has ended
+
+    def reconfigure(self, config: Config) -> None:
+        """Apply those options of `config` that can change at run time."""
+        self.admission.configure(config)
+        for client in self.clients:
+            client.restrict()
+
+    def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
+        """Add a new client if it is admitted. Returns the refusal, or None."""
+        count = self.addresses.get(peer.host, 0)
+        refusal = self.admission.refusal(peer, len(self.clients), count)
+        if refusal is not None:
+            self.throttle.happened(
+                "clients_turned_away", TURNED_AWAY, client=str(peer), reason=refusal.reason
+            )
+            self.context.stats.error("turned_away")
+            return refusal
+        self.clients[client] = host = sys.intern(peer.host)  # one text for all its clients
+        if host:
+            self.addresses[host] = count + 1
+        return None
+
+    def leave(self, client: ClientConnection) -> None:
+        """Remove `client`, which is gone."""
+        host = self.clients.pop(client, "")
+        if host:
+            self.addresses[host] -= 1
+            if self.addresses[host] == 0:
+                del self.addresses[host]
+        self.turned_away.discard(client)
+        self.on_leave()
+
+    def sweep(self) -> None:
+        """Close clients that are silent, or read nothing, for too long.
+
+        To be called about once a second. Each call checks at least 500 clients (SWEPT), and at
+        least one in eight (ROUND).
+        """
+        now = self.clock()
+        if not self.round:
+            self.round = list(self.clients)
+        rest = max(0, len(self.round) - max(SWEPT, len(self.clients) // ROUND))
+        for client in self.round[rest:]:
+            client.sweep(now)
+        del self.round[rest:]
+        self.throttle.sweep()
 
 
 def _joined(parts: list[bytes]) -> bytes:

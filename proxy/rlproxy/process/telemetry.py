@@ -19,7 +19,7 @@ from typing import Final
 
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
-from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, Keys, Times
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys, Row, merge, stride
 from rlproxy.observability.key_prefixes import Prefixes

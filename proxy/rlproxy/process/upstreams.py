@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
 from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
-from rlproxy.downstream.private_connection import PrivateConnection
+from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import NODE, UNREACHABLE

@@ -13,8 +13,7 @@ from typing import Final
 
 from rlproxy.config.config import Config
 from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.clients import Clients
-from rlproxy.downstream.connection import ClientConnection
+from rlproxy.downstream.connection import ClientConnection, Clients
 from rlproxy.downstream.handshake import Handshakes
 from rlproxy.fairness.budget import Budget
 from rlproxy.net import file_limit

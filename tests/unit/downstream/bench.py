@@ -11,9 +11,7 @@ from typing import Any, cast
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.clients import Clients
-from rlproxy.downstream.connection import ClientConnection
-from rlproxy.downstream.private_connection import PrivateConnection
+from rlproxy.downstream.connection import ClientConnection, Clients, PrivateConnection
 from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.ratelimit import scripts

@@ -7,8 +7,7 @@ from typing import cast
 
 from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.clients import ROUND, SWEPT, Clients
-from rlproxy.downstream.connection import ClientConnection
+from rlproxy.downstream.connection import ROUND, SWEPT, ClientConnection, Clients
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import ServerFacts

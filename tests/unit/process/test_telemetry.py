@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
-from rlproxy.downstream.clients import Clients
+from rlproxy.downstream.connection import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.hot_keys import HotKeys, Row, Top, merge
