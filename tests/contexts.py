@@ -8,6 +8,7 @@ from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import WaitQueues
+from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Lane, nothing
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
@@ -36,4 +37,5 @@ def worker_context(
         timeouts=timeouts or HitTimeouts(CircuitBreaker()),
         budget=budget or Budget(),
         stats=stats or Counters(),
+        status_call=lambda _name, _args: bulks(b"EVAL", b"return ''", b"0"),
     )

@@ -124,7 +124,7 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """Apply the present command policy to the client."""
-        self.session.requests.use(self.clients.admission.table_of(self._address()))
+        self.session.requests.commands = self.clients.admission.table_of(self._address())
 
     def _address(self) -> Peer:
         transport = self._transport

@@ -294,8 +294,6 @@ class TlsStream(asyncio.Protocol):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio.BaseTransport."""
-        if name == "ssl_object":
-            return self._tls
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     def last_words(self) -> bytes:

@@ -13,7 +13,6 @@ import platform
 import resource
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from heapq import nlargest
 from typing import Final
 
@@ -157,19 +156,13 @@ class Telemetry:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
-            self._publish()
+            self._memory.publish(self._worker, self.own())
             self._publish_due = now + _pause_s(time.monotonic() - begun)
 
     def publish_last(self) -> None:
         """Publish the counters as they end: the worker's successor continues them."""
         if self._read:
-            self._publish()
-
-    def _publish(self) -> None:
-        prefixes, policies = self._prefixes.counts(), self._policies.state()
-        self._memory.publish(
-            self._worker, replace(self.own(), prefixes=prefixes, policies=policies)
-        )
+            self._memory.publish(self._worker, self.own())
 
     def _pace(self, passed_s: float) -> None:
         """Adapt the share of hits whose keys are counted to the rate of hits in `passed_s`."""
@@ -180,13 +173,16 @@ class Telemetry:
         self._decided = decided
 
     def own(self) -> Published:
-        """Return this worker's samples as of now, without prefixes and policies.
-
-        There may be thousands of both.
-        """
+        """Return this worker's samples as of now."""
         self._stats.gather()
-        samples = merged([self._before, self._samples()])
-        return Published(time.time(), samples, self._top.published(), self._facts())
+        return Published(
+            time.time(),
+            merged([self._before, self._samples()]),
+            self._top.published(),
+            self._facts(),
+            self._prefixes.counts(),
+            self._policies.state(),
+        )
 
     def all(self) -> list[Published]:
         """Return the samples of all workers.

@@ -53,7 +53,6 @@ class Wiring:
         self._wire_context(config)
         self._wire_clients(config, contexts)
         self.telemetry = Telemetry(config, worker, resources, self.clients, self.upstream)
-        self.context.status_call = self.telemetry.request
         self.reconfigure(config, contexts)
 
     def _wire_context(self, config: Config) -> None:
@@ -67,6 +66,7 @@ class Wiring:
             timeouts=upstream.timeouts,
             budget=Budget(config.max_client_hits),
             stats=upstream.settings.counters,
+            status_call=lambda name, args: self.telemetry.request(name, args),
         )
 
     def _wire_clients(self, config: Config, contexts: Contexts) -> None:

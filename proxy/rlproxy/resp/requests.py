@@ -15,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
+from rlproxy.resp.command_table import UNRESTRICTED
 from rlproxy.resp.commands import UNKNOWN_COMMAND, Command
 from rlproxy.resp.encoding import content
 from rlproxy.resp.inline import split_inline
@@ -62,6 +62,8 @@ class RequestFramer(RequestBuffer):
     command: row of the table of commands; UNKNOWN_COMMAND if there is none.
     argc: number of words, name included.
     words: unquoted words of an inline command, name included; None for a multibulk one.
+
+    `commands` is the table in which the names of later commands are looked up.
     """
 
     def __init__(self) -> None:
@@ -82,10 +84,6 @@ class RequestFramer(RequestBuffer):
         self._resume_at: int = 0
         self._resume_left: int = 0
         self._scan: int = 0  # bytes from `pos` on that hold no line end (inline command)
-
-    def use(self, commands: CommandTable) -> None:
-        """Look up names in `commands`, from the next command on."""
-        self.commands = commands
 
     def in_command(self) -> bool:
         """Return whether an open command has not ended yet."""

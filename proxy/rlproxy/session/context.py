@@ -29,10 +29,6 @@ _CANNOT_RUN: Final = (
 _REFUSED: Final = b"*5\r\n:1"  # a script's reply to a refused hit begins with it
 
 
-def _empty_call(_name: bytes, _args: list[bytes]) -> bytes:
-    return encoding.bulks(b"EVAL", b"return ''", b"0")
-
-
 @dataclass
 class Identification:
     """The server's name, version and abilities, as the control connection found them."""
@@ -149,7 +145,7 @@ class WorkerContext:
     timeouts: HitTimeouts
     budget: Budget
     stats: Counters
-    status_call: Callable[[bytes, list[bytes]], bytes] = _empty_call
+    status_call: Callable[[bytes, list[bytes]], bytes]
 
     def __post_init__(self) -> None:
         self.circuit = self.timeouts.circuit

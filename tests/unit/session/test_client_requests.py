@@ -21,7 +21,7 @@ DENIES = command_policy.table(("keys", "config|set"), False)
 def denied(data: bytes) -> tuple[bytes, dict[str, int]]:
     """Return the error to the request `data` where KEYS and CONFIG SET are denied, and counts."""
     requests, stats = ClientRequests(), Counters()
-    requests.use(DENIES)
+    requests.commands = DENIES
     requests.feed(data)
     return requests.denied(requests.next(), stats), stats.errors
 

@@ -16,7 +16,6 @@ from rlproxy.ratelimit.outcomes import (
 )
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
-from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import FailurePolicy, ServerFacts
@@ -155,4 +154,3 @@ def test_a_context_without_lanes() -> None:
     assert not context.shares
     assert context.circuit is context.timeouts.circuit
     assert context.failure.timeouts is context.timeouts
-    assert context.status_call(b"RL.STATS", []) == bulks(b"EVAL", b"return ''", b"0")

@@ -124,7 +124,7 @@ def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: obj
 
 def test_a_denied_command_gets_its_error() -> None:
     failing = Failing("allow")
-    failing.requests.use(command_policy.table(("keys",), False))
+    failing.requests.commands = command_policy.table(("keys",), False)
     assert failing.hits(bulks(b"KEYS", b"*") + HIT) == 1
     assert failing.down().startswith(b"-NOPERM command 'keys'")
 

@@ -103,7 +103,7 @@ def transaction(parts: Routed) -> None:
 def denies(parts: Routed) -> None:
     """The client must not send GET."""
     plain(parts)
-    parts.requests.use(command_policy.table(("get",), False))
+    parts.requests.commands = command_policy.table(("get",), False)
 
 
 def shared_busy(parts: Routed) -> None:

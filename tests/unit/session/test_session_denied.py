@@ -21,7 +21,7 @@ BROKEN = b"*1\r\n$-1\r\n"
 
 
 def denying(bench: Bench, table: CommandTable = TABLE) -> Bench:
-    bench.session.requests.use(table)
+    bench.session.requests.commands = table
     return bench
 
 
@@ -55,7 +55,7 @@ def test_a_hit() -> None:
 @pytest.mark.parametrize("way", ["circuit", "behind a greeting", "late", "unreachable"])
 def test_a_hit_while_redis_is_away(mode: str, way: str) -> None:
     bench = Faulty(mode)
-    bench.session.requests.use(TABLE)
+    bench.session.requests.commands = TABLE
     if way in ("circuit", "behind a greeting"):
         bench.circuit.connect_failed(0.0, "connection refused")
     bench.send(bulks(b"CLIENT", b"SETNAME", b"x") if way == "behind a greeting" else b"")
