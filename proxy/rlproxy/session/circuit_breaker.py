@@ -21,19 +21,13 @@ SETTLED_S: Final = 0.1  # seconds after a reply in which a refused connection is
 
 
 class Counts:
-    """Counters since the start: hits that Redis did not answer, and connections."""
+    """Counters since the start: calls that Redis did not answer, and connections."""
 
     def __init__(self) -> None:
-        self.failed_open: int = 0  # hits admitted by --on-upstream-failure allow
-        self.failed_closed: int = 0  # hits refused by deny
-        self.failed: int = 0  # calls that got an error reply
+        self.without: int = 0  # calls answered without Redis
         self.timeouts: int = 0  # hits that exceeded --hit-timeout, sent or not
         self.connects_failed: int = 0  # connections that could not be opened
         self.opened: int = 0  # times that the circuit opened
-
-    def without(self) -> int:
-        """Return the number of calls answered without Redis."""
-        return self.failed_open + self.failed_closed + self.failed
 
 
 class CircuitBreaker:
@@ -90,7 +84,7 @@ class CircuitBreaker:
         self.since = now
         self.why = why
         self.counts.opened += 1
-        self._without = self.counts.without()
+        self._without = self.counts.without
         self.on_open()
 
     def _close(self, now: float) -> None:
@@ -98,4 +92,4 @@ class CircuitBreaker:
         out_s = now - self.since
         self.since = now
         self.why = ""
-        self.on_close(out_s, self.counts.without() - self._without)
+        self.on_close(out_s, self.counts.without - self._without)

@@ -107,17 +107,14 @@ class FailurePolicy:
         """
         limit = _limit(call)
         row = call.counted()
-        counts = self.timeouts.circuit.counts
+        self.timeouts.circuit.counts.without += 1
         self.stats.error(kind)
         if limit == 0 or self.mode == _ERROR:
-            counts.failed += 1
             self.stats.unanswered(row, FAILED)
             return error
         if self.mode == _ALLOW or shadow(row):
-            counts.failed_open += 1
             self.stats.unanswered(row, FAILED_OPEN)
             return five(0, limit, limit, -1, 0)
-        counts.failed_closed += 1
         self.stats.unanswered(row, FAILED_CLOSED)
         return five(1, limit, 0, 1, 1)
 

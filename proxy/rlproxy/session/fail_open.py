@@ -59,9 +59,9 @@ class FailOpen(SessionPart):
             oldest = NEVER if oldest == NOTHING else oldest
             if number == 0 and unsent_at <= before:
                 since = unsent_at
-                answered = circuit.counts.without()
+                answered = circuit.counts.without
                 self.answer_hits(self._context.failure.too_late(), "late")
-                number = circuit.counts.without() - answered
+                number = circuit.counts.without - answered
         if number > 0 or hangs:
             circuit.timed_out(number, since, now, limit_s)
         return number, oldest

@@ -53,12 +53,10 @@ def test_late_hits_open_it_without_a_later_reply(replied_at: float, opens: bool)
 def test_any_reply_closes_it_and_the_hits_without_redis_are_logged() -> None:
     logged: list[tuple[float, int]] = []
     circuit = CircuitBreaker()
-    circuit.counts.failed = 7  # before
+    circuit.counts.without = 7  # before
     circuit.on_close = lambda out_s, without: logged.append((out_s, without))
     circuit.connect_failed(100.0, "connection refused")
-    circuit.counts.failed += 1
-    circuit.counts.failed_open += 2
-    circuit.counts.failed_closed += 3
+    circuit.counts.without += 6
     circuit.replied(103.5)
     assert not circuit.open
     assert (circuit.since, circuit.why, circuit.last_reply_at) == (103.5, "", 103.5)

@@ -42,10 +42,10 @@ class Failing(Parts):
         """Answer the hits of `data` that come first. Returns their number; -1: not all of them."""
         self.requests.feed(data)
         counts = self.context.circuit.counts
-        before = counts.without()
+        before = counts.without
         if not self.fail_open.answer_hits(ERROR, "unreachable", most):
             return -1
-        return counts.without() - before
+        return counts.without - before
 
     def fail(self, data: bytes) -> int:
         """Fail the connection that `data` waits for. Returns the wait."""
