@@ -46,13 +46,12 @@ class Target:
                 transport = await self._plain(lambda: stream)
                 awaited, hint = "TLS handshake", _SPEAKS_NONE
                 try:
-                    await done
-                except BaseException as error:
-                    if not isinstance(error, TlsFailure):  # else the stream is closing already
-                        transport.abort()
-                    elif str(error) == NO_TLS:
-                        raise TlsFailure(f"{NO_TLS}{_SPEAKS_NONE}") from None
+                    error = await done
+                except asyncio.CancelledError:
+                    transport.abort()
                     raise
+                if error is not None:  # the stream is closing already
+                    raise TlsFailure(f"{NO_TLS}{_SPEAKS_NONE}") if str(error) == NO_TLS else error
                 return cast("asyncio.Transport", stream)
         except TimeoutError:
             raise OSError(f"no {awaited} within {self._timeout_s:g} s{hint}") from None
@@ -65,20 +64,13 @@ class Target:
 
     def _stream(
         self, tls: ClientSide, protocol: Callable[[], asyncio.Protocol]
-    ) -> tuple[TlsStream, asyncio.Future[None]]:
-        """Return the TLS layer of a new connection, and the end of its handshake."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Marks the exception as retrieved: a cancelled task never awaits it, and asyncio would log
-        # it.
-        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+    ) -> tuple[TlsStream, asyncio.Future[OSError | None]]:
+        """Return the TLS layer of a new connection, and why its handshake fails, or None."""
+        done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
         def settled(error: OSError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+            if not done.done():
+                done.set_result(error)
 
         host = self._address.host
         try:
