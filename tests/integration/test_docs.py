@@ -12,13 +12,14 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from rlproxy.ratelimit import help_text, scripts
+from rlproxy.ratelimit import help_text
 
 from bench import calls, charts, costs, pictures, traffic
 from bench.client import Client
 from tests import documents, harness
 from tests.documents import Block
 from tests.harness import ON_ONE_ENGINE, ROOT, Proxy, RedisServer
+from tests.lua_headers import HEADERS
 
 QUICK_S = 0.3  # a block that took longer than this beside its pauses was run on a busy machine
 ATTEMPTS = 5
@@ -283,9 +284,9 @@ def test_calls_of_a_hit_equal_the_table(algorithm: str, module_server: RedisServ
 
 @pytest.mark.parametrize("algorithm", list(table()))
 def test_header_of_the_script_names_the_same_commands(algorithm: str) -> None:
-    (script,) = [one for one in scripts.load().values() if one.header["algo"] == algorithm]
+    (header,) = [one for one in HEADERS.values() if one["algo"] == algorithm]
     documented = re.fullmatch(
-        r"admitted: ([A-Z ]+).*?; refused: ([A-Z ]+), and no write.*", script.header["cost"]
+        r"admitted: ([A-Z ]+).*?; refused: ([A-Z ]+), and no write.*", header["cost"]
     )
     assert documented is not None
     cells = table()[algorithm]

@@ -8,7 +8,10 @@ from zlib import crc32
 
 import redis
 from rlproxy.ratelimit import scripts
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.scripts import Script
+
+from tests.lua_headers import algorithm_of
 
 SCRIPTS = scripts.load()
 START_US = 1_784_000_000_000_000
@@ -23,8 +26,7 @@ def at(seconds: float) -> int:
 
 def script_of(algorithm: str) -> Script:
     """The script of an ALGO name."""
-    (found,) = (script for script in SCRIPTS.values() if script.header["algo"] == algorithm)
-    return found
+    return SCRIPTS[ALGORITHMS[algorithm.encode()].script]
 
 
 @cache
@@ -91,7 +93,7 @@ class Caller:
 
     def block_words(self, clock_us: int, span_us: int, unit_us: int = SECOND) -> tuple[object, ...]:
         """Return the words of a block behind EVALSHA."""
-        argv = (self.script.header["algo"], span_us, unit_us, clock_us)
+        argv = (algorithm_of(self.script), span_us, unit_us, clock_us)
         return (SCRIPTS["block"].sha.decode(), 1, self.key, *argv)
 
     def _run(self, words: tuple[object, ...]) -> list[int]:

@@ -10,6 +10,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar, Rule
 
+from tests.lua_headers import algorithm_of
 from tests.scripts.calls import SCRIPTS, SECOND, START_US, Caller, at
 
 GRAMMAR = Grammar(SCRIPTS)
@@ -31,7 +32,7 @@ def call(client: redis.Redis, request: pytest.FixtureRequest) -> Caller:
 
 def rule_of(call: Caller, text: str) -> Rule:
     """The rule of a command without its key and ALGO."""
-    name, *words = f"{text} ALGO {call.script.header['algo']}".encode().split()
+    name, *words = f"{text} ALGO {algorithm_of(call.script)}".encode().split()
     rule = GRAMMAR.rule(text.encode() + call.script.sha, name, [b"k", *words])
     assert rule.error == b"" and rule.limiter is not None
     return rule
@@ -47,9 +48,9 @@ def ask(call: Caller, second: float, text: str) -> list[int]:
 def contents(call: Caller) -> object:
     """What the key holds."""
     client: Any = call.client
-    if call.script.header["algo"] == "LOG":
+    if algorithm_of(call.script) == "LOG":
         return client.lrange("k", 0, -1)
-    if call.script.header["algo"] == "ZLOG":
+    if algorithm_of(call.script) == "ZLOG":
         return client.zrange("k", 0, -1, withscores=True)
     return client.get("k")
 
@@ -167,7 +168,7 @@ def test_the_key_outlives_its_hits_and_the_block(call: Caller, span_us: int) -> 
 
 def test_a_clock_that_stepped_back_shortens_no_block(call: Caller) -> None:
     ask(call, 100, "RL.HIT 2 60")
-    begun = 70 if call.script.header["algo"] == "GCRA" else 100  # as a PENALTY counts
+    begun = 70 if algorithm_of(call.script) == "GCRA" else 100  # as a PENALTY counts
     left = begun + 600 - 70
     assert call.block(at(70), 600 * SECOND) == [1, 0, 0, left, left]
     assert ask(call, 70, "RL.HIT 2 60")[3] == left
@@ -220,7 +221,7 @@ def test_out_of_memory_is_an_error_that_changes_nothing(
         call.block(at(0), 600 * SECOND)
     before, words = call.client.dump("k"), call.block_words(at(1), span_us)
     # An element that goes makes room for another one.
-    elements = call.script.header["algo"] in ("LOG", "ZLOG")
+    elements = algorithm_of(call.script) in ("LOG", "ZLOG")
     needs_none = elements if blocked else span_us == 0
     call.client.config_set("maxmemory", 1)
     try:
@@ -252,7 +253,7 @@ def test_the_servers_clock_is_the_default(call: Caller) -> None:
 @pytest.mark.parametrize("hits", [0, 3])
 def test_a_text_of_both_scripts_replies_as_a_peek(call: Caller, hits: int, span_us: int) -> None:
     """The length of the block has the place of the mode in the ARGV of a peek."""
-    name, client = call.script.header["algo"], call.client
+    name, client = algorithm_of(call.script), call.client
     text = SCRIPTS[scripts.blocking(call.script.name)].source
     limiter = rule_of(call, "RL.PEEK 3 60").limiter
     assert limiter is not None

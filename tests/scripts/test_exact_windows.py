@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness import ON_ONE_ENGINE, RedisServer
+from tests.lua_headers import algorithm_of
 from tests.scripts.calls import SECOND, START_US, Caller, at
 from tests.scripts.window_model import Model, Rule
 
@@ -80,7 +81,7 @@ def many(call: Caller, hits: Sequence[tuple[int, Rule, int]]) -> list[list[int]]
 
 def state(call: Caller) -> tuple[list[int], int | None]:
     """The stamps of a key, oldest first, and its penalty's end; checks the format."""
-    if call.script.header["algo"] == "LOG":
+    if algorithm_of(call.script) == "LOG":
         elements: list[bytes] = call.client.lrange(call.key, 0, -1)
     else:
         scored: list[tuple[bytes, float]] = call.client.zrange(call.key, 0, -1, withscores=True)
@@ -354,7 +355,7 @@ def test_expired_hits_are_removed_from_the_key(call: Caller) -> None:
 
 def test_memory_of_a_thousand_hits(call: Caller) -> None:
     thousand, strict = rule((1000, 60)), rule((1000, 60), strict=True)
-    is_log = call.script.header["algo"] == "LOG"
+    is_log = algorithm_of(call.script) == "LOG"
     fill(call, thousand, [index / 1000 for index in range(1000)])
     assert call.client.memory_usage("k", samples=0) <= (11_000 if is_log else 120_000)
     # Hits that are added and removed leave slack at a list's ends.
@@ -370,7 +371,7 @@ BOUNDS = {"LOG": (1_000_000, 100_000), "ZLOG": (100_000, 10_000)}  # max, COST
 
 @ON_ONE_ENGINE
 def test_largest_max_and_cost(call: Caller) -> None:
-    limit, cost = BOUNDS[call.script.header["algo"]]
+    limit, cost = BOUNDS[algorithm_of(call.script)]
     wide = rule((limit, 60))
     for index in range(9):
         assert hit(call, at(index), wide, cost)[:3] == [0, limit, limit - (index + 1) * cost]

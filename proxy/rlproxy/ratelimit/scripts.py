@@ -1,9 +1,4 @@
-"""The Lua scripts: their sources, their checked headers, their SHA-1 digests.
-
-Each file of `lua/` opens with a header of `-- word  text` lines. The words are fixed. Loading fails
-if a required word is missing, or if the ARGV in the header and in the code differ. `-- cost` lists
-the Redis calls of a hit.
-"""
+"""The Lua scripts: their sources, and their SHA-1 digests."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import rlproxy
+from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
 
 MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVAL carries it
 
@@ -25,9 +21,6 @@ LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
 SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see hit_replies
 
-_REQUIRED: Final = ("algo", "guarantee", "state", "KEYS[1]", "returns", "cost")
-_FIELD: Final = re.compile(r"^-- (\S+)\s+(\S.*)$")
-_CONTINUED: Final = re.compile(r"^--\s{3,}(\S.*)$")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _TOKEN: Final = re.compile(
     r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
@@ -36,7 +29,6 @@ _GLUED: Final = re.compile(r"\w\w|--|\[\[")
 _SHADOWED: Final = (
     b"local r=(function()%b end)()if r[1]==1 then r[1],r[4]=0,-1 end return r"  # r: maybe an error
 )
-_ARGUMENT: Final = re.compile(r"ARGV\[(\d+)\]")
 
 BLOCK: Final = "block"  # the script of RL.BLOCK without a policy
 # With a policy: block.lua, then the algorithm's script as a peek, by one clock. In the arguments of
@@ -54,22 +46,20 @@ ARGV[mode], ARGV[7] = 'peek', clock
 
 
 class ScriptError(ValueError):
-    """A Lua file that is too long, or whose header is wrong or incomplete."""
+    """A Lua file that is too long, or missing."""
 
 
 class Script:
     """A script as Redis runs it.
 
     name: stem of the file's name, or blocking() of that.
-    header: header text by word.
     source: stripped script, as the control connection loads it.
 
     sha: SHA-1 digest of `source`, in hexadecimal.
     """
 
-    def __init__(self, name: str, header: dict[str, str], source: bytes) -> None:
+    def __init__(self, name: str, source: bytes) -> None:
         self.name = name
-        self.header = header
         self.source = source
         self.sha = _sha(source)
         self._words: dict[int, bytes] = {}
@@ -94,24 +84,23 @@ def parse(name: str, text: str) -> Script:
     """Return the script of a Lua file.
 
     name, text: stem of the file's name, content of the file.
-    Raises ScriptError for a wrong header, or if the stripped file is longer than MAX_EVAL_BYTES.
+    Raises ScriptError if the stripped file is longer than MAX_EVAL_BYTES.
     """
-    script = Script(name, parse_header(name, text), strip(text))
+    script = Script(name, strip(text))
     if len(script.source) > MAX_EVAL_BYTES:
         raise ScriptError(f"{name}: {len(script.source)} bytes, more than {MAX_EVAL_BYTES}")
     return script
 
 
-def _blocking(block: Script, script: Script) -> Script:
-    """Return the script that runs `block`, then `script` as a peek.
+def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
+    """Return the script that runs `block`, then `script`, that of `algorithm`, as a peek.
 
     It takes the arguments of a peek, with the length of the block in microseconds in the place of
     the mode.
     """
-    header = script.header
-    (mode,) = [n for n in (5, 6) if header.get(f"ARGV[{n}]", "").startswith("hit, peek")]
-    source = _BLOCKING % (mode, block.source.decode(), header["algo"], script.source.decode())
-    return Script(blocking(script.name), block.header, source.encode())
+    mode = 6 if algorithm.bucket else 5  # its place in ARGV, see Limiter.argv()
+    parts = (block.source.decode(), algorithm.name.decode(), script.source.decode())
+    return Script(blocking(script.name), (_BLOCKING % (mode, *parts)).encode())
 
 
 def blocking(name: str) -> str:
@@ -129,39 +118,6 @@ def _words(text: bytes, way: int) -> bytes:
     verb = b"EVALSHA" if by_sha else b"EVAL"
     body = _sha(text) if by_sha else text
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)
-
-
-def parse_header(name: str, text: str) -> dict[str, str]:
-    """Return the header of a script, by word.
-
-    name: file name for error texts.
-    Raises ScriptError if a word is missing or repeated, or if a line is not a header line. Raises
-    it also if the ARGV in the header are not exactly those that the code reads.
-    """
-    header: dict[str, str] = {}
-    word = ""
-    lines = text.splitlines()
-    for line in lines:
-        if not line.startswith("--"):
-            break
-        if (field := _FIELD.match(line)) is not None:
-            word = field[1]
-            if word in header:
-                raise ScriptError(f"{name}: the header has {word} twice")
-            header[word] = field[2]
-        elif (more := _CONTINUED.match(line)) is not None and word:
-            header[word] += " " + more[1]
-        else:
-            raise ScriptError(f"{name}: no header line: {line}")
-    for word in _REQUIRED:
-        if word not in header:
-            raise ScriptError(f"{name}: the header lacks {word}")
-    code = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
-    read = sorted({int(index) for index in _ARGUMENT.findall(code)})
-    documented = [index for index in range(1, 100) if f"ARGV[{index}]" in header]
-    if read != documented:
-        raise ScriptError(f"{name}: the header has ARGV {documented}, the code reads {read}")
-    return header
 
 
 def strip(text: str) -> bytes:
@@ -218,12 +174,13 @@ def directory() -> Path:
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
-    They are read once per process. Raises ScriptError if there is no Lua file, or if one is wrong.
+    They are read once per process. Raises ScriptError if a Lua file is missing, or too long.
     """
     paths = sorted(directory().glob("*.lua"))
     found = {path.stem: parse(path.stem, path.read_text()) for path in paths}
-    block = found.get(BLOCK)
-    if block is None:
-        raise ScriptError(f"no {BLOCK}.lua in {directory()}")
-    both = [_blocking(block, script) for script in found.values() if script is not block]
+    try:
+        block = found[BLOCK]
+        both = [_blocking(block, found[row.script], row) for row in ALGORITHMS.values()]
+    except KeyError as missing:
+        raise ScriptError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in both}

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlproxy.ratelimit import algorithms as limiters
-from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.algorithms import (
     ALGORITHMS,
     HIT,
@@ -20,7 +19,8 @@ from rlproxy.ratelimit.algorithms import (
     Limiter,
 )
 
-SCRIPTS = scripts.load()
+from tests.lua_headers import HEADERS
+
 SECOND = 1_000_000
 YEARS_US = 315_360_000 * SECOND  # ten years
 BILLION = 1_000_000_000
@@ -63,7 +63,7 @@ def test_table_equals_the_contract() -> None:
 
 @pytest.mark.parametrize("row", ALGORITHMS.values(), ids=lambda row: row.name.decode())
 def test_row_fits_its_script(row: Algorithm) -> None:
-    header = SCRIPTS[row.script].header
+    header = HEADERS[row.script]
     assert row.name == header["algo"].encode() == row.name.upper()
     assert ALGORITHMS[row.name] is row
     arguments = [text for word, text in header.items() if word.startswith("ARGV")]
@@ -107,7 +107,7 @@ MEANINGS = {
 
 def by_header(made: Limiter, shape: bool) -> dict[str, str]:
     """ARGV by the names in the script's header; omitted ones have their default."""
-    header = SCRIPTS[made.algorithm.script].header
+    header = HEADERS[made.algorithm.script]
     words = [word.decode() for word in made.argv(shape)]
     found: dict[str, str] = {}
     for index in range(1, 7):

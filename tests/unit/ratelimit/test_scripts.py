@@ -1,14 +1,18 @@
-"""Scripts: headers are checked, and stripping keeps the program."""
+"""Scripts: their headers are complete, and stripping keeps the program."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import rlproxy
 from rlproxy.ratelimit import scripts as s
 from rlproxy.ratelimit.scripts import ScriptError, strip
+
+from tests.lua_headers import parse_header
 
 HEAD = """\
 -- algo     X
@@ -46,15 +50,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "problem"), WRONG)
 def test_wrong_header_is_an_error(text: str, problem: str) -> None:
-    with pytest.raises(ScriptError, match=problem) as caught:
-        s.parse("file", text)
-    assert str(caught.value).startswith("file: ")
+    with pytest.raises(ValueError, match=problem):
+        parse_header(text)
 
 
 def test_argument_read_only_in_a_comment_is_unread() -> None:
-    s.parse_header("x", HEAD + "-- not ARGV[7]\n" + BODY)
-    with pytest.raises(ScriptError):
-        s.parse_header("x", HEAD + "  -- ARGV[1]\nreturn 1\n")
+    parse_header(HEAD + "-- not ARGV[7]\n" + BODY)
+    with pytest.raises(ValueError, match="ARGV"):
+        parse_header(HEAD + "  -- ARGV[1]\nreturn 1\n")
 
 
 STRIPPED = [
@@ -109,7 +112,7 @@ def test_all_files_load() -> None:
     loaded = s.load()
     names = sorted(path.stem for path in s.directory().glob("*.lua"))
     blocking = [s.blocking(name) for name in names if name != s.BLOCK]
-    assert list(loaded) == names + blocking
+    assert sorted(loaded) == sorted(names + blocking)
     for name, script in loaded.items():
         assert script.name == name
         assert script.sha == hashlib.sha1(script.source).hexdigest().encode()
@@ -117,6 +120,17 @@ def test_all_files_load() -> None:
         if name in names:
             assert len(script.source) <= s.MAX_EVAL_BYTES
             assert b"\n" not in script.source
+
+
+@pytest.mark.parametrize("name", ["block", "gcra"])
+def test_a_missing_file_is_an_error(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(s.directory(), tmp_path / "lua")
+    (tmp_path / "lua" / f"{name}.lua").unlink()
+    monkeypatch.setattr(rlproxy, "__file__", str(tmp_path / "proxy" / "rlproxy" / "__init__.py"))
+    with pytest.raises(ScriptError, match=f"no {name}.lua in {tmp_path}"):
+        s.load.__wrapped__()
 
 
 def test_too_long_script_is_refused() -> None:
