@@ -13,8 +13,6 @@ from typing import Final
 import rlproxy
 from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
 
-MAX_EVAL_BYTES: Final = 4096  # longest stripped script, bytes; every hit by EVAL carries it
-
 # The ways in which a call names its script. They use texts with different digests: from
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
@@ -46,7 +44,7 @@ ARGV[mode], ARGV[7] = 'peek', clock
 
 
 class ScriptError(ValueError):
-    """A Lua file that is too long, or missing."""
+    """A Lua file is missing."""
 
 
 class Script:
@@ -78,18 +76,6 @@ class Script:
         if way == LOADED:
             return self.source
         return _SHADOWED % self.source if way == SHADOW else self.source + b" "
-
-
-def parse(name: str, text: str) -> Script:
-    """Return the script of a Lua file.
-
-    name, text: stem of the file's name, content of the file.
-    Raises ScriptError if the stripped file is longer than MAX_EVAL_BYTES.
-    """
-    script = Script(name, strip(text))
-    if len(script.source) > MAX_EVAL_BYTES:
-        raise ScriptError(f"{name}: {len(script.source)} bytes, more than {MAX_EVAL_BYTES}")
-    return script
 
 
 def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
@@ -174,10 +160,10 @@ def directory() -> Path:
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
-    They are read once per process. Raises ScriptError if a Lua file is missing, or too long.
+    They are read once per process. Raises ScriptError if a Lua file is missing.
     """
     paths = sorted(directory().glob("*.lua"))
-    found = {path.stem: parse(path.stem, path.read_text()) for path in paths}
+    found = {path.stem: Script(path.stem, strip(path.read_text())) for path in paths}
     try:
         block = found[BLOCK]
         both = [_blocking(block, found[row.script], row) for row in ALGORITHMS.values()]
