@@ -12,6 +12,7 @@ from typing import Final
 
 import rlproxy
 from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
+from rlproxy.resp import encoding
 
 # The ways in which a call names its script. They use texts with different digests: from
 # version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
@@ -59,7 +60,7 @@ class Script:
     def __init__(self, name: str, source: bytes) -> None:
         self.name = name
         self.source = source
-        self.sha = _sha(source)
+        self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
         self._words: dict[int, bytes] = {}
 
     def words(self, way: int) -> bytes:
@@ -69,13 +70,14 @@ class Script:
         """
         found = self._words.get(way)
         if found is None:
-            found = self._words[way] = _words(self._text(way), way)
+            verb, body = b"EVAL", self.source + b" "
+            if way == LOADED:
+                verb, body = b"EVALSHA", self.sha
+            elif way == SHADOW:
+                body = _SHADOWED % self.source
+            words = (verb, body, b"1")  # the last one is the number of keys
+            found = self._words[way] = b"".join([encoding.bulk(word) for word in words])
         return found
-
-    def _text(self, way: int) -> bytes:
-        if way == LOADED:
-            return self.source
-        return _SHADOWED % self.source if way == SHADOW else self.source + b" "
 
 
 def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
@@ -92,18 +94,6 @@ def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
 def blocking(name: str) -> str:
     """Return the name of the script that blocks a key and runs the script `name` as a peek."""
     return f"{BLOCK} {name}"
-
-
-def _sha(text: bytes) -> bytes:
-    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
-
-
-def _words(text: bytes, way: int) -> bytes:
-    """Encode the command, the script or its digest, and the number of keys (1)."""
-    by_sha = way == LOADED
-    verb = b"EVALSHA" if by_sha else b"EVAL"
-    body = _sha(text) if by_sha else text
-    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n1\r\n" % (len(verb), verb, len(body), body)
 
 
 def strip(text: str) -> bytes:
