@@ -97,7 +97,7 @@ class Counters:
         self._skip: int = 0  # hits until the next counted key
         self._random: int = 1  # state of _gap()
         self.on_keys: Callable[[Keys, Keys, int, dict[bytes, Rule]], None] | None = None
-        self.harvest: Callable[[], list[tuple[Rule, bytes, int]]] | None = None
+        self.harvest: Callable[[], list[tuple[Rule, bytes, int]]] = list
 
     def error(self, kind: str) -> None:
         """Count an error; the kinds are in metrics.ERRORS."""
@@ -191,8 +191,6 @@ class Counters:
     def gather(self) -> None:
         """Bring all counts up to date: pass on the collected keys, and count the harvest."""
         self.flush_keys()
-        if self.harvest is None:
-            return
         counts: dict[bytes, int] = {}
         rules: dict[bytes, Rule] = {}
         for rule, key, times in self.harvest():

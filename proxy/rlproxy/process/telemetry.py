@@ -89,8 +89,7 @@ class Telemetry:
         self._samples_keys = not config.metrics_prefixes
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
         self._denials = upstream.settings.denial_cache
-        if self._denials is not None:
-            self._stats.harvest = self._denials.harvest
+        self._stats.harvest = self._denials.harvest
         self._due = 0.0
         self._publish_due = 0.0
         self._files = 0
@@ -243,7 +242,7 @@ class Telemetry:
             near[(algorithm,)] = close
             for of, count in zip(OUTCOMES, counts, strict=True):
                 hits[(algorithm, of)] = count
-        denials, lanes = self._denials, self._upstream.lanes()
+        lanes = self._upstream.lanes()
         ready = [lane.key.carries() == "hits" for lane in lanes if lane.ready]
         if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
             self._files_due = self._due + FILES_EVERY_S
@@ -256,7 +255,7 @@ class Telemetry:
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
-            "rlproxy_denials": _one(len(denials) if denials is not None else 0),
+            "rlproxy_denials": _one(len(self._denials)),
             **_histogram("rlproxy_lane_round_trip_seconds", stats.round_trips),
             "rlproxy_lane_batch_calls": histogram(
                 "rlproxy_lane_batch_calls", stats.batches[1:], stats.batched

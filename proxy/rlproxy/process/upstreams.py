@@ -267,8 +267,7 @@ def upstream_of(
     upstream: as in the settings; of an embedded server, where it was started.
     on_server, on_moved: see ServerSettings and OneServer.
     """
-    most = config.denial_cache
-    cache = DenialCache(most, time.monotonic) if most else None
+    cache = DenialCache(config.denial_cache, time.monotonic)
     settings = ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters(), on_server)
     if upstream.cluster:
         return ClusterUpstream(config, settings)

@@ -106,13 +106,13 @@ class Denial:
 class DenialCache:
     """The entries of one process, with the oldest one evicted first.
 
-    most: largest number of entries.
+    most: largest number of entries; 0: no refusal is remembered.
     clock: returns seconds.
     """
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self._most = most
+        self.most = most
         self._kept: OrderedDict[Denial, None] = OrderedDict()
         self._answered: list[Denial] = []  # entries with `times` above 0
 
@@ -121,7 +121,7 @@ class DenialCache:
 
     def mark(self, entries: dict[bytes, Denial], key: bytes, rule: Rule) -> None:
         """Add a MARKED entry for a hit that was refused to `entries`, those of its lane by key."""
-        if len(self._kept) >= self._most:
+        if len(self._kept) >= self.most:
             self.drop(next(iter(self._kept)))
         entries[key] = denial = Denial(entries, key, rule)
         self._kept[denial] = None

@@ -20,7 +20,6 @@ LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
 SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see hit_replies
 
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _TOKEN: Final = re.compile(
     r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
 )

@@ -222,12 +222,12 @@ class HitLane(ServerLane):
 
     def _handshake(self) -> list[bytes]:
         """See ServerLane._handshake(). Redis shall report touched keys, too."""
-        remembers = self._context.denial_cache is not None
+        remembers = self._context.denial_cache.most > 0
         return super()._handshake() + ([_TRACK] if remembers else [])
 
     def _handshake_reply(self, frame: bytes) -> bool:
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
-        if self._handshakes == 1 and self._context.denial_cache is not None:
+        if self._handshakes == 1 and self._context.denial_cache.most > 0:
             self._denials.track(frame == encoding.OK)
             frame = encoding.OK
         return super()._handshake_reply(frame)

@@ -85,7 +85,6 @@ class PooledLane(Lane):
 class LaneContext:
     """What the lanes to one server have in common.
 
-    denial_cache: None if no refusals are remembered.
     max_lane_hits: the largest number of unanswered calls on one lane.
     clock: returns seconds, precise enough for round trips of microseconds.
     """
@@ -94,7 +93,7 @@ class LaneContext:
     target: Target
     loading: ScriptLoading
     server: ServerFacts
-    denial_cache: DenialCache | None
+    denial_cache: DenialCache
     timeouts: HitTimeouts
     max_lane_hits: int
     counters: Counters

@@ -15,18 +15,16 @@ from rlproxy.session.call import Call
 
 MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk; refusals of longer keys are not remembered
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
-_NO_CACHE: Final = DenialCache(0, lambda: 0.0)
 
 
 class LaneDenials:
     """The entries of one lane.
 
-    cache: None if no refusals are remembered; then the lane never sets `tracks`.
     tracks: whether Redis reports touched keys, so refusals may be remembered.
     """
 
-    def __init__(self, cache: DenialCache | None) -> None:
-        self._cache = cache if cache is not None else _NO_CACHE
+    def __init__(self, cache: DenialCache) -> None:
+        self._cache = cache
         self._entries: dict[bytes, Denial] = {}  # by key as a bulk string
         self.tracks = False
 

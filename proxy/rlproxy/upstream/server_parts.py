@@ -36,7 +36,7 @@ class ServerSettings:
 
     upstream: Upstream
     scripts: dict[str, Script]
-    denial_cache: DenialCache | None
+    denial_cache: DenialCache
     max_lane_hits: int
     counters: Counters
     on_server: Callable[[], None]

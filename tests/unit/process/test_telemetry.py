@@ -19,6 +19,7 @@ from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
+from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
 from rlproxy.ratelimit.scripts import load
@@ -34,7 +35,7 @@ class Nobody:
     addresses: dict[str, int] = {}
     draining = False
     max_clients = 1
-    denial_cache = None
+    denial_cache = DenialCache(0, lambda: 0.0)
     problem = kind = "login"
     server = "Redis 7"
     loaded = True
