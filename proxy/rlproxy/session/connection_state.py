@@ -210,8 +210,8 @@ class ConnectionState:
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
 
-    def sent_unsure(self) -> Slot:
-        """Record a command that goes upstream now and may get no reply."""
+    def stop_counting(self) -> Slot:
+        """Return the slot behind which replies cannot be counted any more."""
         self.lower(RAW)
         return Slot(S_RAW)
 

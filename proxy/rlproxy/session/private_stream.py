@@ -176,7 +176,7 @@ class PrivateStream:
         command = requests.command
         state, slots = self.state, self.slots
         if self._auth_error_may_be_lost(requests):
-            slot: Slot | None = state.sent_unsure()
+            slot: Slot | None = state.stop_counting()
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, code == COMMAND and not requests.oversize)

@@ -114,8 +114,7 @@ class ReplySlots(OwedReplies):
         if not self.counting:
             return
         if self.count >= MAX_SLOTS and slot.kind != S_RAW:
-            self._state.lower(RAW)
-            slot = Slot(S_RAW)
+            slot = self._state.stop_counting()
         if slot.kind == S_RAW:
             self.counting = False
         self.append(slot)
@@ -233,9 +232,7 @@ class ReplySlots(OwedReplies):
             return
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
-        slot.kind = S_HIT
         self.to_client.append(reply)
-        self._record(slot, reply)
         self.answered(slot)
         self.answer()
 

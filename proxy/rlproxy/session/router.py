@@ -29,14 +29,12 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call
-from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
-from rlproxy.session.slots import S_RAW, Slot
 from rlproxy.session.waits import (
     CLOSE,
     WAIT_HELD,
@@ -238,8 +236,7 @@ class Router(LaneHits):
         elif requests.commands.strict:
             rest = requests.mistake
         private.to_redis.append(rest)
-        private.slots.expect(Slot(S_RAW))
-        private.state.lower(RAW)
+        private.slots.expect(private.state.stop_counting())
         self.piped = True
 
     def _special(self, code: int) -> tuple[int, bool]:

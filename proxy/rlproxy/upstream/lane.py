@@ -276,8 +276,12 @@ class ServerLane(PooledLane):
         self._open = False
         self._retry_at = self._context.loop.time() + self._backoff.pause_s()
 
-    def lost(self) -> None:
-        """Handle the loss of the connection."""
+    def lost(self, failed: bool) -> None:
+        """Handle the loss of the connection; `failed`: a write to it failed."""
+        if failed:
+            left = last_words(self._transport)
+            if left:
+                self.received(left)
         self.ready = False
         self.room = self._context.max_lane_hits
         self._transport = None
@@ -321,11 +325,6 @@ class _Link(asyncio.Protocol):
 
     def __init__(self, lane: ServerLane) -> None:
         self._lane = lane
-        self._transport: asyncio.BaseTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -333,9 +332,4 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        if exc is not None:
-            left = last_words(self._transport)
-            if left:
-                self._lane.received(left)
-        self._transport = None
-        self._lane.lost()
+        self._lane.lost(exc is not None)
