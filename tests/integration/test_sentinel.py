@@ -475,7 +475,7 @@ def test_unknown_master_name_is_an_error(one_engine: str) -> None:
 
 def test_redis_instead_of_a_sentinel_is_an_error(own_server: RedisServer) -> None:
     with started(*LISTEN, f"redis+sentinel://127.0.0.1:{own_server.port}/mymaster") as proxy:
-        proxy.logged(r"127.0.0.1:\d+ is no Sentinel, or will not tell: .*SENTINEL")
+        proxy.logged(r"127.0.0.1:\d+ is no Sentinel, or refuses the query: .*SENTINEL")
 
 
 def test_sentinels_that_start_later_are_used(one_engine: str) -> None:

@@ -178,10 +178,10 @@ ERRORS = "; retrying"
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server: it speaks HTTP{ERRORS}"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", f"not a Redis server, but an HTTP server{ERRORS}"),
         (
             b"\x15\x03\x01\x00\x02\x02\x46",  # an alert
-            f"it speaks TLS: write rediss:// instead of redis:// in --upstream{ERRORS}",
+            f"that port has TLS: write rediss:// instead of redis:// in --upstream{ERRORS}",
         ),
         (
             b"",

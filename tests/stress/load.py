@@ -248,8 +248,8 @@ async def until_stopped(
                     await asyncio.sleep(0.02)
         except LOST as error:
             if isinstance(error, (errors.TimeoutError, TimeoutError)):
-                who = type(work).__name__
-                world.fail("forgotten", f"{who}: no reply within {REPLY_TIMEOUT_S:g} s: {error}")
+                task = type(work).__name__
+                world.fail("forgotten", f"{task}: no reply within {REPLY_TIMEOUT_S:g} s: {error}")
             world.error(error)
             await asyncio.sleep(0.02)
         finally:

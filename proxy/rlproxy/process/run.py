@@ -105,7 +105,7 @@ async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
 
 
 def _work(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    """Serve as a worker, in a process of its own."""
+    """Serve as a worker, in a separate process."""
     logs.configure(settings.log_level, settings.log_format, worker + 1)
     _start(_serve(settings, worker, resources, channel))
 

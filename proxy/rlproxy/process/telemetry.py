@@ -305,7 +305,7 @@ class Telemetry:
 
 
 def _pause_s(took_s: float) -> float:
-    """Return the pause after work that took so long, seconds."""
+    """Return the pause in seconds after work that took `took_s`."""
     return min(SHARE * took_s, MAX_PAUSE_S)
 
 

@@ -19,7 +19,7 @@ LOCAL_COMMANDS: Final = (
 )
 LOCAL_CONFIGS: Final = (b"dir", b"dbfilename")
 
-# The subcommands of commands that have some, as servers list them. DEBUG lists none of its own.
+# The subcommands of commands that have some, as servers list them. DEBUG lists none.
 _CONTAINERS: Final = """
     ACL CAT DELUSER DRYRUN GENPASS GETUSER HELP LIST LOAD LOG SAVE SETUSER USERS WHOAMI
     CLIENT CACHING CAPA GETNAME GETREDIR HELP ID IMPORT-SOURCE INFO KILL LIST MAINT_NOTIFICATIONS \

@@ -112,7 +112,7 @@ class FailOpen(SessionPart):
         return True
 
     def _certain(self) -> bool:
-        """Whether a reply sent now is in its place, and the next request means what it says."""
+        """Whether a reply sent now is in its place, and the meaning of the next request certain."""
         slots, state, requests = self._private.slots, self._private.state, self._requests
         if self._lanes.count > 0 or not slots.settled() or not slots.can_count():
             return False

@@ -11,7 +11,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import NO_TLS, ClientSide, TlsFailure
 from rlproxy.net.tls_stream import TlsStream
 
-_SPEAKS_NONE: Final = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
+_HAS_NONE: Final = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
 # Errors of a machine without file descriptors, buffers, memory or free local ports.
 _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 
@@ -44,14 +44,14 @@ class Target:
                     return await self._plain(protocol)
                 stream, done = self._stream(self.tls, protocol)
                 transport = await self._plain(lambda: stream)
-                awaited, hint = "TLS handshake", _SPEAKS_NONE
+                awaited, hint = "TLS handshake", _HAS_NONE
                 try:
                     error = await done
                 except asyncio.CancelledError:
                     transport.abort()
                     raise
                 if error is not None:  # the stream is closing already
-                    raise TlsFailure(f"{NO_TLS}{_SPEAKS_NONE}") if str(error) == NO_TLS else error
+                    raise TlsFailure(f"{NO_TLS}{_HAS_NONE}") if str(error) == NO_TLS else error
                 return cast("asyncio.Transport", stream)
         except TimeoutError:
             raise OSError(f"no {awaited} within {self._timeout_s:g} s{hint}") from None

@@ -41,9 +41,7 @@ _MIN_PROBE_S: Final = 0.1
 _MAX_PROBE_S: Final = 1.0
 _STEP_S: Final = 0.05  # seconds between checks of that limit
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
-_MAY_SPEAK_TLS: Final = (
-    "; if that port speaks TLS, write rediss:// instead of redis:// in --upstream"
-)
+_MAY_HAVE_TLS: Final = "; if that port has TLS, write rediss:// instead of redis:// in --upstream"
 _IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
 _IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
@@ -181,12 +179,12 @@ class Control:
                 error = NoRoom()
             elif self._target.tls is None:
                 # Redis closes a connection without TLS at a port with TLS, and sends nothing.
-                error = OSError(f"{error}{_MAY_SPEAK_TLS}")
+                error = OSError(f"{error}{_MAY_HAVE_TLS}")
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
         late = isinstance(error, TimeoutError) and self._timeouts.timeout_s > 0.0
         if self.kind == UNREACHABLE and self.reached and (closed or late):
-            # A load balancer without a server, a port that speaks TLS, or a server that hangs.
+            # A load balancer without a server, a port that has TLS, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
         self._outages.control_failed(self.problem, refused=not (self.reached or lacks(error)))
 

@@ -16,7 +16,7 @@ from rlproxy.upstream.connector import Target
 MAX_UNREAD: Final = 1 << 20  # bytes that arrive between two reads; more end the connection
 _HTTP: Final = (b"HTTP/", b"<")  # first bytes of a web server's error
 _ALERT: Final = b"\x15\x03"  # first bytes of a TLS alert, the reply of a TLS port to plain bytes
-_SPEAKS_TLS: Final = "it speaks TLS: write rediss:// instead of redis:// in --upstream"
+_HAS_TLS: Final = "that port has TLS: write rediss:// instead of redis:// in --upstream"
 
 
 class Closed(OSError):  # noqa: N818
@@ -145,5 +145,5 @@ def _no_room(reply: object) -> bool:
 def _foreign(data: bytes) -> str:
     """Name the other protocol that `data` belongs to; empty if it is not recognized."""
     if data.startswith(_ALERT):
-        return _SPEAKS_TLS
-    return "not a Redis server: it speaks HTTP" if data.startswith(_HTTP) else ""
+        return _HAS_TLS
+    return "not a Redis server, but an HTTP server" if data.startswith(_HTTP) else ""

@@ -80,7 +80,7 @@ def answer(name: str, where: object, facts: object) -> Answer:
         return Answer(why=f"has no master named {name}")
     if isinstance(where, Exception):
         why = str(where).removeprefix("ERR ")
-        return Answer(why=f"is no Sentinel, or will not tell: {why}")
+        return Answer(why=f"is no Sentinel, or refuses the query: {why}")
     words = where if isinstance(where, list) else []
     port = _text(words[1]) if len(words) == 2 else ""
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:

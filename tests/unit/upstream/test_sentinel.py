@@ -59,7 +59,7 @@ def test_an_unknown_name() -> None:
 
 def test_no_sentinel() -> None:
     assert answer("m", Exception("unknown command 'SENTINEL'"), None).why == (
-        "is no Sentinel, or will not tell: unknown command 'SENTINEL'"
+        "is no Sentinel, or refuses the query: unknown command 'SENTINEL'"
     )
 
 
