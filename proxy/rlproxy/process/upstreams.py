@@ -101,7 +101,7 @@ class OneServer(ServerParts):
         """Return what the proxy's own connections have found."""
         control, master = self.control, self.failover.master if self.failover else None
         return State(
-            control.loaded,
+            control.loading.loaded,
             control.kind,
             control.problem,
             control.reached,
@@ -218,7 +218,7 @@ class ClusterUpstream:
             kind = NODE
         number = len(self.cluster.map.shards)
         return State(
-            all(node.control.loaded for node in masters),
+            all(node.control.loading.loaded for node in masters),
             kind,
             problem,
             any(node.control.reached for node in masters),

@@ -21,7 +21,7 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
-from rlproxy.session.context import Identification
+from rlproxy.session.context import Identification, ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
@@ -55,8 +55,8 @@ class Control:
 
     upstream: the credentials of --upstream.
     scripts: the scripts to load, by name.
-    on_server: called with what identifies the server after each successful HELLO.
-    outages: logs problems and their ends.
+    facts: gets what identifies the server.
+    on_server: called after each successful HELLO, once `facts` has that.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class Control:
         target: Target,
         upstream: Upstream,
         scripts: dict[str, Script],
-        on_server: Callable[[Identification], None],
+        facts: ServerFacts,
+        on_server: Callable[[], None],
         timeouts: HitTimeouts,
-        loading: ScriptLoading,
-        outages: OutageLog,
     ) -> None:
         self._target = target
-        self._loading = loading
-        self._outages = outages
         self._upstream = upstream
         self._scripts = scripts
+        self._facts = facts
         self._on_server = on_server
         self._timeouts = timeouts
         self._circuit = timeouts.circuit
         self._loop = asyncio.get_running_loop()
+        self.loading = ScriptLoading()
+        self.outages = OutageLog(target, timeouts.circuit, self._loop.time)
         self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S, random)
         self._connection = QueryConnection()
         self._moved = asyncio.Event()
@@ -91,15 +91,10 @@ class Control:
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
         self.problem = ""  # reason why the server cannot be used fully; empty if it can
 
-    @property
-    def loaded(self) -> bool:
-        """Whether the scripts are on the server."""
-        return self._loading.loaded
-
     def move(self) -> None:
         """Drop the connection and open a new one at once: the target or the login may differ."""
         self._moved.set()
-        self._loading.loaded = False
+        self.loading.loaded = False
         self._connection.abort()
 
     def ping_now(self) -> None:
@@ -125,12 +120,12 @@ class Control:
                 self.settled.set()
                 await self._watch()
                 if not self._moved.is_set():
-                    self._outages.control_lost()
+                    self.outages.control_lost()
             except OSError as caught:
                 error = caught
             finally:
                 self._connection.abort()
-            self._loading.loaded = False
+            self.loading.loaded = False
             if self._moved.is_set():
                 self._backoff.reset()
                 continue
@@ -186,7 +181,7 @@ class Control:
         if self.kind == UNREACHABLE and self.reached and (closed or late):
             # A load balancer without a server, a port that has TLS, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
-        self._outages.control_failed(self.problem, refused=not (self.reached or lacks(error)))
+        self.outages.control_failed(self.problem, refused=not (self.reached or lacks(error)))
 
     def _report(self) -> None:
         """Log a new problem, or the end of the last one.
@@ -194,7 +189,7 @@ class Control:
         A Cluster node at the first attempt is left out: the server reports it as a start error.
         """
         if self.kind != CLUSTER or self.settled.is_set():
-            self._outages.control_works(self.problem)
+            self.outages.control_works(self.problem)
 
     # -- preparing the server ---------------------------------------------------------------------
 
@@ -218,7 +213,7 @@ class Control:
         kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
         if not kind and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
-        if not self._loading.loaded and self._loading.drained():
+        if not self.loading.loaded and self.loading.drained():
             await self._load()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
@@ -244,7 +239,8 @@ class Control:
         )
         reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
         found.has_throttle = isinstance(reply, list) and reply not in ([], [None])
-        self._on_server(found)
+        self._facts.found = found
+        self._on_server()
 
     async def _ignores_empty(self) -> bool:
         """Return whether the server ignores an empty request.
@@ -268,7 +264,7 @@ class Control:
             [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
         )
         errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
-        self._loading.loaded = not errors
+        self.loading.loaded = not errors
         self._refused = ""
         if errors:
             why = errors[0].partition(", with args")[0]  # the rest quotes the script
@@ -309,7 +305,7 @@ class Control:
 
     def _misses_scripts(self) -> bool:
         """Return whether the scripts are to be loaded now. Refused ones wait for another try."""
-        loading = self._loading
+        loading = self.loading
         able = self.kind != LOGIN and not self._refused
         return able and not loading.loaded and loading.drained()
 

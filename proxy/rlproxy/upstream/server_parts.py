@@ -15,14 +15,12 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.circuit_breaker import CircuitBreaker
-from rlproxy.session.context import Identification, ServerFacts
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import LanePool
-from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.script_loading import ScriptLoading
 
 
 @dataclass
@@ -51,19 +49,15 @@ class ServerParts:
     def __init__(self, target: Target, facts: ServerFacts, settings: ServerSettings) -> None:
         loop = asyncio.get_running_loop()
         self.facts = facts
-        self._on_server = settings.on_server
         self.circuit = circuit = CircuitBreaker()
         self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
-        loading = ScriptLoading()
-        self._outages = outages = OutageLog(target, circuit, loop.time)
         self.control = Control(
             target,
             settings.upstream,
             settings.scripts,
-            self._identified,
+            facts,
+            settings.on_server,
             self.timeouts,
-            loading,
-            outages,
         )
         self.timeouts.on_silence = self.control.ping_now
         circuit.on_open, circuit.on_close = self.opened, self.closed
@@ -71,7 +65,7 @@ class ServerParts:
             LaneContext(
                 loop,
                 target,
-                loading,
+                self.control.loading,
                 facts,
                 settings.denial_cache,
                 self.timeouts,
@@ -86,18 +80,14 @@ class ServerParts:
         """Start the control connection."""
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
-    def _identified(self, found: Identification) -> None:
-        self.facts.found = found
-        self._on_server()
-
     def opened(self) -> None:
         """Send a PING and log the outage: the circuit has opened."""
         self.control.ping_now()
-        self._outages.circuit_opened()
+        self.control.outages.circuit_opened()
 
     def closed(self, out_s: float, without: int) -> None:
         """See OutageLog.circuit_closed()."""
-        self._outages.circuit_closed(out_s, without)
+        self.control.outages.circuit_closed(out_s, without)
 
     def close(self) -> None:
         """Close the connections."""

@@ -55,10 +55,9 @@ class Client:
 
 async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     wiring = wired(listening=Address("10.0.0.1", 1))
-    found = Identification("Valkey", "9.1")
-    one_server(wiring)._identified(found)
-    assert wiring.context.server.found is found
-    assert one_server(wiring).pool.context.server.found is found
+    server = one_server(wiring)
+    server.control._facts.found = Identification("Valkey", "9.1")
+    assert wiring.context.server is server.pool.context.server is server.control._facts
     assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
 
 

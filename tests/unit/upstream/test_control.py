@@ -10,12 +10,11 @@ import pytest
 from rlproxy.config.urls import parse_upstream
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream import control as module
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control
-from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.script_loading import ScriptLoading
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
@@ -78,21 +77,29 @@ class World:
     ) -> None:
         self.target, self.circuit = target or Answered(), CircuitBreaker()
         timeouts = HitTimeouts(self.circuit, timeout_s)
-        self.loading = ScriptLoading()
+        self.facts = ServerFacts("here")
+        self.found: list[str] = []  # what was known of the server at each call of on_server()
         self.control = Control(
             cast(Target, self.target),
             parse_upstream(url),
             load(),
-            lambda _: None,
+            self.facts,
+            lambda: self.found.append(self.facts.found.title()),
             timeouts,
-            self.loading,
-            OutageLog(cast(Target, self.target), self.circuit, lambda: 0.0),
         )
+        self.loading = self.control.loading
         self.task = asyncio.get_running_loop().create_task(self.control.run())
 
     def count(self, word: bytes) -> int:
         """How many requests with this word were sent on the latest connection."""
         return self.target.connections[-1].written.count(b"\r\n" + word + b"\r\n")
+
+
+async def test_the_facts_are_there_once_the_server_is_identified() -> None:
+    world = World()
+    await world.control.settled.wait()
+    assert world.found == ["Redis ?"]  # this server names no version
+    world.task.cancel()
 
 
 async def test_scripts_are_loaded_once_no_evalsha_is_under_way(
@@ -116,11 +123,11 @@ async def test_scripts_are_loaded_once_no_evalsha_is_under_way(
 async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     world = World()
     await world.control.settled.wait()
-    assert world.control.loaded and world.loading.loaded
+    assert world.loading.loaded
     assert world.count(b"LOAD") == len(load())
     world.target.connections[0].protocol.connection_lost(None)
     await until(lambda: not world.loading.loaded)
-    assert not world.control.loaded
+    assert not world.loading.loaded
     await until(lambda: world.loading.loaded)
     assert len(world.target.connections) == 2
     world.task.cancel()
