@@ -59,6 +59,7 @@ class Times:
 
 
 Keys = list[bytes] | dict[bytes, int]  # keys as bulk strings, one per hit; or hits by key
+OnKeys = Callable[[Keys, Keys, int, dict[bytes, Rule]], None]  # see Counters
 
 
 class Counters:
@@ -66,7 +67,7 @@ class Counters:
 
     on_keys: called with a batch of keys of hits, the refused ones among them, the number of hits
         that each key stands for, and the rule of the latest refusal by key. Keys are bulk strings,
-        with their header. None: keys are not counted.
+        with their header.
     harvest: returns and resets the hits that the denial cache refused, as (rule, key, hits).
     """
 
@@ -96,7 +97,7 @@ class Counters:
         self.stride: int = 1  # mean number of hits per counted key; see sample()
         self._skip: int = 0  # hits until the next counted key
         self._random: int = 1  # state of _gap()
-        self.on_keys: Callable[[Keys, Keys, int, dict[bytes, Rule]], None] | None = None
+        self.on_keys: OnKeys = lambda _keys, _refused, _stride, _rules: None
         self.harvest: Callable[[], list[tuple[Rule, bytes, int]]] = list
 
     def error(self, kind: str) -> None:
@@ -152,8 +153,6 @@ class Counters:
         if self._skip > 0:
             self._skip -= 1
             return
-        if self.on_keys is None:
-            return
         if self.stride > 1:
             self._skip = self._gap()
         self._keys.append(key)
@@ -169,7 +168,7 @@ class Counters:
         keys, self._keys = self._keys, []
         refused, self._refused_keys = self._refused_keys, []
         rules, self._refused_by = self._refused_by, {}
-        if self.on_keys is not None and keys:
+        if keys:
             self.on_keys(keys, refused, self.stride, rules)
 
     def sample(self, stride: int) -> None:
@@ -197,10 +196,10 @@ class Counters:
             self.hits[rule.row + REFUSED_LOCALLY] += times
             counts[key] = counts.get(key, 0) + times
             rules[key] = rule
-            if len(counts) >= KEYS_AT_ONCE and self.on_keys is not None:
+            if len(counts) >= KEYS_AT_ONCE:
                 self.on_keys(counts, counts, 1, rules)
                 counts, rules = {}, {}
-        if self.on_keys is not None and counts:
+        if counts:
             self.on_keys(counts, counts, 1, rules)
 
     def batch(self, calls: int) -> None:

@@ -98,14 +98,16 @@ def lacks(error: OSError) -> bool:
     return error.errno in _LACKS
 
 
-def hello(name: bytes, user: bytes | None, password: bytes | None) -> list[bytes]:
-    """Return the first command of a lane or control connection, as words: HELLO 3 with SETNAME.
+def hello(
+    name: bytes, user: bytes | None, password: bytes | None, protocol: int = 3
+) -> list[bytes]:
+    """Return the first command of a lane or control connection, as words: HELLO with SETNAME.
 
     name: the connection's name in CLIENT LIST.
     password: None leaves out AUTH.
     """
     auth = [b"AUTH", user or b"default", password] if password is not None else []
-    return [b"HELLO", b"3", *auth, b"SETNAME", name]
+    return [b"HELLO", b"%d" % protocol, *auth, b"SETNAME", name]
 
 
 def control_hello(upstream: Upstream) -> list[bytes]:

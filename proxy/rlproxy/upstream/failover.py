@@ -30,7 +30,6 @@ from rlproxy.upstream.sentinel import (
     UNKNOWN,
     Answer,
     Claim,
-    Master,
     Notice,
     accepts,
     answer,
@@ -284,7 +283,7 @@ class Failover:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.settled = asyncio.Event()  # set after the first look
-        self.master: Master | None = None
+        self.master: Claim | None = None
         target.on_failure = self.suspect
 
     def suspect(self) -> None:
@@ -383,7 +382,7 @@ class Failover:
 
     def _switch(self, claim: Claim) -> None:
         """Make the server of `claim` the master."""
-        former, self.master = self.master, Master(claim.address, claim.epoch)
+        former, self.master = self.master, claim
         if former is not None and former.address == claim.address:
             return
         self._target.move(claim.address)

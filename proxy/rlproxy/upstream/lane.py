@@ -245,9 +245,7 @@ class ServerLane(PooledLane):
         """Return the first requests of the connection."""
         key = self.key
         name = b"rlproxy-lane" if key.kind == c.HIT else b"rlproxy-share"
-        words = hello(name, key.user, key.password)
-        words[1] = b"%d" % key.protocol
-        requests = [encoding.bulks(*words)]
+        requests = [encoding.bulks(*hello(name, key.user, key.password, key.protocol))]
         if key.db:
             requests.append(encoding.bulks(b"SELECT", b"%d" % key.db))
         return requests

@@ -47,17 +47,10 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Master:
-    """The present master, and the highest epoch with which a Sentinel named it."""
-
-    address: Address
-    epoch: int
-
-
-@dataclass(frozen=True)
 class Claim:
-    """A server that may become the master.
+    """A server that is the master, or may become it.
 
+    epoch: the highest with which a Sentinel named it.
     if_gone: only if the known master does not answer, or replies that it is a replica.
     """
 
@@ -107,11 +100,11 @@ def role(reply: object) -> str:
     return REPLICA if first in (b"slave", b"replica") else UNKNOWN
 
 
-def choose(answers: Sequence[Answer | None], known: Master | None) -> Claim | None:
+def choose(answers: Sequence[Answer | None], known: Claim | None) -> Claim | None:
     """Choose the server that may be the master.
 
     answers: one for each Sentinel, None for one that is outstanding.
-    known: the present master, None if there is none yet.
+    known: the claim of the present master, None if there is none yet.
     Returns None if no Sentinel names a master, or if outstanding answers may decide. The claim may
     name the server of `known`.
     """

@@ -207,7 +207,6 @@ def test_refused_hit_is_not_near_the_limit() -> None:
 def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
     batches: list[tuple[st.Keys, st.Keys]] = []
-    stats.key(b"before", False)  # no consumer of keys yet
     stats.on_keys = lambda keys, refused, *_: batches.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)

@@ -114,7 +114,6 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
     other.add([b"$1\r\na\r\n"] * 2, [])
     memory.publish(1, Published(time.time(), {}, other.state()))
     count = settings.stats.on_keys
-    assert count is not None
     count([b"$1\r\na\r\n", b"$1\r\nb\r\n"], [b"$1\r\nb\r\n"], 1, {})
     assert top(1) == [b"a", b"3", b"0"]
     count([b"$1\r\nb\r\n"] * 4, [], 1, {})

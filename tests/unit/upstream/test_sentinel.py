@@ -12,7 +12,6 @@ from rlproxy.upstream.sentinel import (
     UNKNOWN,
     Answer,
     Claim,
-    Master,
     Notice,
     accepts,
     answer,
@@ -24,7 +23,7 @@ OLD = Address("10.0.0.1", 7001)
 NEW = Address("10.0.0.2", 7002)
 THIRD = Address("10.0.0.3", 7003)
 DOWN = Answer(why="connection refused")
-KNOWN = Master(OLD, 4)
+KNOWN = Claim(OLD, 4)
 
 
 def facts(**words: object) -> list[bytes]:
