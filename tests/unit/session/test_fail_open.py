@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
@@ -10,6 +12,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 from rlproxy.session.connection_state import RAW
+from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPENING
 from rlproxy.session.router import Router
 from rlproxy.session.timeouts import NEVER, NOTHING
@@ -159,6 +162,13 @@ def test_a_handshake_is_recorded_only_before_the_connection_is_open() -> None:
     assert failing.down() == b""
 
 
+def test_a_command_that_is_refused_here_is_not_sent_later() -> None:
+    failing = Failing("allow")
+    assert failing.hits(bulks(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON")) == 0
+    assert failing.down().startswith(b"-ERR unknown subcommand")
+    assert failing.private.handshake is None
+
+
 def test_a_handshake_is_not_answered_where_hits_get_errors() -> None:
     failing = Failing("error")
     assert failing.hits(AUTH) == 0
@@ -231,6 +241,29 @@ def test_a_late_hit_is_answered_and_its_reply_dropped() -> None:
     assert failing.context.circuit.counts.timeouts == 1
     failing.private.slots.expect_one()
     assert failing.answer(FIVE + PONG) == PONG
+
+
+class Held:
+    """A held hit whose call is owed by the private connection."""
+
+    owed_since: float | None = 10.0
+
+    def late(self) -> None:
+        self.owed_since = None
+
+
+def test_a_held_hit_is_late_by_its_call() -> None:
+    failing, held = Failing(), Held()
+    failing.opened()
+
+    def overdue(now: float) -> tuple[int, float]:
+        return failing.fail_open.overdue(now, 1.0, None, cast("HeldHit", held))
+
+    assert overdue(10.9) == (0, 10.0)
+    assert overdue(11.0) == (1, NEVER)
+    assert held.owed_since is None
+    assert failing.context.circuit.open
+    assert overdue(12.0) == (0, NOTHING)
 
 
 def test_without_a_hit_there_is_nothing_to_watch() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS
+from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
+from rlproxy.resp.requests import BROKEN_BULK
 from rlproxy.session import command_policy, waits
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import PRIVATE_OPENING
@@ -397,6 +399,40 @@ def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> No
     parts.up()
     parts.router.pipe(GET)
     assert parts.up() == b""
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "error"),
+    [
+        (denies, bulks(b"GET", b"k" * 100_000), NO_GET),
+        (plain, bulks(b"RL.HIT", b"k" * 100_000, b"10", b"60"), TOO_LONG),
+    ],
+)
+def test_a_command_in_parts_that_redis_must_not_get(
+    state: State, command: bytes, error: bytes
+) -> None:
+    parts = Routed()
+    state(parts)
+    for start in range(0, len(command), 30_000):
+        assert parts.route(command[start : start + 30_000]) == waits.WAIT_NOTHING
+    assert parts.down() == error
+    parts.route(HIT)
+    assert len(parts.lane.calls) == 1
+    assert parts.up() == b""
+
+
+def test_a_denied_command_in_parts_that_becomes_malformed() -> None:
+    """Redis gets a mistake in its place, and nothing that follows."""
+    parts = Routed()
+    denies(parts)
+    parts.route(b"*3\r\n$3\r\nGET\r\n$100000\r\n" + b"k" * 50_000)
+    assert parts.down() == NO_GET
+    parts.route(b"k" * 50_000 + b"\r\nx\r\n")
+    assert parts.up() == BROKEN_BULK
+    assert parts.router.piped
+    parts.router.pipe(GET)
+    assert parts.up() == b""
+    assert parts.context.stats.errors == {"denied": 1, "protocol": 1}
 
 
 def test_without_share_ordinary_commands_take_no_lane() -> None:
