@@ -101,7 +101,7 @@ class ClusterConnection:
                     self._pipe()
                 break
             if code == COMMAND:
-                if not self._dispatcher.send(splitter.words, splitter.written):
+                if not self._dispatcher.send(splitter.argv, splitter.written):
                     self._waits = COMMAND
                     break
             elif code == MALFORMED:

@@ -23,12 +23,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import hiredis
-
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
@@ -198,7 +197,7 @@ def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> byte
     blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
-    words = _words(written)
+    words = words_of(written)
     at = timeout_at(blocks, words[1:]) + 1
     if at == 0:
         return written
@@ -222,15 +221,8 @@ def without_program(written: bytes, instead: bytes) -> bytes:
 
     written: the command as an array of bulks.
     """
-    words = _words(written)
+    words = words_of(written)
     return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
-
-
-def _words(written: bytes) -> list[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(written)
-    words: list[bytes] = reader.gets()
-    return words
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
