@@ -40,16 +40,17 @@ class ConnectionSetup:
         exchange = self._exchange
         if exchange.logged_in:
             return b""
-        if exchange.barrier is not None and not exchange.barrier.done:
+        query = self._query
+        if query is None:
+            self._query = query = Request(bulks(b"PING"))
+            query.on_reply = self._pinged
+            exchange.send(exchange.links.home(), query)
+            query.silent = True
+            exchange.redirects.drain()
+        if not query.done:
             return None
-        query, self._query = self._query, None
-        if query is not None:
-            return query.reply if query.reply.startswith(_NOAUTH) else b""
-        self._query = exchange.barrier = request = Request(bulks(b"PING"))
-        request.on_reply = self._pinged
-        exchange.send(exchange.links.home(), request)
-        request.silent = True
-        return None
+        self._query = None
+        return query.reply if query.reply.startswith(_NOAUTH) else b""
 
     def _pinged(self, frame: bytes) -> bytes:
         if not frame.startswith(_NOAUTH):
@@ -94,14 +95,15 @@ class ConnectionSetup:
         option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
         return option is not None and option in self.tracking
 
-    def _send_barrier(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
+    def _send_alone(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
         """Send a command to home once nothing is owed; the next ones wait for its reply."""
         exchange = self._exchange
         if exchange.queue:
             return False
-        request = exchange.barrier = unredirected(written)
+        request = unredirected(written)
         request.on_reply = on_reply
         exchange.send(exchange.links.home(), request)
+        exchange.redirects.drain()
         return True
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
@@ -119,7 +121,7 @@ class ConnectionSetup:
             exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
             return frame
 
-        return self._send_barrier(written, on_reply)
+        return self._send_alone(written, on_reply)
 
     def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
@@ -148,13 +150,12 @@ class ConnectionSetup:
                 self._exchange.logged_in = False
                 self._query = None
                 self._exchange.silent = self._exchange.skips = False
-                if self._exchange.barrier is not None:
-                    self._exchange.barrier.silent = False  # RESET itself, behind CLIENT REPLY OFF
+                self._exchange.queue[0].silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame
 
-        return self._send_barrier(written, on_reply)
+        return self._send_alone(written, on_reply)
 
     def _set(self, key: bytes, written: bytes) -> bool:
         """Send a command to the home node and, once that has accepted it, on all other links."""
@@ -173,7 +174,7 @@ class ConnectionSetup:
                     exchange.on_change(self._use_masters)
             return frame
 
-        return self._send_barrier(written, on_reply)
+        return self._send_alone(written, on_reply)
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""

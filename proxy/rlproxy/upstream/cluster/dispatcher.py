@@ -79,10 +79,8 @@ class Dispatcher:
         written: the same as a request.
         """
         exchange = self._exchange
-        if exchange.barrier is not None:
-            if not exchange.barrier.done:
-                return False
-            exchange.barrier = None
+        if not exchange.redirects.drained():
+            return False
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
@@ -111,7 +109,7 @@ class Dispatcher:
         exchange = self._exchange
         keys = _keys(route, args)
         slot = slot_of(keys)
-        if not exchange.redirects.may_send(slot):
+        if not exchange.redirects.slot_drained(slot):
             return False
         request = Request(written, slot, route.check)
         if route.blocks != routes.BLOCKS_NOT:
@@ -186,7 +184,7 @@ class Dispatcher:
         if not self._splits or route.how == routes.ONE_SLOT:
             exchange.answer(CROSSSLOT)
             return True
-        if not all(map(exchange.redirects.may_send, by_slot)):
+        if not all(map(exchange.redirects.slot_drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
@@ -201,10 +199,9 @@ class Dispatcher:
                     exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
-        whole = Divided(len(by_slot), merge)
+        exchange.send_parts(Divided(len(by_slot), merge), parts())
         if len(args) > MAX_AT_ONCE:
-            exchange.barrier = whole
-        exchange.send_parts(whole, parts())
+            exchange.redirects.drain()
         return True
 
 

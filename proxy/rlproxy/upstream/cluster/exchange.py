@@ -54,7 +54,6 @@ class Exchange(LinkOwner):
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
-        self.barrier: Request | None = None  # the client's next commands wait for its reply
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False
         self.logged_in = False  # a node has run a command of the client
@@ -266,9 +265,8 @@ class Exchange(LinkOwner):
 
     def _holds_messages(self) -> bool:
         """Whether messages wait for the rest of a reply, or for all nodes' replies to SUBSCRIBE."""
-        barrier = self.barrier
-        begins = barrier is not None and not barrier.done and barrier.subscribes in _BEGIN
-        return begins or self._streaming
+        # A command that subscribes is sent once nothing is owed, and the next ones wait for it.
+        return self._streaming or (len(self.queue) > 0 and self.queue[0].subscribes in _BEGIN)
 
     def _release_messages(self) -> None:
         """Let the messages go that wait."""

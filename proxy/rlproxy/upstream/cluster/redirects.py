@@ -2,11 +2,12 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while may_send() is false
+    the client's next commands ─────────┴─ wait while drained() is false, or slot_drained()
 
 The order invariant: a client's commands on one slot run in the order sent, also while it moves.
-A redirect, or a change of the map, drains: the client's next command with a key waits until those
-sent before are answered. Source: the Redis Cluster specification, "Redirection and resharding".
+A redirect, or a change of the map, drains: the client's next command waits until those sent before
+are answered. So do commands that change the connection. Source: the Redis Cluster specification,
+"Redirection and resharding".
 
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
@@ -138,7 +139,7 @@ class Redirects:
         return address if address in self._cluster.map.index else None
 
     def drain(self) -> None:
-        """Send no further command with a key before those sent so far are answered."""
+        """Send no further command before those sent so far are answered."""
         if self._queue:
             self._drain_up_to = self._queue[-1].number
 
@@ -178,16 +179,17 @@ class Redirects:
         """Send no further command on `slot` before the latest command is answered."""
         self._slot_drains[slot] = self._queue[-1].number
 
-    def may_send(self, slot: int) -> bool:
-        """Return whether the client's next command, of `slot`, may be sent now."""
+    def drained(self) -> bool:
+        """Return whether all that drain() waits for is answered."""
         queue = self._queue
+        return not queue or queue[0].number > self._drain_up_to
+
+    def slot_drained(self, slot: int) -> bool:
+        """Return whether all that drain_slot() waits for is answered."""
+        queue, drains = self._queue, self._slot_drains
         if not queue:
-            self._slot_drains.clear()
-            return True
-        number = queue[0].number
-        if number <= self._drain_up_to:
-            return False
-        return not self._slot_drains or number > self._slot_drains.get(slot, 0)
+            drains.clear()
+        return not drains or queue[0].number > drains.get(slot, 0)
 
 
 def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:

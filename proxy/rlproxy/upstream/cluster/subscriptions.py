@@ -125,8 +125,8 @@ class Subscriptions:
             self._to_masters(request, bulks(name, *events), len(events), merge)
             exchange.on_change(self._subscribe_new_masters)
         else:
-            exchange.barrier = request
             exchange.send(exchange.links.of_slot(request.slot), request)
+            exchange.redirects.drain()
 
     def _end_shard_channels(self) -> None:
         """Unsubscribe from all shard channels, each at its node."""
@@ -143,9 +143,10 @@ class Subscriptions:
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
-        exchange.barrier = whole = Divided(len(parts), merge)
+        whole = Divided(len(parts), merge)
         whole.subscribes = b"sunsubscribe"
         exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
+        exchange.redirects.drain()
 
     def _monitor(self, written: bytes) -> None:
         def merge(replies: list[bytes]) -> bytes:
@@ -174,8 +175,8 @@ class Subscriptions:
                 self._event_links.append(link)
         whole = Divided(len(parts), merge)
         whole.subscribes = request.subscribes
-        self._exchange.barrier = whole
         self._exchange.send_parts(whole, iter(parts))
+        self._exchange.redirects.drain()
 
     # -- keyspace events --------------------------------------------------------------------------
 

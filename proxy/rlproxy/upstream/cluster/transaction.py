@@ -141,10 +141,10 @@ class Transactions:
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return True
-        if not exchange.redirects.may_send(slot):
+        if not exchange.redirects.slot_drained(slot):
             return False
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
-        request = exchange.barrier = Request(written, slot)
+        request = Request(written, slot)
         first = self._watch is None
 
         def on_reply(frame: bytes) -> bytes:
@@ -161,6 +161,7 @@ class Transactions:
         request.on_reply = on_reply
         self._watch, self._watch_slot = link, slot
         exchange.send(link, request)
+        exchange.redirects.drain()
         return True
 
     def _begin(self, written: bytes) -> None:
