@@ -70,7 +70,7 @@ class Dispatcher:
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
             return True
-        return self.transactions.uses(link) or link.subscribed
+        return self.transactions.uses(link) or bool(link.subscribed)
 
     def send(self, words: list[bytes], written: bytes) -> bool:
         """Send a command, or answer it. Returns False if it must wait for replies.
@@ -98,7 +98,7 @@ class Dispatcher:
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True
-        if self.subscriptions.restricted and how not in (routes.RESET, routes.QUIT):
+        if self.subscriptions.restrict() and how not in (routes.RESET, routes.QUIT):
             return self.subscriptions.send(route, args, written)
         if how == routes.BY_KEY:
             return self._by_key(route, args, written)

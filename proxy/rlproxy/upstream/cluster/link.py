@@ -61,7 +61,8 @@ class Link(asyncio.Protocol):
     """The connection of one client to the node at `address`.
 
     owed: requests that were sent and not answered, in order.
-    subscribed: it may send messages, or lines of MONITOR, that are no replies.
+    subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
+        messages, or lines of MONITOR, that are no replies.
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
@@ -88,7 +89,7 @@ class Link(asyncio.Protocol):
         self.address = address
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
-        self.subscribed = False
+        self.subscribed: tuple[bytes, ...] = ()
         self._full = False  # the node takes no more bytes for now
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
@@ -107,8 +108,8 @@ class Link(asyncio.Protocol):
             self._query_client_id()
         for own_request in request.front:
             self.send(own_request)
-        if request.subscribes:
-            self.subscribed = True
+        if request.subscribes and request.subscribes not in self.subscribed:
+            self.subscribed += (request.subscribes,)
         request.node = self.address
         self.idle_since = 0.0
         self.owed.append(request)

@@ -39,7 +39,6 @@ class Links:
         self.setup: dict[bytes, bytes] = {b"AUTH": b"", b"HELLO": b""}
         self.holds_state: Callable[[Link], bool] = lambda _link: False
         self.map = cluster.map
-        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
         self._home: Address | None = None
         # Nodes that have refused the login: until when, and the error.
         self._refused: dict[Address, tuple[float, bytes]] = {}
@@ -50,7 +49,6 @@ class Links:
         if self.map is self._cluster.map:
             return False
         self.map = self._cluster.map
-        self._by_shard.clear()
         return True
 
     def to(self, address: Address) -> Link:
@@ -92,12 +90,7 @@ class Links:
         if slot == NO_SLOT:
             return self.home()
         index = self.map.owners[slot]
-        link = self._by_shard.get(index)
-        if link is None:
-            if index < 0:
-                return self.home()
-            link = self._by_shard[index] = self.to(self.map.shards[index].address)
-        return link
+        return self.to(self.map.shards[index].address) if index >= 0 else self.home()
 
     def masters(self) -> list[Link]:
         """Return the links to all masters, home first if it is one."""
@@ -146,7 +139,6 @@ class Links:
         known = self.by_address.get(link.address) is link
         if known:
             del self.by_address[link.address]
-            self._by_shard.clear()
         link.close()
         return known
 
@@ -197,4 +189,3 @@ class Links:
             link.owed.clear()
             link.close()
         self.by_address.clear()
-        self._by_shard.clear()
