@@ -23,6 +23,13 @@ from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
 from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
+# Commands that change the connection: each is sent once nothing is owed, and the next ones wait for
+# its reply. In RESP2, a node that subscribes runs no other command. A command that is redirected
+# would enter the transaction behind it.
+_ALONE: Final = (
+    *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.RESET),
+    *(routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR, routes.WATCH, routes.MULTI),
+)
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
     *(routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.RESET, routes.QUIT),
@@ -85,24 +92,30 @@ class Dispatcher:
         route = self._routes.of(words[0], args)
         how = route.how
         transaction = self.transactions.current
-        if how in _ANSWERED_HERE:
-            refusal = self.setup.login_error()
-            if refusal is None:
-                return False
+        restricted = self.subscriptions.restrict()
+        if how == routes.BY_KEY and transaction is None and not restricted:
+            return self._by_key(route, args, written)
+        if how in _ALONE and exchange.queue:
+            return False
+        if how in _ANSWERED_HERE and (refusal := self.setup.login_error()) != b"":
             if refusal:
                 exchange.answer(refusal)
-                return True
+            return refusal is not None
         if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
                 self.transactions.refuse(transaction, route.name)
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True
-        if self.subscriptions.restrict() and how not in (routes.RESET, routes.QUIT):
-            return self.subscriptions.send(route, args, written)
-        if how == routes.BY_KEY:
-            return self._by_key(route, args, written)
-        return self._unusual(route, args, words, written)
+        if restricted and how not in (routes.RESET, routes.QUIT):
+            self.subscriptions.send(route, args, written)
+        elif how in _BY_SLOT:
+            return self._split(route, args, words, written)
+        else:
+            self._unusual(route, args, written)
+        if how in _ALONE:
+            exchange.redirects.drain()
+        return True
 
     def _by_key(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command to the owner of its first key's slot."""
@@ -122,19 +135,17 @@ class Dispatcher:
 
     # -- routes other than by key -----------------------------------------------------------------
 
-    def _unusual(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
+    def _unusual(self, route: Route, args: list[bytes], written: bytes) -> None:
         exchange, how = self._exchange, route.how
-        if how in _BY_SLOT:
-            return self._split(route, args, words, written)
         if how in _TRANSACTION:
-            return self.transactions.send(how, args, _keys(route, args), written)
-        if how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
-            return self.subscriptions.send(route, args, written)
-        if how == routes.RESET:
-            return self.setup.reset(written, self._reset)
-        if how in _SETUP:
-            return self.setup.send(route, args, written)
-        if how in _WITH_IDS:
+            self.transactions.send(how, args, _keys(route, args), written)
+        elif how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
+            self.subscriptions.send(route, args, written)
+        elif how == routes.RESET:
+            self.setup.reset(written, self._reset)
+        elif how in _SETUP:
+            self.setup.send(route, args, written)
+        elif how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
         elif how == routes.INFO or how in gather.MERGES:
             self._to_all(route, written)
@@ -149,7 +160,6 @@ class Dispatcher:
             exchange.leaving = how == routes.QUIT
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
-        return True
 
     def _reset(self) -> None:
         self.transactions.forget()

@@ -106,13 +106,6 @@ def under_way(queue: Iterable[Request]) -> Iterator[Request]:
             yield request
 
 
-def unredirected(written: bytes) -> Request:
-    """Return a request that follows no redirect: the client gets each error."""
-    request = Request(written)
-    request.on_error = lambda _node, _request, frame: frame
-    return request
-
-
 def own(written: bytes) -> Request:
     """Return a request of the proxy's own, whose reply is dropped."""
     request = Request(written)

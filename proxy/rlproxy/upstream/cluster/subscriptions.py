@@ -67,28 +67,20 @@ class Subscriptions:
         """Return whether the client subscribes in RESP2, and may send few other commands."""
         return self._subscribes and self._exchange.protocol == 2
 
-    def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        """Send a command that subscribes or ends that, or any other while they restrict().
-
-        Returns False if it must wait.
-        """
-        monitors = route.how == routes.MONITOR and not self.restrict()
-        if monitors or route.name in self._channels or route.name in _ENDS:
-            if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command
-                return False
-            if monitors:
-                self._monitor(written)
-            elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
-                self._end_shard_channels()
-            else:
-                self._change(route.name, args, written)
+    def send(self, route: Route, args: list[bytes], written: bytes) -> None:
+        """Send a command that subscribes or ends that, or any other while they restrict()."""
+        if route.how == routes.MONITOR and not self.restrict():
+            self._monitor(written)
+        elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
+            self._end_shard_channels()
+        elif route.name in self._channels or route.name in _ENDS:
+            self._change(route.name, args, written)
         elif route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
         else:
             self._exchange.answer(
                 error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
             )
-        return True
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:
         """Send a command that subscribes or unsubscribes. It has one reply for each channel."""
@@ -153,12 +145,11 @@ class Subscriptions:
     def _send(self, parts: list[tuple[Link, Request]], merge: gather.Merge) -> None:
         """Send the parts of a command. The client gets its reply once all nodes have replied.
 
-        The next commands wait for it, and so do messages. Lines of MONITOR before it are dropped.
+        Messages wait for it. Lines of MONITOR before it are dropped.
         """
         whole = Divided(len(parts), merge)
         whole.subscribes = parts[0][1].subscribes
         self._exchange.send_parts(whole, iter(parts))
-        self._exchange.redirects.drain()
 
     # -- keyspace events --------------------------------------------------------------------------
 
