@@ -66,6 +66,7 @@ class Exchange(LinkOwner):
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
+        self._map = cluster.map  # by which the latest command was sent
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._messages: list[bytes] = []  # messages that wait: _holds_messages()
@@ -138,8 +139,9 @@ class Exchange(LinkOwner):
         return None
 
     def take_map(self) -> None:
-        """Take the cluster's present map. To be called before commands are sent."""
-        if self.links.take_map():
+        """Drain if the cluster has another map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
             self.redirects.drain()
 
     def flush(self) -> None:
@@ -167,7 +169,8 @@ class Exchange(LinkOwner):
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return self.full_links > 0 or len(self.queue) > MAX_OWED
+        links = self.links.by_address.values()
+        return any(link.full for link in links) or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
