@@ -284,17 +284,6 @@ class Exchange(LinkOwner):
             self.redirects.send_pending()
         self.wake()
 
-    def answer_all(self, link: Link, error: bytes) -> None:
-        """See LinkOwner."""
-        owed = [request for request in link.owed if not request.dropped]
-        link.owed.clear()
-        self.links.forget(link)
-        if self.links.holds_state(link):
-            self.ended = True
-        for request in owed:
-            request.node = None
-            self.done(request, error)
-
     def await_former_masters(self, addresses: set[Address]) -> None:
         """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
         for link in self.links.by_address.values():
@@ -307,12 +296,17 @@ class Exchange(LinkOwner):
         if waits and link.address not in self.cluster.map.index:
             self.lost(link)
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: Link, error: bytes = b"") -> None:
         """See LinkOwner."""
         if not self.links.forget(link):
             return
-        self.cluster.refresh()
-        owes = any(not request.dropped for request in link.owed)
-        if owes or self.links.holds_state(link):
+        owed = [request for request in link.owed if not request.dropped]
+        if self.links.holds_state(link) or (owed and not error):
             self.ended = True
-        self.wake()
+        if error:
+            for request in owed:
+                request.node = None
+                self.done(request, error)
+        else:
+            self.cluster.refresh()
+        self.batch_over()

@@ -46,12 +46,11 @@ class LinkOwner:
         """Act on what has been taken."""
         raise NotImplementedError
 
-    def answer_all(self, link: Link, error: bytes) -> None:
-        """Answer all that `link` owes with `error`, and close it."""
-        raise NotImplementedError
+    def lost(self, link: Link, error: bytes = b"") -> None:
+        """Handle the loss of `link`.
 
-    def lost(self, link: Link) -> None:
-        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        error: the reply to all that it owes, which no node has run. Empty: the outcome is unknown.
+        """
         raise NotImplementedError
 
 

@@ -145,8 +145,7 @@ class Links:
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
         if self._loop.time() < until:
-            self._owner.answer_all(link, error)
-            self._owner.batch_over()
+            self._owner.lost(link, error)
             return
         target = self._cluster.target(link.address)
         try:
@@ -154,8 +153,7 @@ class Links:
         except OSError as failure:
             if self.is_home(link):
                 self._home = self._cluster.home(link.address)
-            self._owner.answer_all(link, encoding.unreachable(target.where, reason(failure)))
-            self._owner.batch_over()
+            self._owner.lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
             link.close()
@@ -163,7 +161,7 @@ class Links:
     def _on_login_reply(self, link: Link, frame: bytes) -> bytes:
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
-            self._owner.answer_all(link, frame)
+            self._owner.lost(link, frame)
         return frame
 
     def close(self) -> None:

@@ -49,5 +49,5 @@ async def test_a_ping_finds_out_about_the_login(frame: bytes, error: bytes) -> N
 async def test_a_lost_ping_refuses_nothing() -> None:
     client = Client()
     assert client.setup.login_error() is None
-    client.exchange.answer_all(client.link, b"-UPSTREAMDOWN lost\r\n")
+    client.exchange.lost(client.link, b"-UPSTREAMDOWN lost\r\n")
     assert client.setup.login_error() == b""
