@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.upstream.cluster import client_ids, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import Route
 
 _NOAUTH: Final = b"-NOAUTH"
@@ -161,7 +161,7 @@ class ConnectionSetup:
                         del self._set_up[prefixes]
                 self._set_up[key] = written
                 for link in exchange.links.others():
-                    link.send(own(written))
+                    link.send(Request(written))
                 if b"BCAST" in self.tracking:
                     self._use_masters()
                     exchange.on_change(self._use_masters)

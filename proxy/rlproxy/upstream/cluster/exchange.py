@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import Divided, Request, own, under_way
+from rlproxy.upstream.cluster.request import Divided, Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
@@ -97,7 +97,7 @@ class Exchange(LinkOwner):
 
     def _take_prefix(self, request: Request) -> None:
         if self.prefix:
-            request.front = [own(self.prefix)]
+            request.front = [Request(self.prefix)]
             self.prefix = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
@@ -200,7 +200,7 @@ class Exchange(LinkOwner):
         """See LinkOwner."""
         if frame[0] != 45:
             self.logged_in = True
-        elif not request.dropped:
+        elif request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:
@@ -208,7 +208,7 @@ class Exchange(LinkOwner):
             request.frames = 0
         if request.on_reply is not None:
             frame = request.on_reply(frame)
-        if request.dropped:
+        if not request.number:
             return
         if request.frames > 0:
             request.reply += frame
@@ -300,7 +300,7 @@ class Exchange(LinkOwner):
         """See LinkOwner."""
         if not self.links.forget(link):
             return
-        owed = [request for request in link.owed if not request.dropped]
+        owed = [request for request in link.owed if request.number]
         if self.links.holds_state(link) or (owed and not error):
             self.ended = True
         if error:

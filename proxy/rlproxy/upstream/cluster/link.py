@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
@@ -99,9 +99,9 @@ class Link(asyncio.Protocol):
         self.idle_since: float = 0.0
 
     def send(self, request: Request) -> None:
-        """Send `request` with the next flush()."""
+        """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
         if request.asking:
-            self.send(own(_ASKING))
+            self.send(Request(_ASKING))
         elif request.blocks != BLOCKS_NOT and self.client_id == 0:
             self._query_client_id()
         for own_request in request.front:
@@ -121,7 +121,7 @@ class Link(asyncio.Protocol):
                 self.client_id = int(frame[1:-2])
             return frame
 
-        request = own(_CLIENT_ID)
+        request = Request(_CLIENT_ID)
         request.on_reply = on_reply
         self.send(request)
 

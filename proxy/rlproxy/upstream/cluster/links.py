@@ -12,7 +12,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
-from rlproxy.upstream.cluster.request import own
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.connector import reason
 
 # A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT
@@ -105,7 +105,7 @@ class Links:
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         for at, written in enumerate(filter(None, setup)):
-            request = own(written)
+            request = Request(written)
             if at == 0:
                 request.on_reply = partial(self._on_login_reply, link)
             link.send(request)

@@ -171,9 +171,7 @@ class Subscriptions:
         for link in self._other_masters():
             for name, each in events.items():
                 if each and name.lower() not in link.subscribed:
-                    copy = _subscribing(name, each)
-                    copy.dropped = True
-                    link.send(copy)
+                    link.send(_subscribing(name, each))
         exchange.flush()
 
     def _subscribed(self) -> Link:

@@ -19,7 +19,7 @@ from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
-from rlproxy.upstream.cluster.request import Request, own, slot_of
+from rlproxy.upstream.cluster.request import Request, slot_of
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -62,7 +62,7 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        requests = [own(self.multi), *map(own, self.commands)]
+        requests = [Request(self.multi), *map(Request, self.commands)]
         for request in requests:
             request.on_reply = self._on_replayed
         return requests
@@ -147,7 +147,7 @@ class Transactions:
                 if first:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
-                    moved_to.send(own(_UNWATCH))
+                    moved_to.send(Request(_UNWATCH))
             return frame
 
         request.on_reply = on_reply
@@ -200,10 +200,10 @@ class Transactions:
         if transaction.link is link:
             return link
         if transaction.link is not None:
-            transaction.link.send(own(_DISCARD))
+            transaction.link.send(Request(_DISCARD))
         transaction.link = link
         if transaction.prefix:
-            link.send(own(transaction.prefix))
+            link.send(Request(transaction.prefix))
         for request in transaction.replay():
             link.send(request)
         return link
@@ -215,7 +215,7 @@ class Transactions:
         link = transaction.link
         if transaction.aborted and (link is None or transaction.rejected_by != link.address):
             if link is not None:
-                link.send(own(_DISCARD))
+                link.send(Request(_DISCARD))
             exchange.answer(_ABORTED)
             return
         link = link or self._move(transaction, exchange.links.home())
