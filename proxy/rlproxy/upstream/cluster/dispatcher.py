@@ -1,5 +1,14 @@
 """The dispatcher: it sends each command to the node of its key, in parts to the nodes of several
-slots, to all masters or to home, or answers it.
+slots, to all masters or to home, or answers it. send() decides in this order:
+
+    redirects are repaired, or slots have moved   it waits                      redirects
+    it has keys in one slot, as most              their node                    _by_key()
+    it changes the connection, a reply is owed    it waits                      _ALONE
+    it is answered here, before a login           NOAUTH                        connection_setup
+    inside MULTI                                  the transaction's node        transaction
+    the client subscribes in RESP2                an error for most             subscriptions
+    it has keys in several slots                  in parts                      _split()
+    all others                                    by its route                  _unusual()
 """
 
 from __future__ import annotations

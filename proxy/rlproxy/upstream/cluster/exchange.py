@@ -117,6 +117,8 @@ class Exchange(LinkOwner):
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
 
+    # -- the process, and the cluster --------------------------------------------------------------
+
     def register(self, shown_id: int) -> None:
         """Register this client under the id that it was shown, for other clients of the process."""
         if shown_id not in self.clients:
@@ -143,6 +145,8 @@ class Exchange(LinkOwner):
         if self._map is not self.cluster.map:
             self._map = self.cluster.map
             self.redirects.drain()
+
+    # -- writing and reading ----------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what was sent on all links."""
@@ -179,20 +183,6 @@ class Exchange(LinkOwner):
             link = self.links.by_address.get(head.node)
             if link is not None:
                 link.finish()
-
-    def close(self) -> None:
-        """End the client: close all links, and let all replies go."""
-        self.ended = True
-        for call in self.at_end:
-            call()
-        self.wake = lambda: None
-        self.links.close()
-        for request in under_way(self.queue):
-            request.pieces.clear()
-        # Links refer to their exchange: the cycle would keep what waits here.
-        self.queue.clear()
-        self.out.clear()
-        self._messages.clear()
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -283,6 +273,22 @@ class Exchange(LinkOwner):
             self.take_map()
             self.redirects.send_pending()
         self.wake()
+
+    # -- lost links, and the end ------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the client: close all links, and let all replies go."""
+        self.ended = True
+        for call in self.at_end:
+            call()
+        self.wake = lambda: None
+        self.links.close()
+        for request in under_way(self.queue):
+            request.pieces.clear()
+        # Links refer to their exchange: the cycle would keep what waits here.
+        self.queue.clear()
+        self.out.clear()
+        self._messages.clear()
 
     def await_former_masters(self, addresses: set[Address]) -> None:
         """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
