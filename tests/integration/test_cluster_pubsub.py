@@ -94,7 +94,7 @@ def test_other_commands_while_it_subscribes(client: Raw, other: Raw) -> None:
             replies = [client.reply() for _ in range(3)]
             assert [each for each in replies if not isinstance(each, list)] == ["OK", b"1"]
             assert [b"message", b"mixed", b"%d" % number] in replies
-        return
+        assert isinstance(client.ask("HELLO", 2), list)  # restricts it from now on
     for line in ("GET k", "MULTI", "MONITOR", "DBSIZE", "CLIENT ID", "HELLO 3", "MGET a b"):
         reply = client.ask(*line.split())
         assert isinstance(reply, ReplyError), (line, reply)

@@ -1,4 +1,15 @@
-"""Redis Cluster as one Redis. A client's command on its private connection meets, in order:
+"""Redis Cluster as one Redis.
+
+    session ──> connection ──> dispatcher ──┬── one request, or parts ──> links ──> nodes
+                                            │                              ^          │
+                                  answered  │                  redirects ──┘ <────────┤ MOVED, ASK
+                                    here    v                                         │
+    session <── out <── exchange.queue, in request order <── gather, of parts <───────┘
+
+A command waits in the connection while the dispatcher's send() returns False: until all that was
+sent is answered (drained(), _ALONE), or that of its slot (slot_drained()).
+
+A client's command on its private connection meets, in order:
 
     target            the connector: makes the parts below for each client
     connection        the private connection, as the session sees it

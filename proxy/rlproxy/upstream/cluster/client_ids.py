@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from rlproxy.resp.encoding import bulk, bulks
@@ -20,7 +21,7 @@ from rlproxy.upstream.cluster.routes import Route
 
 _BITS: Final = 40  # bits of an id on its node
 _MASK: Final = (1 << _BITS) - 1
-MAX_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 _CLIENT: Final = b"CLIENT"
 _NONE: Final = b"%d" % _MASK  # an id that no client of any node has
 _IN_LINE: Final = re.compile(rb"^id=([0-9]+)|(?<= )redir=([0-9]+)(?= |$)", re.MULTILINE)
@@ -78,27 +79,25 @@ def args_for(args: list[bytes], node: int) -> list[bytes] | None:
     """
     out: list[bytes] = []
     at = 0
-    size = len(args)
-    while at < size:
+    while at < len(args):
         word = args[at].upper()
         out.append(args[at])
         at += 1
         if word not in (b"ID", b"NOT-ID"):
             continue
-        named = 0
-        kept = 0
-        while at < size and args[at].isdigit() and len(args[at]) <= MAX_DIGITS:
-            owner, own = owner_of(int(args[at]))
-            if owner == node:
-                out.append(b"%d" % own)
-                kept += 1
-            named += 1
-            at += 1
-        if named and not kept:
+        named = [int(each) for each in takewhile(_is_id, args[at:])]
+        at += len(named)
+        own = [b"%d" % number for owner, number in map(owner_of, named) if owner == node]
+        if named and not own:
             if word == b"ID":
                 return None
             out.pop()  # it excludes clients of other nodes only
+        out += own
     return out
+
+
+def _is_id(word: bytes) -> bool:
+    return word.isdigit() and len(word) <= _MAX_DIGITS
 
 
 def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: bytes) -> None:
@@ -153,7 +152,7 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
     word = args[1] if len(args) > 1 else b""
-    if not word.isdigit() or len(word) > MAX_DIGITS:
+    if not _is_id(word):
         exchange.send(exchange.links.home(), Request(written))
         return
     other = exchange.clients.get(int(word))

@@ -22,7 +22,7 @@ from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
-from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap
+from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.connector import Target
 
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
@@ -81,7 +81,7 @@ class Cluster:
         """Return the connector to the node at `address`."""
         return NodeTarget(self, address)
 
-    def home(self, failed: Address | None = None) -> Shard | None:
+    def home(self, failed: Address | None = None) -> Address | None:
         """Return the master that is home to all clients of this process; None if none is known.
 
         It stays the same while it is a master that answers. Workers choose different ones. The
@@ -96,9 +96,8 @@ class Cluster:
             at = self.map.index.get(self._home, at)
         ranked = [*shards[at:], *shards[:at]]
         up = (one for one in ranked if one.address != failed and not self.is_open(one.address))
-        home = next(up, ranked[0])
-        self._home = home.address
-        return home
+        self._home = next(up, ranked[0]).address
+        return self._home
 
     def is_down(self) -> bool:
         """Return whether no master is known, or the circuits of all are open."""

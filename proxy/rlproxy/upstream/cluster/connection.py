@@ -47,7 +47,6 @@ class ClusterConnection:
             self._piped.send_raw(data)
         else:
             self._splitter.feed(data)
-            self._exchange.take_map()
             self._route()
         self._exchange.flush()
         if (self._exchange.out or self._exchange.leaving) and not self._soon:
@@ -93,6 +92,7 @@ class ClusterConnection:
     def _route(self) -> None:
         """Send the unread commands, until one must wait for replies."""
         splitter = self._splitter
+        self._exchange.take_map()
         while not (self._exchange.ended or self._exchange.leaving):
             code = self._waits or splitter.next()
             self._waits = NEED_MORE
@@ -101,7 +101,7 @@ class ClusterConnection:
                     self._pipe()
                 break
             if code == COMMAND:
-                if not self._dispatcher.send(splitter.words, splitter.written):
+                if not self._dispatcher.send(splitter.argv, splitter.written):
                     self._waits = COMMAND
                     break
             elif code == MALFORMED:

@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import OK, bulks, error
 from rlproxy.upstream.cluster import client_ids, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.request import Request, own, unredirected
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import Route
 
 _NOAUTH: Final = b"-NOAUTH"
@@ -40,28 +40,29 @@ class ConnectionSetup:
         exchange = self._exchange
         if exchange.logged_in:
             return b""
-        if exchange.barrier is not None and not exchange.barrier.done:
+        query = self._query
+        if query is None:
+            self._query = query = Request(bulks(b"PING"))
+            query.on_reply = self._pinged
+            exchange.send(exchange.links.home(), query)
+            query.silent = True
+            exchange.redirects.drain()
+        if not query.done:
             return None
-        query, self._query = self._query, None
-        if query is not None:
-            return query.reply if query.reply.startswith(_NOAUTH) else b""
-        self._query = exchange.barrier = request = Request(bulks(b"PING"))
-        request.on_reply = self._pinged
-        exchange.send(exchange.links.home(), request)
-        request.silent = True
-        return None
+        self._query = None
+        return query.reply if query.reply.startswith(_NOAUTH) else b""
 
     def _pinged(self, frame: bytes) -> bytes:
         if not frame.startswith(_NOAUTH):
             self._exchange.logged_in = True
         return frame
 
-    def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        """Send a command that sets something up. Returns False if it must wait."""
+    def send(self, route: Route, args: list[bytes], written: bytes) -> None:
+        """Send a command that sets something up."""
         how = route.how
         if how == routes.AUTH or how == routes.HELLO:
-            return self._log_in(how, args, written)
-        if how == routes.CLIENT_REPLY:
+            self._log_in(how, args, written)
+        elif how == routes.CLIENT_REPLY:
             self._reply(args, written)
         elif how == routes.CLIENT_CACHING and self._may_cache(args):
             self._exchange.prefix = written
@@ -69,18 +70,17 @@ class ConnectionSetup:
         elif how == routes.CLIENT_CACHING:
             self._exchange.send(self._exchange.links.home(), Request(written))
         elif how == routes.SELECT:
-            return self._set(route.name, written)
+            self._set(route.name, written)
         else:
             words = [word.upper() for word in args]
             if words[0] == b"TRACKING" and b"REDIRECT" in words:
                 self._exchange.answer(_NO_REDIRECT)
-                return True
+                return
             several = words[0] == b"SETINFO"  # it sets one of several attributes
             key = b" ".join(words[: 1 + several])
             if key == b"TRACKING" and b"PREFIX" in words and b"BCAST" in self.tracking:
                 key += written  # the prefixes of several commands add up
-            return self._set(key, written)
-        return True
+            self._set(key, written)
 
     @property
     def tracking(self) -> bytes:
@@ -94,17 +94,12 @@ class ConnectionSetup:
         option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
         return option is not None and option in self.tracking
 
-    def _send_barrier(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> bool:
-        """Send a command to home once nothing is owed; the next ones wait for its reply."""
-        exchange = self._exchange
-        if exchange.queue:
-            return False
-        request = exchange.barrier = unredirected(written)
+    def _send_home(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> None:
+        request = Request(written)
         request.on_reply = on_reply
-        exchange.send(exchange.links.home(), request)
-        return True
+        self._exchange.send(self._exchange.links.home(), request)
 
-    def _log_in(self, how: int, args: list[bytes], written: bytes) -> bool:
+    def _log_in(self, how: int, args: list[bytes], written: bytes) -> None:
         exchange = self._exchange
 
         def on_reply(frame: bytes) -> bytes:
@@ -119,7 +114,7 @@ class ConnectionSetup:
             exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
             return frame
 
-        return self._send_barrier(written, on_reply)
+        self._send_home(written, on_reply)
 
     def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
@@ -136,8 +131,8 @@ class ConnectionSetup:
                 self._set_up[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
-    def reset(self, written: bytes, done: Callable[[], None]) -> bool:
-        """Send RESET; `done` is called when it is answered. Returns False if it must wait."""
+    def reset(self, written: bytes, done: Callable[[], None]) -> None:
+        """Send RESET; `done` is called when it is answered."""
 
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"+RESET"):
@@ -148,15 +143,14 @@ class ConnectionSetup:
                 self._exchange.logged_in = False
                 self._query = None
                 self._exchange.silent = self._exchange.skips = False
-                if self._exchange.barrier is not None:
-                    self._exchange.barrier.silent = False  # RESET itself, behind CLIENT REPLY OFF
+                self._exchange.queue[0].silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame
 
-        return self._send_barrier(written, on_reply)
+        self._send_home(written, on_reply)
 
-    def _set(self, key: bytes, written: bytes) -> bool:
+    def _set(self, key: bytes, written: bytes) -> None:
         """Send a command to the home node and, once that has accepted it, on all other links."""
         exchange = self._exchange
 
@@ -167,13 +161,13 @@ class ConnectionSetup:
                         del self._set_up[prefixes]
                 self._set_up[key] = written
                 for link in exchange.links.others():
-                    link.send(own(written))
+                    link.send(Request(written))
                 if b"BCAST" in self.tracking:
                     self._use_masters()
                     exchange.on_change(self._use_masters)
             return frame
 
-        return self._send_barrier(written, on_reply)
+        self._send_home(written, on_reply)
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""

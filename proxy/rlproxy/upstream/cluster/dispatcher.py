@@ -1,5 +1,14 @@
 """The dispatcher: it sends each command to the node of its key, in parts to the nodes of several
-slots, to all masters or to home, or answers it.
+slots, to all masters or to home, or answers it. send() decides in this order:
+
+    redirects are repaired, or slots have moved   it waits                      redirects
+    it has keys in one slot, as most              their node                    _by_key()
+    it changes the connection, a reply is owed    it waits                      _ALONE
+    it is answered here, before a login           NOAUTH                        connection_setup
+    inside MULTI                                  the transaction's node        transaction
+    the client subscribes in RESP2                an error for most             subscriptions
+    it has keys in several slots                  in parts                      _split()
+    all others                                    by its route                  _unusual()
 """
 
 from __future__ import annotations
@@ -23,6 +32,13 @@ from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
 from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
+# Commands that change the connection: each is sent once nothing is owed, and the next ones wait for
+# its reply. In RESP2, a node that subscribes runs no other command. A command that is redirected
+# would enter the transaction behind it.
+_ALONE: Final = (
+    *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.RESET),
+    *(routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR, routes.WATCH, routes.MULTI),
+)
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
     *(routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.RESET, routes.QUIT),
@@ -70,7 +86,7 @@ class Dispatcher:
     def _holds_state(self, link: Link) -> bool:
         if link.open() and self.setup.tracking:  # invalidations may be lost
             return True
-        return self.transactions.uses(link) or link.subscribed
+        return self.transactions.uses(link) or bool(link.subscribed)
 
     def send(self, words: list[bytes], written: bytes) -> bool:
         """Send a command, or answer it. Returns False if it must wait for replies.
@@ -79,39 +95,43 @@ class Dispatcher:
         written: the same as a request.
         """
         exchange = self._exchange
-        if exchange.barrier is not None:
-            if not exchange.barrier.done:
-                return False
-            exchange.barrier = None
+        if not exchange.redirects.drained():
+            return False
         args = words[1:]
         route = self._routes.of(words[0], args)
         how = route.how
         transaction = self.transactions.current
-        if how in _ANSWERED_HERE:
-            refusal = self.setup.login_error()
-            if refusal is None:
-                return False
+        restricted = self.subscriptions.restrict()
+        if how == routes.BY_KEY and transaction is None and not restricted:
+            return self._by_key(route, args, written)
+        if how in _ALONE and exchange.queue:
+            return False
+        if how in _ANSWERED_HERE and (refusal := self.setup.login_error()) != b"":
             if refusal:
                 exchange.answer(refusal)
-                return True
+            return refusal is not None
         if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
                 self.transactions.refuse(transaction, route.name)
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True
-        if self.subscriptions.restricted and how not in (routes.RESET, routes.QUIT):
-            return self.subscriptions.send(route, args, written)
-        if how == routes.BY_KEY:
-            return self._by_key(route, args, written)
-        return self._unusual(route, args, words, written)
+        if restricted and how not in (routes.RESET, routes.QUIT):
+            self.subscriptions.send(route, args, written)
+        elif how in _BY_SLOT:
+            return self._split(route, args, words, written)
+        else:
+            self._unusual(route, args, written)
+        if how in _ALONE:
+            exchange.redirects.drain()
+        return True
 
     def _by_key(self, route: Route, args: list[bytes], written: bytes) -> bool:
         """Send a command to the owner of its first key's slot."""
         exchange = self._exchange
         keys = _keys(route, args)
         slot = slot_of(keys)
-        if not exchange.redirects.may_send(slot):
+        if not exchange.redirects.slot_drained(slot):
             return False
         request = Request(written, slot, route.check)
         if route.blocks != routes.BLOCKS_NOT:
@@ -124,19 +144,17 @@ class Dispatcher:
 
     # -- routes other than by key -----------------------------------------------------------------
 
-    def _unusual(self, route: Route, args: list[bytes], words: list[bytes], written: bytes) -> bool:
+    def _unusual(self, route: Route, args: list[bytes], written: bytes) -> None:
         exchange, how = self._exchange, route.how
-        if how in _BY_SLOT:
-            return self._split(route, args, words, written)
         if how in _TRANSACTION:
-            return self.transactions.send(how, args, _keys(route, args), written)
-        if how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
-            return self.subscriptions.send(route, args, written)
-        if how == routes.RESET:
-            return self.setup.reset(written, self._reset)
-        if how in _SETUP:
-            return self.setup.send(route, args, written)
-        if how in _WITH_IDS:
+            self.transactions.send(how, args, _keys(route, args), written)
+        elif how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
+            self.subscriptions.send(route, args, written)
+        elif how == routes.RESET:
+            self.setup.reset(written, self._reset)
+        elif how in _SETUP:
+            self.setup.send(route, args, written)
+        elif how in _WITH_IDS:
             send_with_ids(exchange, route, args, written)
         elif how == routes.INFO or how in gather.MERGES:
             self._to_all(route, written)
@@ -151,7 +169,6 @@ class Dispatcher:
             exchange.leaving = how == routes.QUIT
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
-        return True
 
     def _reset(self) -> None:
         self.transactions.forget()
@@ -186,7 +203,7 @@ class Dispatcher:
         if not self._splits or route.how == routes.ONE_SLOT:
             exchange.answer(CROSSSLOT)
             return True
-        if not all(map(exchange.redirects.may_send, by_slot)):
+        if not all(map(exchange.redirects.slot_drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
@@ -201,10 +218,9 @@ class Dispatcher:
                     exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
-        whole = Divided(len(by_slot), merge)
+        exchange.send_parts(Divided(len(by_slot), merge), parts())
         if len(args) > MAX_AT_ONCE:
-            exchange.barrier = whole
-        exchange.send_parts(whole, parts())
+            exchange.redirects.drain()
         return True
 
 

@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import Divided, Request, own, under_way
+from rlproxy.upstream.cluster.request import Divided, Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
@@ -54,7 +54,6 @@ class Exchange(LinkOwner):
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
-        self.barrier: Request | None = None  # the client's next commands wait for its reply
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
         self.leaving = False
         self.logged_in = False  # a node has run a command of the client
@@ -67,6 +66,7 @@ class Exchange(LinkOwner):
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self.last: int = 0  # number of the latest request
+        self._map = cluster.map  # by which the latest command was sent
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._messages: list[bytes] = []  # messages that wait: _holds_messages()
@@ -97,7 +97,7 @@ class Exchange(LinkOwner):
 
     def _take_prefix(self, request: Request) -> None:
         if self.prefix:
-            request.front = [own(self.prefix)]
+            request.front = [Request(self.prefix)]
             self.prefix = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
@@ -116,6 +116,8 @@ class Exchange(LinkOwner):
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node."""
         self.done(self.expect(Request(b"")), reply)
+
+    # -- the process, and the cluster --------------------------------------------------------------
 
     def register(self, shown_id: int) -> None:
         """Register this client under the id that it was shown, for other clients of the process."""
@@ -139,9 +141,12 @@ class Exchange(LinkOwner):
         return None
 
     def take_map(self) -> None:
-        """Take the cluster's present map. To be called before commands are sent."""
-        if self.links.take_map():
+        """Drain if the cluster has another map. To be called before commands are sent."""
+        if self._map is not self.cluster.map:
+            self._map = self.cluster.map
             self.redirects.drain()
+
+    # -- writing and reading ----------------------------------------------------------------------
 
     def flush(self) -> None:
         """Write what was sent on all links."""
@@ -168,7 +173,8 @@ class Exchange(LinkOwner):
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
-        return self.full_links > 0 or len(self.queue) > MAX_OWED
+        links = self.links.by_address.values()
+        return any(link.full for link in links) or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
@@ -178,27 +184,13 @@ class Exchange(LinkOwner):
             if link is not None:
                 link.finish()
 
-    def close(self) -> None:
-        """End the client: close all links, and let all replies go."""
-        self.ended = True
-        for call in self.at_end:
-            call()
-        self.wake = lambda: None
-        self.links.close()
-        for request in under_way(self.queue):
-            request.pieces.clear()
-        # Links refer to their exchange: the cycle would keep what waits here.
-        self.queue.clear()
-        self.out.clear()
-        self._messages.clear()
-
     # -- replies ----------------------------------------------------------------------------------
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
         if frame[0] != 45:
             self.logged_in = True
-        elif not request.dropped:
+        elif request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:
@@ -206,7 +198,7 @@ class Exchange(LinkOwner):
             request.frames = 0
         if request.on_reply is not None:
             frame = request.on_reply(frame)
-        if request.dropped:
+        if not request.number:
             return
         if request.frames > 0:
             request.reply += frame
@@ -266,9 +258,8 @@ class Exchange(LinkOwner):
 
     def _holds_messages(self) -> bool:
         """Whether messages wait for the rest of a reply, or for all nodes' replies to SUBSCRIBE."""
-        barrier = self.barrier
-        begins = barrier is not None and not barrier.done and barrier.subscribes in _BEGIN
-        return begins or self._streaming
+        # A command that subscribes is sent once nothing is owed, and the next ones wait for it.
+        return self._streaming or (len(self.queue) > 0 and self.queue[0].subscribes in _BEGIN)
 
     def _release_messages(self) -> None:
         """Let the messages go that wait."""
@@ -283,16 +274,21 @@ class Exchange(LinkOwner):
             self.redirects.send_pending()
         self.wake()
 
-    def answer_all(self, link: Link, error: bytes) -> None:
-        """See LinkOwner."""
-        owed = [request for request in link.owed if not request.dropped]
-        link.owed.clear()
-        self.links.forget(link)
-        if self.links.holds_state(link):
-            self.ended = True
-        for request in owed:
-            request.node = None
-            self.done(request, error)
+    # -- lost links, and the end ------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the client: close all links, and let all replies go."""
+        self.ended = True
+        for call in self.at_end:
+            call()
+        self.wake = lambda: None
+        self.links.close()
+        for request in under_way(self.queue):
+            request.pieces.clear()
+        # Links refer to their exchange: the cycle would keep what waits here.
+        self.queue.clear()
+        self.out.clear()
+        self._messages.clear()
 
     def await_former_masters(self, addresses: set[Address]) -> None:
         """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
@@ -306,12 +302,17 @@ class Exchange(LinkOwner):
         if waits and link.address not in self.cluster.map.index:
             self.lost(link)
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: Link, error: bytes = b"") -> None:
         """See LinkOwner."""
         if not self.links.forget(link):
             return
-        self.cluster.refresh()
-        owes = any(not request.dropped for request in link.owed)
-        if owes or self.links.holds_state(link):
+        owed = [request for request in link.owed if request.number]
+        if self.links.holds_state(link) or (owed and not error):
             self.ended = True
-        self.wake()
+        if error:
+            for request in owed:
+                request.node = None
+                self.done(request, error)
+        else:
+            self.cluster.refresh()
+        self.batch_over()

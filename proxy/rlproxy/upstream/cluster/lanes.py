@@ -4,11 +4,11 @@
                      └─> SlotQueue, while the slot is in transition        │ -MOVED, -ASK ...
                              again, calls  <────── _not_run() ─────────────┘
 
-The order invariant: the hits of one client on one key run in the order sent. When a slot's owner
-changes, those written to the former owner are answered first (a Drain). What it has not run goes to
-the new owner at once, in the order of the replies. New calls for the slot wait in its queue until
-then. Calls that got ASK need no queue: all calls for the slot take the way over the same node, in
-order.
+The order invariant: the hits of one client on one key run in the order sent. A slot is in
+transition if its owner changes while calls are under way at the former one: those are answered
+first (a Drain). What the former owner has not run goes to the new one at once, in the order of the
+replies. New calls for the slot wait in its queue until then. Calls that got ASK need no queue: all
+calls for the slot take the way over the same node, in order.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
@@ -40,12 +40,23 @@ _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accep
 DIRECT: Final = 3  # redirects of one call that are followed without a pause
 
 
+class Drain(NamedTuple):
+    """The calls that were under way on a node's lane when the node lost slots.
+
+    last: number of the last of them.
+    """
+
+    lane: NodeLane
+    last: int
+    since: float
+
+
 class SlotQueue:
-    """The calls of one slot that wait.
+    """A slot in transition: its calls that wait, and what they wait for.
 
     again: calls that a node has not run; they go first. With each, the node that ASK has named;
         None where the owner of the slot gets the call.
-    calls: calls that no node has got, in order of their `since`.
+    calls: calls that no node has got, in order of their `since`. They wait for the `drains`, too.
     not_before: earliest loop time at which `again` is sent.
     why: the latest error of a node that could not run a call; empty for none.
     """
@@ -53,22 +64,9 @@ class SlotQueue:
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
+        self.drains: list[Drain] = []
         self.not_before: float = 0.0
         self.why = ""
-
-
-class Drain:
-    """The calls that were under way on a node's lane when the node lost slots.
-
-    slots: those that it lost.
-    last: number of the last of the calls.
-    """
-
-    def __init__(self, lane: NodeLane, slots: set[int], since: float) -> None:
-        self.lane = lane
-        self.slots = slots
-        self.last: int = lane.last()
-        self.since: float = since
 
 
 class ClusterLane(PooledLane):
@@ -87,9 +85,8 @@ class ClusterLane(PooledLane):
         self._by_shard: list[NodeLane | None] = []  # by the index of the shard in the map
         self._by_address: dict[Address, NodeLane] = {}  # those to former owners included
         self._queues: dict[int, SlotQueue] = {}  # by slot
-        self._drains: list[Drain] = []
         self._opening_since: float = self._loop.time()
-        self._serving = False  # whether there is a queue or a drain
+        self._serving = False  # whether there is a queue
         self._serve_soon: Callable[[], None] = self._serve_queues
         self.take_map()
 
@@ -104,9 +101,8 @@ class ClusterLane(PooledLane):
         slot = call.hash_slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        waits = self._serving and (slot in self._queues or self._draining(slot))
-        if waits or lane is None or not lane.usable():
-            self._queue(call).calls.append(call)
+        if lane is None or not lane.usable() or (self._serving and slot in self._queues):
+            self._wait(call).calls.append(call)
             return b""
         return lane.submit(call)
 
@@ -141,14 +137,14 @@ class ClusterLane(PooledLane):
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
-                if lane.unanswered() > 0:
-                    self._drain(lane, slots)
+                drain = Drain(lane, lane.last(), self._loop.time())
+                for slot in slots & lane.slots():
+                    self._queue(slot).drains.append(drain)
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
             for lane in self._by_shard:
                 if lane is not None and not lane.ready:
                     lane.wake()
-        self._schedule()
 
     def _lane_to(self, address: Address) -> NodeLane | None:
         """Return the lane to the node at `address`; None at a limit of lanes."""
@@ -169,42 +165,31 @@ class ClusterLane(PooledLane):
             lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
         return lane
 
-    def _drain(self, lane: NodeLane, slots: set[int]) -> None:
-        """Have the calls under way on `lane` precede those that follow on `slots`."""
-        latest = self._drains[-1] if self._drains else None
-        if latest is not None and latest.lane is lane and latest.last == lane.last():
-            latest.slots |= slots
-        else:
-            self._drains.append(Drain(lane, set(slots), self._loop.time()))
-
-    def _draining(self, slot: int) -> bool:
-        """Return whether calls on `slot` may be under way at its former owner."""
-        owner = self._map.owner(slot)
-        for drain in self._drains:
-            if slot in drain.slots and (owner is None or owner.address != drain.lane.address):
-                return True
-        return False
-
-    def _awaits(self, drain: Drain, now: float) -> bool:
+    def _awaits(self, drain: Drain, now: float, limit_s: float) -> bool:
         """Return whether the calls of `drain` may still be answered.
 
         A silent node that is no master any more has failed: what it runs later is discarded.
         """
-        if drain.lane.has_answered(drain.last):
+        if now - drain.since >= limit_s or drain.lane.has_answered(drain.last):
             return False
         silent_since = max(drain.since, drain.lane.circuit.last_reply_at)
         return drain.lane.address in self._map.index or now - silent_since < SILENT_S
 
     # -- calls that wait --------------------------------------------------------------------------
 
-    def _queue(self, call: Call) -> SlotQueue:
+    def _wait(self, call: Call) -> SlotQueue:
         """Return the queue for `call`, which waits from now on."""
         call.since = call.since or self._loop.time()
-        slot = call.hash_slot()
+        return self._queue(call.hash_slot())
+
+    def _queue(self, slot: int) -> SlotQueue:
+        """Return the queue of a slot in transition."""
         queue = self._queues.get(slot)
         if queue is None:
             queue = self._queues[slot] = SlotQueue()
-        self._schedule()
+        if not self._serving:
+            self._serving = True
+            self._loop.call_soon(self._serve_soon)
         return queue
 
     def _not_run(self, lane: NodeLane, call: Call, error: bytes) -> None:
@@ -220,7 +205,7 @@ class ClusterLane(PooledLane):
             if other is not None and other is not lane and other.usable():
                 other.submit_again(call, asks is not None)
                 return
-        queue = self._queue(call)
+        queue = self._wait(call)
         if pauses:
             queue.why = error[1:-2].decode("utf-8", "replace")
             queue.not_before = self._loop.time() + RETRY_S
@@ -229,30 +214,21 @@ class ClusterLane(PooledLane):
 
     def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
-        self._drains = [drain for drain in self._drains if drain.lane is not lane]
+        for queue in self._queues.values():
+            queue.drains = [drain for drain in queue.drains if drain.lane is not lane]
         for call in calls:
-            self._queue(call).again.append((call, None))
+            self._wait(call).again.append((call, None))
 
     # -- the queues -------------------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        if not self._serving and (self._queues or self._drains):
-            self._serving = True
-            self._loop.call_soon(self._serve_soon)
 
     def _serve_queues(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
         now, limit_s = self._loop.time(), self._all.limit_s()
-        self._drains = [
-            drain
-            for drain in self._drains
-            if now - drain.since < limit_s and self._awaits(drain, now)
-        ]
         for slot, queue in list(self._queues.items()):
             self._serve(slot, queue, now, limit_s)
-            if not queue.again and not queue.calls:
+            if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]
-        if self._queues or self._drains:
+        if self._queues:
             self._loop.call_later(SERVE_S, self._serve_soon)
         else:
             self._serving = False
@@ -261,12 +237,17 @@ class ClusterLane(PooledLane):
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
         index = self._map.owners[slot]
         lane = self._lane_at(index) if index >= 0 else None
+        queue.drains = [
+            drain
+            for drain in queue.drains
+            if drain.lane is not lane and self._awaits(drain, now, limit_s)
+        ]
         if now >= queue.not_before:
             self._send_again(lane, queue)
         if lane is None:
             pass
         elif lane.usable():
-            if not queue.again and not self._draining(slot):
+            if not queue.again and not queue.drains:
                 number = min(len(queue.calls), lane.room)
                 for call in queue.calls[:number]:
                     lane.submit_again(call, False)

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import ReplyFramer
-from rlproxy.upstream.cluster.request import Request, own
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
@@ -23,13 +23,11 @@ class LinkOwner:
     """The client of links, as a link sees it.
 
     unsent: links with something to write.
-    full_links: number of links whose node takes no more bytes for now.
     wake: called when the client may send more, or less.
     """
 
     def __init__(self) -> None:
         self.unsent: list[Link] = []
-        self.full_links: int = 0
         self.wake: Callable[[], None] = lambda: None
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
@@ -48,12 +46,11 @@ class LinkOwner:
         """Act on what has been taken."""
         raise NotImplementedError
 
-    def answer_all(self, link: Link, error: bytes) -> None:
-        """Answer all that `link` owes with `error`, and close it."""
-        raise NotImplementedError
+    def lost(self, link: Link, error: bytes = b"") -> None:
+        """Handle the loss of `link`.
 
-    def lost(self, link: Link) -> None:
-        """Handle the loss of `link`; `owed` has the requests whose outcome is unknown."""
+        error: the reply to all that it owes, which no node has run. Empty: the outcome is unknown.
+        """
         raise NotImplementedError
 
 
@@ -61,7 +58,9 @@ class Link(asyncio.Protocol):
     """The connection of one client to the node at `address`.
 
     owed: requests that were sent and not answered, in order.
-    subscribed: it may send messages, or lines of MONITOR, that are no replies.
+    full: the node takes no more bytes for now.
+    subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
+        messages, or lines of MONITOR, that are no replies.
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
@@ -69,7 +68,6 @@ class Link(asyncio.Protocol):
     __slots__ = (
         "_finished",
         "_framer",
-        "_full",
         "_in_reply",
         "_out",
         "_owner",
@@ -78,6 +76,7 @@ class Link(asyncio.Protocol):
         "_waiting",
         "address",
         "client_id",
+        "full",
         "idle_since",
         "owed",
         "subscribed",
@@ -88,8 +87,8 @@ class Link(asyncio.Protocol):
         self.address = address
         self.owed: deque[Request] = deque()
         self.client_id: int = 0  # on the node; known once the client has blocked here
-        self.subscribed = False
-        self._full = False  # the node takes no more bytes for now
+        self.subscribed: tuple[bytes, ...] = ()
+        self.full = False
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` while the connection is being opened
@@ -100,15 +99,15 @@ class Link(asyncio.Protocol):
         self.idle_since: float = 0.0
 
     def send(self, request: Request) -> None:
-        """Send `request` with the next flush()."""
+        """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
         if request.asking:
-            self.send(own(_ASKING))
+            self.send(Request(_ASKING))
         elif request.blocks != BLOCKS_NOT and self.client_id == 0:
             self._query_client_id()
         for own_request in request.front:
             self.send(own_request)
-        if request.subscribes:
-            self.subscribed = True
+        if request.subscribes and request.subscribes not in self.subscribed:
+            self.subscribed += (request.subscribes,)
         request.node = self.address
         self.idle_since = 0.0
         self.owed.append(request)
@@ -122,7 +121,7 @@ class Link(asyncio.Protocol):
                 self.client_id = int(frame[1:-2])
             return frame
 
-        request = own(_CLIENT_ID)
+        request = Request(_CLIENT_ID)
         request.on_reply = on_reply
         self.send(request)
 
@@ -133,7 +132,7 @@ class Link(asyncio.Protocol):
         self._out.append(data)
         if self._transport is None:
             self._waiting += len(data)
-            self._set_full(self._waiting > MAX_WAITING)
+            self.full = self._waiting > MAX_WAITING
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
@@ -157,7 +156,6 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection. What is not sent, and unread replies, are dropped."""
         self._out.clear()
-        self._set_full(False)
         self._framer.rest()
         if self._transport is not None:
             self._transport.abort()
@@ -185,7 +183,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
-        self._set_full(False)
+        self.full = False
         self.flush()
         if self._finished:
             self._transport.write_eof()
@@ -198,17 +196,13 @@ class Link(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._set_full(True)
+        self.full = True
         self._owner.wake()
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
-        self._set_full(False)
+        self.full = False
         self._owner.wake()
-
-    def _set_full(self, full: bool) -> None:
-        self._owner.full_links += full - self._full
-        self._full = full
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
@@ -230,7 +224,7 @@ class Link(asyncio.Protocol):
                 if not push:
                     break
                 if owed and _is_reply(push, owed[0]):
-                    self._reply(push)
+                    owner.replied(self, self._took(push[0] == 45), push)
                 else:
                     owner.unrequested(self, push)
                 continue
@@ -242,24 +236,21 @@ class Link(asyncio.Protocol):
             if not owed or (self.subscribed and _is_message(frame, owed[0])):
                 owner.unrequested(self, frame)
                 continue
-            self._reply(frame)
+            owner.replied(self, self._took(frame[0] == 45), frame)
         if framer.broken and self._transport is not None:
             self._transport.abort()
         framer.release()
         owner.batch_over()
 
-    def _reply(self, frame: bytes) -> None:
-        """Pass on a frame of the reply to the first request."""
+    def _took(self, error: bool) -> Request:
+        """Record a reply to the first request, and return that. An error is the last reply."""
         request = self.owed[0]
-        if frame[0] != 45:
+        if not error:
             request.frames -= 1
-        if request.frames <= 0 or frame[0] == 45:  # an error is the last one
-            self._answered(request)
-        self._owner.replied(self, request, frame)
-
-    def _answered(self, request: Request) -> None:
-        self.owed.popleft()
-        request.node = None
+        if error or request.frames <= 0:
+            self.owed.popleft()
+            request.node = None
+        return request
 
     def _begins_large(self) -> bool:
         """Return whether the incomplete frame is a reply, which is taken in pieces then."""
@@ -279,9 +270,7 @@ class Link(asyncio.Protocol):
         ended = framer.skip(1, False) == 1
         if ended:
             self._in_reply = False
-            request.frames -= 1
-            if request.frames <= 0:
-                self._answered(request)
+            self._took(False)
         self._owner.piece(self, request, framer.buf[start : framer.pos], ended)
         return ended
 

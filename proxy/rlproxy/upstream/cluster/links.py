@@ -12,7 +12,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
-from rlproxy.upstream.cluster.request import own
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.connector import reason
 
 # A master drops replicas that are silent for 60 s (repl-timeout), so that those which a later WAIT
@@ -28,7 +28,6 @@ class Links:
     setup: what a further link sends first, by what it sets up, login and protocol before the rest;
         empty where it isn't set.
     holds_state: returns whether a link holds state that another one can't replace.
-    map: the cluster's map by which commands are sent.
     """
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop, owner: LinkOwner) -> None:
@@ -38,20 +37,10 @@ class Links:
         self.by_address: dict[Address, Link] = {}
         self.setup: dict[bytes, bytes] = {b"AUTH": b"", b"HELLO": b""}
         self.holds_state: Callable[[Link], bool] = lambda _link: False
-        self.map = cluster.map
-        self._by_shard: dict[int, Link] = {}  # links by the index of the master in `map`
         self._home: Address | None = None
         # Nodes that have refused the login: until when, and the error.
         self._refused: dict[Address, tuple[float, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def take_map(self) -> bool:
-        """Take the cluster's present map. Returns whether it is another one."""
-        if self.map is self._cluster.map:
-            return False
-        self.map = self._cluster.map
-        self._by_shard.clear()
-        return True
 
     def to(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
@@ -67,21 +56,15 @@ class Links:
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        if address is None or (address not in self.map.index and not self._in_use(address)):
-            address = self._home = self._next_home(address)
+        if address is None or not (address in self._cluster.map.index or self._in_use(address)):
+            address = self._home = self._cluster.home(address) or address
+        assert address is not None  # a client gets a connection only once a master is known
         return self.to(address)
 
     def _in_use(self, address: Address) -> bool:
         """Return whether the link to the node at `address` owes a reply, or holds state."""
         link = self.by_address.get(address)
         return link is not None and (bool(link.owed) or self.holds_state(link))
-
-    def _next_home(self, failed: Address | None) -> Address:
-        shard = self._cluster.home(failed)
-        if shard is not None:
-            return shard.address
-        assert failed is not None  # a client gets a connection only once a master is known
-        return failed
 
     def is_home(self, link: Link) -> bool:
         """Return whether `link` is the home node's."""
@@ -91,28 +74,23 @@ class Links:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
         if slot == NO_SLOT:
             return self.home()
-        index = self.map.owners[slot]
-        link = self._by_shard.get(index)
-        if link is None:
-            if index < 0:
-                return self.home()
-            link = self._by_shard[index] = self.to(self.map.shards[index].address)
-        return link
+        index = self._cluster.map.owners[slot]
+        return self.to(self._cluster.map.shards[index].address) if index >= 0 else self.home()
 
     def masters(self) -> list[Link]:
         """Return the links to all masters, home first if it is one."""
         home = self.home()
-        links = [self.to(shard.address) for shard in self.map.shards]
+        links = [self.to(shard.address) for shard in self._cluster.map.shards]
         return sorted(links, key=lambda link: link is not home) or [home]
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used."""
-        index = self.map.index
+        index = self._cluster.map.index
         return [link for link in self.by_address.values() if link.address in index] or [self.home()]
 
     def replicas(self) -> list[Link]:
         """Return the links to all replicas."""
-        shards = self.map.shards
+        shards = self._cluster.map.shards
         return [self.to(address) for shard in shards for address in shard.replicas]
 
     def others(self) -> list[Link]:
@@ -127,7 +105,7 @@ class Links:
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         for at, written in enumerate(filter(None, setup)):
-            request = own(written)
+            request = Request(written)
             if at == 0:
                 request.on_reply = partial(self._on_login_reply, link)
             link.send(request)
@@ -146,7 +124,6 @@ class Links:
         known = self.by_address.get(link.address) is link
         if known:
             del self.by_address[link.address]
-            self._by_shard.clear()
         link.close()
         return known
 
@@ -168,17 +145,15 @@ class Links:
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
         if self._loop.time() < until:
-            self._owner.answer_all(link, error)
-            self._owner.batch_over()
+            self._owner.lost(link, error)
             return
         target = self._cluster.target(link.address)
         try:
             await target.connect(lambda: link)
         except OSError as failure:
             if self.is_home(link):
-                self._home = self._next_home(link.address)
-            self._owner.answer_all(link, encoding.unreachable(target.where, reason(failure)))
-            self._owner.batch_over()
+                self._home = self._cluster.home(link.address)
+            self._owner.lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
             link.close()
@@ -186,7 +161,7 @@ class Links:
     def _on_login_reply(self, link: Link, frame: bytes) -> bytes:
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
-            self._owner.answer_all(link, frame)
+            self._owner.lost(link, frame)
         return frame
 
     def close(self) -> None:
@@ -197,4 +172,3 @@ class Links:
             link.owed.clear()
             link.close()
         self.by_address.clear()
-        self._by_shard.clear()

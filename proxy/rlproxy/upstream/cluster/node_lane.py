@@ -74,6 +74,11 @@ class NodeLane(HitLane):
         super()._report_lost(written, [])
         self.not_written(self, unsent)
 
+    def slots(self) -> set[int]:
+        """Return the slots of the calls without a reply, unsent ones included."""
+        calls = (*self._inflight, *self._again, *self._unsent)
+        return {call.hash_slot() for call in calls}
+
     def last(self) -> int:
         """Return the number of the latest call, for has_answered()."""
         return self._times.sent + len(self._again) + len(self._unsent)

@@ -2,11 +2,12 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while may_send() is false
+    the client's next commands ─────────┴─ wait while drained() is false, or slot_drained()
 
 The order invariant: a client's commands on one slot run in the order sent, also while it moves.
-A redirect, or a change of the map, drains: the client's next command with a key waits until those
-sent before are answered. Source: the Redis Cluster specification, "Redirection and resharding".
+A redirect, or a change of the map, drains: the client's next command waits until those sent before
+are answered. So do commands that change the connection. Source: the Redis Cluster specification,
+"Redirection and resharding".
 
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
@@ -23,12 +24,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import hiredis
-
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
@@ -139,7 +139,7 @@ class Redirects:
         return address if address in self._cluster.map.index else None
 
     def drain(self) -> None:
-        """Send no further command with a key before those sent so far are answered."""
+        """Send no further command before those sent so far are answered."""
         if self._queue:
             self._drain_up_to = self._queue[-1].number
 
@@ -179,16 +179,17 @@ class Redirects:
         """Send no further command on `slot` before the latest command is answered."""
         self._slot_drains[slot] = self._queue[-1].number
 
-    def may_send(self, slot: int) -> bool:
-        """Return whether the client's next command, of `slot`, may be sent now."""
+    def drained(self) -> bool:
+        """Return whether all that drain() waits for is answered."""
         queue = self._queue
+        return not queue or queue[0].number > self._drain_up_to
+
+    def slot_drained(self, slot: int) -> bool:
+        """Return whether all that drain_slot() waits for is answered."""
+        queue, drains = self._queue, self._slot_drains
         if not queue:
-            self._slot_drains.clear()
-            return True
-        number = queue[0].number
-        if number <= self._drain_up_to:
-            return False
-        return not self._slot_drains or number > self._slot_drains.get(slot, 0)
+            drains.clear()
+        return not drains or queue[0].number > drains.get(slot, 0)
 
 
 def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:
@@ -198,7 +199,7 @@ def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> byte
     blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
-    words = _words(written)
+    words = words_of(written)
     at = timeout_at(blocks, words[1:]) + 1
     if at == 0:
         return written
@@ -222,15 +223,8 @@ def without_program(written: bytes, instead: bytes) -> bytes:
 
     written: the command as an array of bulks.
     """
-    words = _words(written)
+    words = words_of(written)
     return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
-
-
-def _words(written: bytes) -> list[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(written)
-    words: list[bytes] = reader.gets()
-    return words
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:

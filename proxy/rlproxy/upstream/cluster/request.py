@@ -18,11 +18,11 @@ class Request:
     reply: what the client gets, once `done`.
     pieces: the reply so far, if it is large.
     silent: the client gets nothing.
-    dropped: it is the proxy's own: the client gets no reply.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
-    number: its place among the client's commands, from 1.
+    number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
+        gets no reply.
     check: see Route.check.
     checked: the command and its redirect, while `written` is the check of that redirect.
     redirected: replies MOVED, ASK and the like so far.
@@ -44,7 +44,6 @@ class Request:
         self.pieces: list[bytes] = []
         self.done = False
         self.silent = False
-        self.dropped = False
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0
@@ -81,7 +80,7 @@ class Divided(Request):
         part.part_of = self
         part.number = self.number
         if self.front:
-            part.front = [own(each.written) for each in self.front]
+            part.front = [Request(each.written) for each in self.front]
         self.parts.append(part)
 
     def part_done(self) -> bool:
@@ -104,20 +103,6 @@ def under_way(queue: Iterable[Request]) -> Iterator[Request]:
             yield from (part for part in request.parts if part.node is not None)
         elif request.node is not None:
             yield request
-
-
-def unredirected(written: bytes) -> Request:
-    """Return a request that follows no redirect: the client gets each error."""
-    request = Request(written)
-    request.on_error = lambda _node, _request, frame: frame
-    return request
-
-
-def own(written: bytes) -> Request:
-    """Return a request of the proxy's own, whose reply is dropped."""
-    request = Request(written)
-    request.dropped = True
-    return request
 
 
 def slot_of(keys: list[bytes]) -> int:

@@ -17,7 +17,7 @@ from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import PAUSE_S
-from rlproxy.upstream.cluster.request import Divided, Request, own, slot_of
+from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route
 from rlproxy.upstream.cluster.transaction import Transactions
 
@@ -38,19 +38,15 @@ _NOT_NOW: Final = (
 
 
 class Subscriptions:
-    """The subscriptions of one client.
-
-    restricted: the client subscribes in RESP2, and may send few other commands.
-    """
+    """The subscriptions of one client."""
 
     def __init__(self, exchange: Exchange, transactions: Transactions) -> None:
         self._exchange = exchange
         self._transactions = transactions
-        self.restricted = False
+        self._subscribes = False
         # Channels and patterns by the command that subscribed to them.
         self._channels: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
         self._monitors = False
-        self._event_links: list[Link] = []  # links but home's that subscribe to keyspace events
         exchange.delivers = self._delivers
 
     def forget(self) -> None:
@@ -61,36 +57,30 @@ class Subscriptions:
         self._update()
 
     def _update(self) -> None:
-        """Update what follows from the channels: the restriction, and which links may push."""
-        subscribes = any(self._channels.values())
-        self.restricted = subscribes and self._exchange.protocol == 2
-        if not subscribes and not self._monitors:
-            self._event_links.clear()
+        """Update what follows from the channels: whether there are any, which links may push."""
+        self._subscribes = any(self._channels.values())
+        if not self._subscribes and not self._monitors:
             for link in self._exchange.links.by_address.values():
-                link.subscribed = False
+                link.subscribed = ()
 
-    def send(self, route: Route, args: list[bytes], written: bytes) -> bool:
-        """Send a command that subscribes or ends that, or any other while `restricted`.
+    def restrict(self) -> bool:
+        """Return whether the client subscribes in RESP2, and may send few other commands."""
+        return self._subscribes and self._exchange.protocol == 2
 
-        Returns False if it must wait.
-        """
-        monitors = route.how == routes.MONITOR and not self.restricted
-        if monitors or route.name in self._channels or route.name in _ENDS:
-            if self._exchange.queue:  # in RESP2, a node that subscribes runs no other command
-                return False
-            if monitors:
-                self._monitor(written)
-            elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
-                self._end_shard_channels()
-            else:
-                self._change(route.name, args, written)
+    def send(self, route: Route, args: list[bytes], written: bytes) -> None:
+        """Send a command that subscribes or ends that, or any other while they restrict()."""
+        if route.how == routes.MONITOR and not self.restrict():
+            self._monitor(written)
+        elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
+            self._end_shard_channels()
+        elif route.name in self._channels or route.name in _ENDS:
+            self._change(route.name, args, written)
         elif route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
         else:
             self._exchange.answer(
                 error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
             )
-        return True
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:
         """Send a command that subscribes or unsubscribes. It has one reply for each channel."""
@@ -99,9 +89,7 @@ class Subscriptions:
         channels = self._channels[kind]
         named = args if args or kind == name else sorted(channels)
         unanswered = iter(named)
-        request = Request(written, slot_of(args) if kind == _SHARD else NO_SLOT)
-        request.frames = max(len(named), 1)
-        request.subscribes = name.lower()
+        events = [each for each in named if kind != _SHARD and _may_be_events(each)]
 
         def on_reply(frame: bytes) -> bytes:
             if not frame.startswith(b"-"):
@@ -110,8 +98,6 @@ class Subscriptions:
                     (channels.add if kind == name else channels.discard)(channel)
                 if kind == _SHARD:
                     frame = _counted(frame, len(channels))
-            if request.frames == 0 and not events:
-                self._update()
             return frame
 
         def merge(replies: list[bytes]) -> bytes:
@@ -119,23 +105,22 @@ class Subscriptions:
             exchange.loop.call_soon(self._subscribe_new_masters)  # those since the command
             return gather.first(replies)
 
+        request = _subscribing(name, named, slot_of(args) if kind == _SHARD else NO_SLOT)
+        request.written = written
         request.on_reply = on_reply
-        events = [each for each in named if kind != _SHARD and _may_be_events(each)]
+        parts = [(exchange.links.of_slot(request.slot), request)]
         if events:
-            self._to_masters(request, bulks(name, *events), len(events), merge)
+            parts += [(link, _subscribing(name, events)) for link in self._other_masters()]
             exchange.on_change(self._subscribe_new_masters)
-        else:
-            exchange.barrier = request
-            exchange.send(exchange.links.of_slot(request.slot), request)
+        self._send(parts, merge)
 
     def _end_shard_channels(self) -> None:
         """Unsubscribe from all shard channels, each at its node."""
-        exchange, names = self._exchange, self._channels[_SHARD]
+        names = self._channels[_SHARD]
         parts = []
         for channel in sorted(names):
-            part = Request(bulks(b"SUNSUBSCRIBE", channel), key_slot(channel))
-            part.subscribes = b"sunsubscribe"
-            parts.append(part)
+            part = _subscribing(b"SUNSUBSCRIBE", [channel], key_slot(channel))
+            parts.append((self._exchange.links.of_slot(part.slot), part))
 
         def merge(replies: list[bytes]) -> bytes:
             names.clear()
@@ -143,38 +128,27 @@ class Subscriptions:
             last = len(replies) - 1
             return b"".join([_counted(frame, last - at) for at, frame in enumerate(replies)])
 
-        exchange.barrier = whole = Divided(len(parts), merge)
-        whole.subscribes = b"sunsubscribe"
-        exchange.send_parts(whole, ((exchange.links.of_slot(part.slot), part) for part in parts))
+        self._send(parts, merge)
 
     def _monitor(self, written: bytes) -> None:
         def merge(replies: list[bytes]) -> bytes:
             self._monitors = not gather.is_error(replies[0])
             return gather.first(replies)
 
-        request = Request(written)
-        request.subscribes = b"monitor"
-        self._to_masters(request, written, 1, merge)
+        parts = []
+        for link in [self._exchange.links.home(), *self._other_masters()]:
+            part = _subscribing(b"MONITOR", [])
+            part.written = written
+            parts.append((link, part))
+        self._send(parts, merge)
 
-    def _to_masters(
-        self, request: Request, copied: bytes, frames: int, merge: gather.Merge = gather.first
-    ) -> None:
-        """Send `request` home and `copied`, which has `frames` replies, to all other masters.
+    def _send(self, parts: list[tuple[Link, Request]], merge: gather.Merge) -> None:
+        """Send the parts of a command. The client gets its reply once all nodes have replied.
 
-        The client gets home's reply once all have replied. Messages wait for it; lines of MONITOR
-        before it are dropped.
+        Messages wait for it. Lines of MONITOR before it are dropped.
         """
-        parts = [(self._exchange.links.home(), request)]
-        for link in self._other_masters():
-            copy = Request(copied)
-            copy.frames = frames
-            copy.subscribes = request.subscribes
-            parts.append((link, copy))
-            if link not in self._event_links:
-                self._event_links.append(link)
         whole = Divided(len(parts), merge)
-        whole.subscribes = request.subscribes
-        self._exchange.barrier = whole
+        whole.subscribes = parts[0][1].subscribes
         self._exchange.send_parts(whole, iter(parts))
 
     # -- keyspace events --------------------------------------------------------------------------
@@ -195,15 +169,9 @@ class Subscriptions:
             return
         exchange.take_map()
         for link in self._other_masters():
-            if link in self._event_links:
-                continue
             for name, each in events.items():
-                if each:
-                    copy = own(bulks(name, *each))
-                    copy.frames = len(each)
-                    copy.subscribes = name.lower()
-                    link.send(copy)
-            self._event_links.append(link)
+                if each and name.lower() not in link.subscribed:
+                    link.send(_subscribing(name, each))
         exchange.flush()
 
     def _subscribed(self) -> Link:
@@ -248,8 +216,7 @@ class Subscriptions:
 
         exchange.cluster.refresh()
         slot = key_slot(channel)
-        request = Request(bulks(_SHARD, channel), slot)
-        request.subscribes = b"ssubscribe"
+        request = _subscribing(_SHARD, [channel], slot)
         request.on_reply = on_reply
         exchange.expect(request)
         request.silent = True
@@ -265,6 +232,14 @@ class Subscriptions:
         if inside and not exchange.ended:
             exchange.loop.call_later(PAUSE_S, again)
         return inside or exchange.ended
+
+
+def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Request:
+    """Return the request for a command that subscribes or ends that: one reply for each channel."""
+    request = Request(bulks(name, *channels), slot)
+    request.frames = max(len(channels), 1)
+    request.subscribes = name.lower()
+    return request
 
 
 def _counted(frame: bytes, count: int) -> bytes:

@@ -83,4 +83,4 @@ class ClusterTarget(Target):
         if home is None:
             raise OSError(cluster.problem or "no node of the cluster answers")
         if cluster.is_down():
-            (await cluster.target(home.address).connect(asyncio.Protocol)).abort()
+            (await cluster.target(home).connect(asyncio.Protocol)).abort()

@@ -1,7 +1,6 @@
 """WATCH, MULTI and EXEC: all commands of a transaction go to one node, that of its first key.
 
-MULTI        answered here once nothing is owed: an earlier command that is redirected would enter
-             the transaction. Sent in front of the first command
+MULTI        answered here, and sent in front of the first command
 no key yet   home; with the first key, the transaction moves to the key's node
 another slot CROSSSLOT, and EXEC is answered EXECABORT, as by Redis
 EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is answered nil
@@ -20,7 +19,7 @@ from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
-from rlproxy.upstream.cluster.request import Request, own, slot_of, unredirected
+from rlproxy.upstream.cluster.request import Request, slot_of
 
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -63,7 +62,7 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        requests = [own(self.multi), *map(own, self.commands)]
+        requests = [Request(self.multi), *map(Request, self.commands)]
         for request in requests:
             request.on_reply = self._on_replayed
         return requests
@@ -104,25 +103,20 @@ class Transactions:
         self.current = self._watch = None
         self._watch_slot = NO_SLOT
 
-    def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> bool:
-        """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD. Returns False if it must wait.
-
-        how: its route.
-        """
+    def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> None:
+        """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD; `how` is its route."""
         exchange, transaction = self._exchange, self.current
         if transaction is None:
             if how == routes.WATCH and keys:
-                return self._watch_keys(key_slot(keys[0]), written)
-            if how == routes.MULTI and not args:
-                if exchange.queue:
-                    return False
+                self._watch_keys(key_slot(keys[0]), written)
+            elif how == routes.MULTI and not args:
                 self._begin(written)
             elif how == routes.UNWATCH:
                 link = self._watch if self._watch is not None else exchange.links.home()
                 self.forget()
-                exchange.send(link, unredirected(written))
+                exchange.send(link, Request(written))
             else:
-                exchange.send(exchange.links.home(), unredirected(written))
+                exchange.send(exchange.links.home(), Request(written))
         elif how == routes.EXEC:
             self._exec(transaction, written)
         elif how == routes.DISCARD and not args:
@@ -130,21 +124,19 @@ class Transactions:
         elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:
-            self._send(transaction, unredirected(written))  # an error
-        return True
+            request = Request(written)
+            request.on_error = lambda _node, _request, frame: frame  # no redirect is followed
+            self._send(transaction, request)  # an error
 
     # -- outside of MULTI -------------------------------------------------------------------------
 
-    def _watch_keys(self, slot: int, written: bytes) -> bool:
-        """Send WATCH; the next commands wait for its reply. Returns False if it must wait."""
+    def _watch_keys(self, slot: int, written: bytes) -> None:
         exchange = self._exchange
         if self._watch is not None and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
-            return True
-        if not exchange.redirects.may_send(slot):
-            return False
+            return
         link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
-        request = exchange.barrier = Request(written, slot)
+        request = Request(written, slot)
         first = self._watch is None
 
         def on_reply(frame: bytes) -> bytes:
@@ -155,13 +147,12 @@ class Transactions:
                 if first:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
-                    moved_to.send(own(_UNWATCH))
+                    moved_to.send(Request(_UNWATCH))
             return frame
 
         request.on_reply = on_reply
         self._watch, self._watch_slot = link, slot
         exchange.send(link, request)
-        return True
 
     def _begin(self, written: bytes) -> None:
         exchange = self._exchange
@@ -209,10 +200,10 @@ class Transactions:
         if transaction.link is link:
             return link
         if transaction.link is not None:
-            transaction.link.send(own(_DISCARD))
+            transaction.link.send(Request(_DISCARD))
         transaction.link = link
         if transaction.prefix:
-            link.send(own(transaction.prefix))
+            link.send(Request(transaction.prefix))
         for request in transaction.replay():
             link.send(request)
         return link
@@ -224,7 +215,7 @@ class Transactions:
         link = transaction.link
         if transaction.aborted and (link is None or transaction.rejected_by != link.address):
             if link is not None:
-                link.send(own(_DISCARD))
+                link.send(Request(_DISCARD))
             exchange.answer(_ABORTED)
             return
         link = link or self._move(transaction, exchange.links.home())
@@ -257,6 +248,6 @@ class Transactions:
     def _discard(self, transaction: Transaction, written: bytes) -> None:
         self.forget()
         if transaction.link is not None:
-            self._exchange.send(transaction.link, unredirected(written))
+            self._exchange.send(transaction.link, Request(written))
         else:
             self._exchange.answer(OK)

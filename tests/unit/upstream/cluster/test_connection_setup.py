@@ -24,7 +24,7 @@ class Client:
 
     def __init__(self) -> None:
         shard = Shard("1", HOME)
-        cluster = SimpleNamespace(map=slot_map({shard: [(0, 16383)]}), home=lambda _failed: shard)
+        cluster = SimpleNamespace(map=slot_map({shard: [(0, 16383)]}), home=lambda _failed: HOME)
         self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
         self.link = self.exchange.links.by_address[HOME] = Link(self.exchange, HOME)
         self.setup = ConnectionSetup(self.exchange, Face("h", 1))
@@ -49,5 +49,5 @@ async def test_a_ping_finds_out_about_the_login(frame: bytes, error: bytes) -> N
 async def test_a_lost_ping_refuses_nothing() -> None:
     client = Client()
     assert client.setup.login_error() is None
-    client.exchange.answer_all(client.link, b"-UPSTREAMDOWN lost\r\n")
+    client.exchange.lost(client.link, b"-UPSTREAMDOWN lost\r\n")
     assert client.setup.login_error() == b""

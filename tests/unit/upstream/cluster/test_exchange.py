@@ -216,7 +216,7 @@ async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
 
 async def test_a_message_before_the_end_of_a_subscription_goes_first() -> None:
     client = Client()
-    request = client.exchange.barrier = Request(b"*0\r\n")
+    request = Request(b"*0\r\n")
     request.subscribes = b"unsubscribe"
     client.exchange.send(client.nodes[0].link, request)
     message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"

@@ -47,6 +47,7 @@ A, B = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
 LIMIT_S = 1.0
 SLOT = key_slot(b"k")
 NEAR, FAR = b"{k}2", b"b"  # keys of the same slot, and of the other node
+QUIET = b"a"  # a key of another slot of the same node
 MOVED = b"-MOVED %d 10.0.0.2:7002\r\n" % SLOT
 ASK = b"-ASK %d 10.0.0.2:7002\r\n" % SLOT
 DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
@@ -56,7 +57,7 @@ ASKING = bulks(b"ASKING")
 def two_masters() -> Cluster:
     """A cluster that queries no node: A has SLOT, and B the slot of FAR."""
     middle = 5000
-    assert key_slot(FAR) <= middle < SLOT
+    assert key_slot(FAR) <= middle < SLOT != key_slot(QUIET) > middle
     cluster = Cluster(Upstream(None, cluster=(A, B)), 5.0)
     cluster.map = slot_map({Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]})
     return cluster
@@ -214,6 +215,19 @@ def test_a_silent_master_that_is_replaced_is_not_waited_for(bench: Bench) -> Non
     assert bench.b.sent() == by_sha(HIT)
     bench.b.answer(ADMITTED)
     assert call.reply == ADMITTED
+
+
+def test_a_lost_slot_without_calls_under_way_flips_at_once(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    found = slot_map({Shard("b", B): [(0, 16383)]})
+    bench.cluster._take(found, bench.cluster.map.lost(found))
+    bench.hit(QUIET)
+    bench.hit(NEAR)
+    assert bench.b.sent() == by_sha(HIT, QUIET)
+    bench.a.answer(ADMITTED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT, NEAR)
 
 
 def test_ask_goes_with_asking_and_moves_no_slot(bench: Bench) -> None:
