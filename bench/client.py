@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Final
 
 import hiredis
@@ -32,12 +31,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sock.close()
 
     def ask(self, *words: bytes) -> object:
@@ -61,6 +55,11 @@ class Client:
         if not isinstance(reply, bytes):
             raise BenchError(f"{words[0].decode()} answered {reply!r}")
         return reply.decode("utf-8", "replace")
+
+    def fields(self, *words: bytes) -> dict[str, str]:
+        """Return the fields of a reply in the format of INFO. Raises as ask()."""
+        lines = self.text(*words).splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def _exchange(self, requests: list[bytes]) -> list[object]:
         found: list[object] = []

@@ -6,7 +6,6 @@ memory of its key (MEMORY USAGE). The table replaces the text between the marker
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
 import statistics
@@ -18,22 +17,21 @@ from pathlib import Path
 from typing import Final
 
 from rlproxy import docs as document
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.resp.encoding import bulks
 
 from . import calls, machine, parts, script_cost
 from .client import TIMEOUT_S, Client
-from .errors import BenchError, UsageError
+from .errors import BenchError, UsageError, reported
 from .figures import Figure
-from .options import REPEATS, REQUESTS
-from .plan import Plan
-from .progress import Progress, number
+from .options import REPEATS, REQUESTS, Plan
+from .progress import number
 from .rows import COST
 
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
 CASES: Final = {case: most for case, (most, _) in script_cost.CASES.items()}  # max of the rule
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
-LIMIT_S: Final = 600.0  # seconds of one run, at most
 
 _CALLED: Final = re.compile(rb'\[\d+ lua\] "(\w+)"')
 _LAST: Final = b"that-was-all"
@@ -86,7 +84,7 @@ def held(server: int) -> dict[str, dict[int, int]]:
                     HITS, *(_filled(client, algorithm) for _ in range(FILLS)), strict=True
                 )
             }
-            for algorithm in calls.algorithms()
+            for algorithm in ALGORITHMS
         }
 
 
@@ -113,13 +111,14 @@ def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
     The server's data is deleted. Raises BenchError.
     """
     found: dict[tuple[str, str], float] = {}
-    for algorithm in calls.algorithms():
+    for algorithm in ALGORITHMS:
         for case in CASES:
             name = algorithm.decode()
-            figure = Figure(f"{name} {case}", COST, "µs", script_cost.SERVER)
             ways = {script_cost.EVALSHA: calls.of(script_cost.hit_of(case, algorithm))}
-            made = script_cost.timed(figure, ways, case, plan, server)
-            found[name, case] = made.medians()[script_cost.EVALSHA]
+            (figure,) = script_cost.timed(
+                Figure(f"{name} {case}", COST, "µs"), ways, case, plan, plan.requests, server
+            )
+            found[name, case] = figure.medians[script_cost.EVALSHA]
     return found
 
 
@@ -132,7 +131,7 @@ def costs(server: int, plan: Plan) -> dict[str, Costs]:
             {case: us[name, case] for case in CASES},
             bytes_held[name],
         )
-        for name in (algorithm.decode() for algorithm in calls.algorithms())
+        for name in (algorithm.decode() for algorithm in ALGORITHMS)
     }
 
 
@@ -161,44 +160,31 @@ def filled(text: str, block: str) -> str:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and write the table into a file.
+def main(argv: Sequence[str]) -> int:
+    """Measure, and write the table into a file. Returns the exit code of reported()."""
 
-    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
-    """
-    parser = argparse.ArgumentParser(prog="python -m bench.costs")
-    parser.add_argument("file", type=Path, help="its table of costs is replaced")
-    parser.add_argument("--engine", default=ENGINE, help=f"the server (default {ENGINE})")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="of which the median counts")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="hits of one run")
-    args = parser.parse_args(argv)
-    try:
-        text = args.file.read_text()
+    def write() -> None:
+        if len(argv) != 1:
+            raise UsageError("usage: python -m bench.costs FILE")
+        path = Path(argv[0])
+        text = path.read_text()
         filled(text, "")
-        block = _measured(args.engine, max(1, args.repeats), max(1, args.requests))
-        args.file.write_text(filled(text, block))
-    except UsageError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    except (BenchError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+        path.write_text(filled(text, _measured(path)))
+
+    return reported(write)
 
 
-def _measured(engine: str, repeats: int, requests: int) -> str:
-    name, executable = parts.engine(engine)
-    plan = Plan(name, executable, (), False, repeats, requests, 0, LIMIT_S, True, Progress(1))
+def _measured(path: Path) -> str:
+    plan = Plan(parts.engine(ENGINE), REPEATS, quick=False, output=path)
     facts = machine.machine()  # before the measurements add load
-    with parts.running(executable, ()) as running:
-        found = costs(running[parts.DIRECT].port, plan)
-        server = machine.versions(running)["server"]
+    with parts.server(plan.executable) as server:
+        found = costs(server.port, plan)
+        version = machine.server_version(server)
     day = datetime.now(UTC).date().isoformat()
-    times = "one run" if repeats == 1 else f"{repeats} runs"
     note = (
-        f"Measured {day} with {server} on {facts['processor']}, {facts['cores']} cores (load "
-        f"before: {facts['load_before']}). Times: Redis' own account, the median of {times} of "
-        f"{requests:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
+        f"Measured {day} with {version} on {facts['processor']}, {facts['cores']} cores (load "
+        f"before: {facts['load_before']}). Times: Redis' own account, the median of {REPEATS} runs "
+        f"of {REQUESTS:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
         f"{FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
         "sorted set by some percent."
     )
@@ -206,4 +192,4 @@ def _measured(engine: str, repeats: int, requests: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,27 +1,30 @@
-"""The benchmark's load generator: closed loop, prepared requests, replies counted by hiredis.
+"""python -m bench.load PORT CLIENTS PIPELINE KEYS WORD ...: send a command until it is stopped.
 
-Its own speed, that of one Python process, limits the rates it can measure. So its rows compare
-parties with each other, but not with rows of another generator.
+The benchmark's load generator: closed loop, prepared requests, replies counted by hiredis. Its own
+speed, that of one Python process, limits the rates it can measure. So its rows compare parties with
+each other, but not with rows of another generator.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
+import sys
 import time
 from collections.abc import Sequence
 from typing import Final, cast
 
 import hiredis
+import uvloop
 from rlproxy.resp.encoding import bulks
 
 from .errors import BenchError
-from .rows import RANDOM, Command
+from .rows import LIMIT_S, RANDOM, Command
 
 NAME: Final = "the own generator (one Python process)"
 MAX_BATCHES: Final = 4096  # prepared batches, which are sent again and again
 MAX_PREPARED: Final = 64 * 1024 * 1024  # bytes of all prepared batches
+ENDLESS: Final = 100_000_000  # commands: more than are sent before a load is stopped
 
 
 def batches(
@@ -38,7 +41,7 @@ def batches(
     size = 0
     for _ in range(max(1, min(count, MAX_BATCHES))):
         batch = b"".join(
-            _filled(commands[index % len(commands)], dice.randrange(keys))
+            bulks(*filled(commands[index % len(commands)], dice.randrange(keys)))
             for index in range(pipeline)
         )
         made.append(batch)
@@ -48,26 +51,29 @@ def batches(
     return made
 
 
-def rate(
-    port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int, limit_s: float
-) -> float:
+def filled(command: Command, number: int) -> Command:
+    """Return the command with RANDOM replaced by the digits of `number`."""
+    digits = b"%012d" % number
+    return tuple(word.replace(RANDOM, digits) for word in command)
+
+
+def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int) -> float:
     """Measure commands per second of `requests` commands over `clients` connections.
 
     prepared: batches of `pipeline` commands each.
-    Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
+    Raises BenchError on an error reply, a closed connection or after LIMIT_S seconds.
     """
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_rate(port, prepared, pipeline, requests, clients, limit_s))
+    return uvloop.run(_rate(port, prepared, pipeline, requests, clients))
 
 
 async def _rate(
-    port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int, limit_s: float
+    port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int
 ) -> float:
     loop = asyncio.get_running_loop()
     run = _Run(prepared, pipeline, max(1, requests // pipeline), loop.create_future())
     made: list[_Client] = []
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(LIMIT_S):
             for _ in range(clients):
                 made.append(
                     (await loop.create_connection(lambda: _Client(run), "127.0.0.1", port))[1]
@@ -78,7 +84,7 @@ async def _rate(
             await run.done
             elapsed = time.perf_counter() - began
     except TimeoutError:
-        raise BenchError(f"a run took more than {limit_s:g} s") from None
+        raise BenchError(f"a run took more than {LIMIT_S:g} s") from None
     except OSError as error:
         raise BenchError(f"cannot connect to port {port}: {error}") from None
     finally:
@@ -159,20 +165,9 @@ class _Client(asyncio.Protocol):
             self._transport.abort()
 
 
-def _filled(command: Command, number: int) -> bytes:
-    digits = b"%012d" % number
-    return bulks(*(word.replace(RANDOM, digits) for word in command))
-
-
-def has_uvloop() -> bool:
-    """Whether new_loop() returns a loop of uvloop."""
-    return importlib.util.find_spec("uvloop") is not None
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop, of uvloop if it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
+if __name__ == "__main__":
+    _port, _clients, _pipeline, _keys = map(int, sys.argv[1:5])
+    _command = tuple(word.encode() for word in sys.argv[5:])
+    _prepared = batches([_command], _pipeline, _keys, MAX_BATCHES)
+    print("prepared", flush=True)
+    rate(_port, _prepared, _pipeline, ENDLESS, _clients)

@@ -2,40 +2,34 @@
 
 Latency counts from the time a request was due, not from when it could be written. So the wait that
 a stall causes for later requests is counted (no coordinated omission). It is one thread with one
-epoll, on Linux only. It also measures how late requests left, and its share of a core.
+selector. It also measures how late requests left, and its share of a core.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
-import os
 import random
 import select
+import selectors
 import socket
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import hiredis
 
 from .errors import BenchError
 
-NAME: Final = "the own open-loop generator (one Python process)"
-AVAILABLE: Final = sys.platform == "linux"
-
 READ_BYTES: Final = 1 << 16
 SENT_AT_ONCE: Final = 8  # requests sent before replies are read again
 LEAD_NS: Final = 20_000_000  # nanoseconds from the last preparation to the schedule's beginning
 NS: Final = 1_000_000_000
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
-_CLOCK_MONOTONIC: Final = 1
-_TFD_TIMER_ABSTIME: Final = 1
+# Nanoseconds by which Linux may delay the end of a wait, else 50,000.
+SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
 @dataclass(frozen=True)
@@ -103,16 +97,17 @@ def run(
             ]
         except OSError as error:
             raise BenchError(f"cannot connect to port {port}: {error}") from None
-        for sock in socks:
+        with suppress(OSError):
+            SLACK.write_text("1")
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for number, sock in enumerate(socks):
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        alarm = stack.enter_context(_Alarm())
-        poll = stack.enter_context(select.epoll())
-        poll.register(alarm.file, select.EPOLLIN | select.EPOLLET)
+            selector.register(sock, selectors.EVENT_READ, number)
         stack.callback(gc.enable)
         gc.collect()
         gc.disable()  # a collection would delay all requests
-        made = _Run(socks, prepared, due_ns, alarm, poll)
+        made = _Run(socks, prepared, due_ns, selector)
         try:
             made.drive(limit_s)
         except OSError as error:
@@ -136,8 +131,7 @@ class _Run:
         socks: Sequence[socket.socket],
         prepared: Sequence[bytes],
         due_ns: Sequence[int],
-        alarm: _Alarm,
-        poll: select.epoll,
+        selector: selectors.DefaultSelector,
     ) -> None:
         self.latency_ns = [0] * len(due_ns)
         self.lag_ns = [0] * len(due_ns)
@@ -146,17 +140,13 @@ class _Run:
         self._socks = socks
         self._prepared = prepared
         self._due_ns = due_ns
-        self._alarm = alarm
-        self._poll = poll
+        self._selector = selector
         self._readers = [hiredis.Reader() for _ in socks]
         self._numbers = list(range(len(socks)))  # number of each connection's next reply
-        self._at = {sock.fileno(): number for number, sock in enumerate(socks)}
         self._held: dict[int, bytes] = {}  # bytes that the kernel did not accept, by connection
         self._sent = 0
         self._answered = 0
         self._begin_ns = 0
-        for sock in socks:
-            poll.register(sock.fileno(), select.EPOLLIN)
 
     def drive(self, limit_s: float) -> None:
         """Send all requests and wait for all replies."""
@@ -167,12 +157,12 @@ class _Run:
         while self._answered < total:
             self._send()
             now_ns = time.monotonic_ns() - self._begin_ns
-            waits = self._sent == total or due_ns[self._sent] > now_ns
-            if waits and self._sent < total:
-                self._alarm.set(self._begin_ns + due_ns[self._sent])
-            for file, event in self._poll.poll(1.0 if waits and not self._held else 0):
-                if file != self._alarm.file:
-                    self._read(self._at[file], event)
+            next_ns = due_ns[self._sent] if self._sent < total else now_ns + NS
+            if next_ns > now_ns and not self._held:
+                # A selector rounds its timeout up to a millisecond.
+                select.select([self._selector], [], [], (next_ns - now_ns) / NS)
+            for key, _ in self._selector.select(0):
+                self._read(key.data)
             if now_ns > end_ns:
                 raise BenchError(f"a run took more than {limit_s:g} s")
         self.cpu_s = time.process_time() - cpu_s
@@ -200,7 +190,7 @@ class _Run:
         if taken < len(data):
             self._held[number] = data[taken:]
 
-    def _read(self, number: int, event: int) -> None:
+    def _read(self, number: int) -> None:
         data = self._socks[number].recv(READ_BYTES)
         now_ns = time.monotonic_ns() - self._begin_ns
         if not data:
@@ -214,30 +204,3 @@ class _Run:
             self.latency_ns[request] = now_ns - self._due_ns[request]
             self._numbers[number] = request + len(self._socks)
             self._answered += 1
-
-
-class _Alarm:
-    """A file that becomes readable at a time of the monotonic clock, with microsecond precision."""
-
-    def __init__(self) -> None:
-        if _LIBC is None:
-            raise BenchError("the open-loop generator needs Linux")
-        self.file = int(_LIBC.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-        if self.file < 0:
-            raise BenchError(f"timerfd_create: {os.strerror(ctypes.get_errno())}")
-        self._spec = (ctypes.c_long * 4)()  # interval and time, seconds and nanoseconds each
-        self._set_ns = 0
-
-    def __enter__(self) -> _Alarm:
-        return self
-
-    def __exit__(self, *of: object) -> None:
-        os.close(self.file)
-
-    def set(self, at_ns: int) -> None:
-        """Set the time, in nanoseconds, from which the file is readable."""
-        if _LIBC is None or at_ns == self._set_ns:
-            return
-        self._spec[2], self._spec[3] = divmod(at_ns, NS)
-        _LIBC.timerfd_settime(self.file, _TFD_TIMER_ABSTIME, self._spec, None)
-        self._set_ns = at_ns

@@ -94,7 +94,7 @@ def page(result: Result) -> tuple[str, list[Image]]:
         wrapped(INTRODUCTION),
         bullets(_short(result, made)),
         "## The machine and the method",
-        bullets(where(result.date, result.machine, result.versions, result.sentences)),
+        where(result.head),
         wrapped(
             "To run it again: `python -m bench model`, then "
             "`python -m bench.model.page RESULT PAGE`."
