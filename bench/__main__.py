@@ -25,7 +25,6 @@ from . import (
 )
 from .errors import BenchError, reported
 from .figures import Figure
-from .model import cli as model
 from .options import Plan, parse
 from .parts import Part
 from .result import Head, Result
@@ -67,11 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGTERM is handled like Ctrl-C, so that all started programs end as well.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return reported(
-            lambda: model.run(words[1:]) if words[:1] == [MODEL] else _run(parse(words))
-        )
+        return reported(lambda: _model(words[1:]) if words[:1] == [MODEL] else _run(parse(words)))
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _model(words: Sequence[str]) -> None:
+    from .model import cli  # needs numpy, which the rows do not
+
+    cli.run(words)
 
 
 def _run(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
@@ -49,7 +50,7 @@ def text(result: Result) -> str:
     for title, kinds in TABLES:
         if found := result.of(kinds):
             parts += [f"## {title}", table(found)]
-    return "\n\n".join([*parts, *verdicts(judged(result))]) + "\n"
+    return flow("\n\n".join([*parts, *verdicts(judged(result))]))
 
 
 def judged(result: Result) -> list[Verdict]:
@@ -62,7 +63,7 @@ def where(head: Head) -> str:
     facts = ", ".join(f"{name.replace('_', ' ')} {of}" for name, of in head.machine.items())
     versions = ", ".join(f"{name} {version}" for name, version in head.versions.items())
     lines = [f"measured on {head.date}", f"machine: {facts}", f"versions: {versions}"]
-    return bullets(f"{line[:1].upper()}{line[1:]}." for line in [*lines, *head.sentences])
+    return "\n".join(f"- {line[:1].upper()}{line[1:]}." for line in [*lines, *head.sentences])
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -102,13 +103,13 @@ def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
     unknown = [one.bound for one in found if one.word == NOT_MEASURED]
     judged = len(found) - len(unknown)
     if missed:
-        yield wrapped(f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**")
-        yield bullets(_missed(one) for one in missed)
+        yield f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**"
+        yield "\n".join(f"- {_missed(one)}" for one in missed)
     elif judged:
-        yield wrapped(f"All of the {judged} bounds that were measured are reached.")
+        yield f"All of the {judged} bounds that were measured are reached."
     if unknown:
         named = "; ".join(f"{bound.work} ({bound.against})" for bound in unknown)
-        yield wrapped(f"Not measured in this run: {named}.")
+        yield f"Not measured in this run: {named}."
     lines = [["what", "against", "figure", "verdict", "measured", "required", "goal", "floor"]]
     for one in found:
         bound = one.bound
@@ -142,18 +143,29 @@ def union(names: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for some in names for name in some))
 
 
-def wrapped(words: str, first: str = "", rest: str = "") -> str:
-    """Return a paragraph in lines of WIDTH."""
+def flow(text: str) -> str:
+    """Return Markdown with its paragraphs and list items wrapped to lines of WIDTH.
+
+    Blocks are separated by empty lines. Headings, tables, pictures and comments stay as they are.
+    """
+    blocks = [block.strip() for block in text.split("\n\n")]
+    return "\n\n".join(map(_block, filter(None, blocks))) + "\n"
+
+
+def _block(block: str) -> str:
+    if block.startswith(("#", "|", "!", "<!--")):
+        return block
+    if block.startswith("- "):
+        return "\n".join(_wrapped(item, "  ") for item in re.split(r"\n(?=- )", block))
+    return _wrapped(block)
+
+
+def _wrapped(words: str, later: str = "") -> str:
+    """Return a paragraph in lines of WIDTH; `later` begins all lines but the first."""
     return textwrap.fill(
         " ".join(words.split()),
         WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
+        subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """Return a list in Markdown."""
-    return "\n".join(wrapped(line, "- ", "  ") for line in lines)

@@ -135,3 +135,9 @@ def rate_until(reached: Reached, laws: Laws, case: Case) -> float:
         else:
             low = middle
     return 10**high
+
+
+def slowest(one: Forecast) -> float:
+    """Return the hits per second of a client below which clients use up all connections."""
+    of_a_master = reach(one.case.pipeline, one.masters) / one.masters
+    return one.rate * of_a_master / (MAX_CONNECTIONS - one.connections)
