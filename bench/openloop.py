@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import hiredis
-
+from .client import Client
 from .errors import BenchError
 
 READ_BYTES: Final = 1 << 16
@@ -90,37 +89,34 @@ def run(
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
     with ExitStack() as stack:
-        try:
-            socks = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), limit_s))
-                for _ in range(clients)
-            ]
-        except OSError as error:
-            raise BenchError(f"cannot connect to port {port}: {error}") from None
-        with suppress(OSError):
-            SLACK.write_text("1")
+        _set_slack("1")
+        stack.callback(_set_slack, "0")  # the default
+        made = [stack.enter_context(Client(port)) for _ in range(clients)]
         selector = stack.enter_context(selectors.DefaultSelector())
-        for number, sock in enumerate(socks):
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            selector.register(sock, selectors.EVENT_READ, number)
+        for number, client in enumerate(made):
+            selector.register(client, selectors.EVENT_READ, number)
         stack.callback(gc.enable)
         gc.collect()
         gc.disable()  # a collection would delay all requests
-        made = _Run(socks, prepared, due_ns, selector)
+        run = _Run(made, prepared, due_ns, selector)
         try:
-            made.drive(limit_s)
+            run.drive(limit_s)
         except OSError as error:
             raise BenchError(f"a connection was lost: {error}") from None
     first = next((at for at, due in enumerate(due_ns) if due >= warm_up_s * NS), len(due_ns))
     begin_ns = due_ns[first] if first < len(due_ns) else 0
     return Timing(
-        made.latency_ns[first:],
-        made.lag_ns[first:],
-        max(1, made.end_ns - begin_ns) / NS,
-        made.cpu_s,
-        made.end_ns / NS,
+        run.latency_ns[first:],
+        run.lag_ns[first:],
+        max(1, run.end_ns - begin_ns) / NS,
+        run.cpu_s,
+        run.end_ns / NS,
     )
+
+
+def _set_slack(ns: str) -> None:
+    with suppress(OSError):  # not on other systems
+        SLACK.write_text(ns)
 
 
 class _Run:
@@ -128,7 +124,7 @@ class _Run:
 
     def __init__(
         self,
-        socks: Sequence[socket.socket],
+        clients: Sequence[Client],
         prepared: Sequence[bytes],
         due_ns: Sequence[int],
         selector: selectors.DefaultSelector,
@@ -137,12 +133,11 @@ class _Run:
         self.lag_ns = [0] * len(due_ns)
         self.end_ns = 0
         self.cpu_s = 0.0
-        self._socks = socks
+        self._clients = clients
         self._prepared = prepared
         self._due_ns = due_ns
         self._selector = selector
-        self._readers = [hiredis.Reader() for _ in socks]
-        self._numbers = list(range(len(socks)))  # number of each connection's next reply
+        self._numbers = list(range(len(clients)))  # number of each connection's next reply
         self._held: dict[int, bytes] = {}  # bytes that the kernel did not accept, by connection
         self._sent = 0
         self._answered = 0
@@ -154,15 +149,15 @@ class _Run:
         self._begin_ns = time.monotonic_ns() + LEAD_NS
         end_ns = int(limit_s * NS)
         cpu_s = time.process_time()
+        selectors = [self._selector]  # one itself rounds its timeout up to a millisecond
         while self._answered < total:
             self._send()
             now_ns = time.monotonic_ns() - self._begin_ns
             next_ns = due_ns[self._sent] if self._sent < total else now_ns + NS
-            if next_ns > now_ns and not self._held:
-                # A selector rounds its timeout up to a millisecond.
-                select.select([self._selector], [], [], (next_ns - now_ns) / NS)
-            for key, _ in self._selector.select(0):
-                self._read(key.data)
+            wait_s = 0 if self._held else max(0, next_ns - now_ns) / NS
+            if select.select(selectors, [], [], wait_s)[0]:
+                for key, _ in self._selector.select(0):
+                    self._read(key.data)
             if now_ns > end_ns:
                 raise BenchError(f"a run took more than {limit_s:g} s")
         self.cpu_s = time.process_time() - cpu_s
@@ -178,29 +173,23 @@ class _Run:
             if late_ns < 0:
                 break
             self.lag_ns[number] = late_ns
-            self._write(number % len(self._socks), self._prepared[number % len(self._prepared)])
+            self._write(number % len(self._clients), self._prepared[number % len(self._prepared)])
             self._sent += 1
 
     def _write(self, number: int, request: bytes) -> None:
         data = self._held.pop(number, b"") + request
         try:
-            taken = self._socks[number].send(data)
+            taken = self._clients[number].sock.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             taken = 0
         if taken < len(data):
             self._held[number] = data[taken:]
 
     def _read(self, number: int) -> None:
-        data = self._socks[number].recv(READ_BYTES)
+        replies = len(self._clients[number].receive())
         now_ns = time.monotonic_ns() - self._begin_ns
-        if not data:
-            raise BenchError("a connection was closed before the run was over")
-        reader = self._readers[number]
-        reader.feed(data)
-        while (reply := reader.gets()) is not False:
-            if isinstance(reply, Exception):
-                raise BenchError(f"a command was answered with: {reply}")
+        for _ in range(replies):
             request = self._numbers[number]
             self.latency_ns[request] = now_ns - self._due_ns[request]
-            self._numbers[number] = request + len(self._socks)
-            self._answered += 1
+            self._numbers[number] = request + len(self._clients)
+        self._answered += replies
