@@ -12,7 +12,7 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import BARE, DIRECT, INTERPRETED, SHARE, STUB, TWEMPROXY, Part
+from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .rows import Row
 
 CLIENTS: Final = 2_000
@@ -28,9 +28,8 @@ def measure(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
     memory is not returned. Raises BenchError.
     """
     count = parts.clients_at_most(QUICK_CLIENTS if plan.quick else CLIENTS)
-    # twemproxy replies to PING without a connection to Redis.
-    without = (TWEMPROXY, SHARE, INTERPRETED, BARE, STUB)
-    columns = [party for party in parts.installed() if party not in without]
+    # Without twemproxy, which replies to PING without a connection to Redis.
+    columns = parts.installed((DIRECT, PROXY, SPLICE, HAPROXY))
 
     def once(column: str, _turn: int) -> dict[str, float]:
         with parts.running(plan.executable, [column]) as running, ExitStack() as stack:

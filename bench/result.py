@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -89,11 +88,6 @@ def read(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
 
 
 def write(value: object, path: Path) -> None:
-    """Write a JSON value to `path` atomically; its directory is made. Raises OSError."""
+    """Write a JSON value to `path`; its directory is made. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(value, indent=2) + "\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -332,7 +332,6 @@ def _limits(result: Result, made: Laws) -> dict[str, Any]:
     half = predict.MAX_NODES // 2
     hot_us = [run.value(runs.TOP_US) for run in _of(result, runs.HOT)]
     gigabits = hundred.client_bytes_s * BITS / GIGA
-    full = predict.rate_until(lambda at: at.connections >= predict.MAX_CONNECTIONS, made, SINGLE)
     return {
         "predict": predict,
         "single": SINGLE,
@@ -349,7 +348,7 @@ def _limits(result: Result, made: Laws) -> dict[str, Any]:
         "hot_most": _thousands(MEGA / min(hot_us)),
         "slowest_single": predict.slowest(ten),
         "slowest_piped": predict.slowest(forecast(made, ten.rate, PIPED)),
-        "full_of_workers": _rate(full),
+        "full_of_workers": _rate(predict.rate_of_full_masters(made, SINGLE)),
         "clients_of_a_worker": hundred.clients / hundred.workers,
         "gigabits": gigabits,
         "gigabits_of_a_machine": gigabits / hundred.proxy_machines,
