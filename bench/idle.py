@@ -45,7 +45,7 @@ def measure(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
             bytes_used = grown(count) - before
             with Client(running[DIRECT].port) as client:
                 seen = int(client.fields(b"INFO", b"clients")["connected_clients"])
-            if seen < count:  # a client has no connection of its own
+            if seen < count:  # a client without its connection to Redis
                 raise BenchError(f"Redis has {seen:,} clients, expected {count:,}")
             return {row.name: bytes_used / count / KB}
 

@@ -13,18 +13,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from . import redis_benchmark
 from .client import Client
 from .errors import BenchError
-from .parts import Part
+from .parts import HAPROXY, PEERS, PREDIXY, TWEMPROXY, Part
 from .processes import run
 
 LIMIT_S: Final = 20.0
 
+# Programs whose version is reported, and the option that prints it.
 PROGRAMS: Final = {
-    "haproxy": ["haproxy", "-v"],
-    "twemproxy": ["nutcracker", "-V"],
-    "redis-benchmark": ["redis-benchmark", "--version"],
-    "predixy": ["predixy", "--version"],
+    HAPROXY: "-v",
+    TWEMPROXY: "-V",
+    redis_benchmark.NAME: "--version",
+    PREDIXY: "--version",
 }
 PACKAGES: Final = {
     "uvloop": "uvloop",
@@ -59,9 +61,10 @@ def versions(server: Part, programs: Iterable[str]) -> dict[str, str]:
     built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
     found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}
     for name in programs:
-        if shutil.which(PROGRAMS[name][0]):
+        program = PEERS.get(name, name)
+        if shutil.which(program):
             with contextlib.suppress(BenchError):
-                match = _NUMBER.search(run(PROGRAMS[name], LIMIT_S))
+                match = _NUMBER.search(run([program, PROGRAMS[name]], LIMIT_S))
                 found[name] = match[0] if match else "(no version)"
     for name, package in PACKAGES.items():
         with contextlib.suppress(metadata.PackageNotFoundError):

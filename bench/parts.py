@@ -1,6 +1,6 @@
 """The programs of the comparison: a server or a cluster, and the proxies in front of it.
 
-Each proxy has one thread or, where its name says so, several processes.
+Each proxy has one thread, but for the party with two workers.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ Authority {{
 ClusterServerPool {{
     RefreshInterval 1
     Servers {{
-        + {servers[0]}
-        + {servers[1]}
-        + {servers[2]}
+{listed}
     }}
 }}
 """,
@@ -279,8 +277,9 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
     if name == CLUSTER_PROXY:
         argv = [PEERS[name], "--bind", "127.0.0.1", "--port", str(port), "--threads", "1"]
         return [*argv, "--log-level", "error", servers[0]]
-    clients = clients_at_most(MAX_CLIENTS)
-    config.write_text(CONFIGS[name].format(port=port, servers=servers, clients=clients))
+    clients, listed = clients_at_most(MAX_CLIENTS), "\n".join(f"        + {one}" for one in servers)
+    text = CONFIGS[name].format(port=port, servers=servers, listed=listed, clients=clients)
+    config.write_text(text)
     options = {
         HAPROXY: ["-db", "-f"],
         TWEMPROXY: ["--stats-addr", "127.0.0.1", "--stats-port", str(free_port()), "--conf-file"],

@@ -1,6 +1,6 @@
 """Rows of kind RATE: commands per second through each party, and the CPU time that each used.
 
-Rows of kind WORKERS and CLUSTER are measured in the same way, with programs of their own.
+Rows of kind WORKERS and CLUSTER start their own programs, and are measured in the same way.
 """
 
 from __future__ import annotations

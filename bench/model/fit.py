@@ -47,7 +47,7 @@ def relative(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list
     scaled = (np.array(rows, float)[values > 0].T / values[values > 0]).T
     found, places = np.zeros(scaled.shape[1]), list(range(scaled.shape[1]))
     while places:
-        solved, _, rank, _ = np.linalg.lstsq(scaled[:, places], np.ones(len(scaled)))
+        solved, _, rank, _ = np.linalg.lstsq(scaled[:, places], np.ones(len(scaled)), rcond=None)
         if rank < len(places):
             raise BenchError("the runs are too much alike to fit the model to them")
         if min(solved) >= 0:
