@@ -61,6 +61,10 @@ class Laws:
         """Return the hits of one batch to one of `masters`."""
         return spread(self.turn(under_way), masters)
 
+    def batch_of(self, run: Run) -> float:
+        """Return the batch of a run from its load: clients, pipeline, workers and masters."""
+        return self.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
+
     def proxy_us(self, pipeline: float, batch: float) -> float:
         """Return the CPU time of the proxy for an admitted hit."""
         return self.proxy[HIT] + self.proxy[WRITE] / pipeline + self.proxy[BATCH] / batch
@@ -212,9 +216,6 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
     def measured(run: Run) -> float:
         return run.value(runs.BATCH)
 
-    def of_load(run: Run) -> float:
-        return laws.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
-
     def proxy(batch: Callable[[Run], float], of: Sequence[Run]) -> Errors:
         return check(runs.PROXY_US, lambda run: laws.proxy_us(run.pipeline, batch(run)), of)
 
@@ -232,16 +233,16 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
     return {
         "proxy, fitted runs": proxy(measured, old),
         "proxy, held out": proxy(measured, new),
-        "proxy, held out, from the load": proxy(of_load, new),
-        "proxy, one hot key, from the load": proxy(of_load, hot),
+        "proxy, held out, from the load": proxy(laws.batch_of, new),
+        "proxy, one hot key, from the load": proxy(laws.batch_of, hot),
         "proxy, remembered refusals, held out": check(
             runs.PROXY_US, lambda run: laws.refused_us(run.pipeline), refused
         ),
         "Redis, fitted runs": redis(measured, old),
         "Redis, held out": redis(measured, new),
-        "Redis, held out, from the load": redis(of_load, new),
-        "Redis, one hot key, from the load": redis(of_load, hot),
-        "batch, held out, from the load": check(runs.BATCH, of_load, new),
+        "Redis, held out, from the load": redis(laws.batch_of, new),
+        "Redis, one hot key, from the load": redis(laws.batch_of, hot),
+        "batch, held out, from the load": check(runs.BATCH, laws.batch_of, new),
         "connections of a master, held out": look_check(
             connections, lambda look: look.connections / look.masters
         ),
