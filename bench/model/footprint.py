@@ -56,9 +56,10 @@ def measure(
 
         def connect(count: int, pipeline: int) -> list[Client]:
             """Open connections that stay, each with the hits of its first write answered."""
-            made = [stack.enter_context(Client(proxy.port)) for _ in range(count)]
-            for number, client in enumerate(made):
-                client.ask_all(_hits(number, pipeline))
+            made: list[Client] = []
+            for number in range(count):
+                made.append(stack.enter_context(Client(proxy.port)))
+                made[-1].ask_all(_hits(number, pipeline))
             return made
 
         def look(plain: int, piped: int) -> None:
