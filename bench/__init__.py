@@ -1,1 +1,19 @@
-"""The benchmark: `python -m bench` runs Redis directly, the proxy and its peers side by side."""
+"""The benchmark: `python -m bench` runs Redis directly, the proxy and its peers side by side.
+
+    rows        what is measured: the table of names, commands and sizes
+    options     the command line, which becomes a Plan
+    __main__    runs the rows, each by the module of its kind:
+                rate, values, tasks, latency, idle, start, script_cost
+    parts       starts the server and the proxies in front of it: processes, client
+                two of them are floors, which no proxy can beat: splice, stub
+    the load    redis_benchmark, or load (closed loop) and openloop, with the hits of calls
+    figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times
+    bounds      what the figures must reach
+    result      all of it as JSON, with the machine
+    tables      figures and verdicts as Markdown
+    page        docs/benchmarks.md, of a result; its picture: charts, plots
+    model       docs/scale.md: what hits on a cluster cost
+
+Two programs measure for docs/algorithms.md: `pictures` draws what each algorithm decides (traffic,
+drawing), `costs` measures what each costs.
+"""

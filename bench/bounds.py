@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .cluster_peers import PEERS
 from .figures import Figure
 from .parts import SPLICE, STUB
 
@@ -18,10 +17,10 @@ NOT_MEASURED: Final = "not measured"
 
 @dataclass(frozen=True)
 class Bound:
-    """One requirement on the figure called `figure` of the row called `row`.
+    """One requirement on a figure.
 
     work, against: the measured work and its comparison, as text.
-    of: a ratio of the figure (`proxy/direct`), or a column, whose median counts.
+    figure: its name, and a ratio (`hit-1: proxy/direct`), or a column, whose median counts.
     bound: the least value required; the greatest one if `most`.
     goal: a value beyond the bound to aim at; None if there is none.
     floor: the party that does less than any proxy can, so its ratio shows what this machine allows;
@@ -30,135 +29,61 @@ class Bound:
 
     work: str
     against: str
-    row: str
     figure: str
-    of: str
     bound: float
     goal: float | None = None
     most: bool = False
     floor: str = ""
 
-
-def _both(work: str, against: str, size: int, of: str, bound: float, goal: float) -> list[Bound]:
-    return [
-        Bound(
-            f"{name.upper()}{work}",
-            against,
-            f"{name}-{size}",
-            f"{name}-{size}",
-            of,
-            bound,
-            goal,
-            floor=SPLICE if of.startswith("proxy/") else "",
-        )
-        for name in ("get", "set")
-    ]
+    @property
+    def required(self) -> str:
+        """The bound as text."""
+        return f"at {'most' if self.most else 'least'} {self.bound:.2f}"
 
 
+BARE: Final = "EVALSHA of a bare log"
+CLIENT: Final = "redis-benchmark --cluster"  # splits nothing: counts where no peer runs
+PREDIXY: Final = "predixy"
+OTHER: Final = "redis-cluster-proxy"
+LIMITS: Final = "limits, a library"
+
+# fmt: off -- a bound has one line, or two
 BOUNDS: Final = (
-    Bound("hit, P1", "EVALSHA of a bare log", "hit-1", "hit-1", "proxy/bare", 0.8, 0.95),
-    Bound("hit, P16", "EVALSHA of a bare log", "hit-16", "hit-16", "proxy/bare", 1.0, 1.1),
-    *(
-        Bound(
-            f"refused hit, P{size}",
-            "EVALSHA",
-            f"refused-{size}",
-            f"refused-{size}",
-            "proxy/direct",
-            bound,
-            goal,
-            floor=STUB,
-        )
-        for size, bound, goal in ((1, 1.4, 1.5), (16, 2.5, 4.0))
-    ),
-    *(
-        Bound(
-            f"hit and GET, P{size}",
-            "HAProxy",
-            f"mixed-{size}",
-            f"mixed-{size}",
-            "proxy/haproxy",
-            0.9,
-            1.0,
-            floor=SPLICE,
-        )
-        for size in (2, 16)
-    ),
-    Bound(
-        "hit and GET, P16",
-        "EVALSHA of a bare log, and GET",
-        "mixed-16",
-        "mixed-16",
-        "proxy/bare",
-        0.85,
-        1.0,
-        floor=SPLICE,
-    ),
-    *_both(", P1", "HAProxy", 1, "proxy/haproxy", 0.85, 1.0),
-    *_both(", P16", "HAProxy", 16, "proxy/haproxy", 1.0, 1.1),
-    *_both(" --share, P1", "HAProxy", 1, "share/haproxy", 1.25, 1.5),
-    *_both(" --share, P1", "twemproxy", 1, "share/twemproxy", 0.95, 1.1),
-    *_both(", P16", "twemproxy", 16, "proxy/twemproxy", 1.3, 2.0),
-    *(
-        Bound(
-            f"{name.upper()} on three masters, P{size}",
-            peer,
-            f"cluster-{name}-{size}",
-            f"cluster-{name}-{size}",
-            f"proxy/{peer}",
-            1.0,
-        )
-        for peer in PEERS
-        for size in (1, 16)
-        for name in ("get", "set")
-    ),
-    # What counts where no peer runs: a cluster client, which splits nothing.
-    *(
-        Bound(
-            f"{name.upper()} on three masters, P16",
-            "redis-benchmark --cluster",
-            f"cluster-{name}-16",
-            f"cluster-{name}-16",
-            "proxy/direct",
-            0.7,
-        )
-        for name in ("get", "set")
-    ),
-    Bound("GET of 1 MB", "HAProxy", "values", "values", "proxy/haproxy", 0.9, 1.0),
-    Bound(
-        "50 tasks, admitted",
-        "limits, a library",
-        "tasks-admitted",
-        "tasks-admitted",
-        "proxy/limits",
-        1.0,
-        1.2,
-    ),
-    Bound(
-        "50 tasks, refused",
-        "limits, a library",
-        "tasks-refused",
-        "tasks-refused",
-        "proxy/limits",
-        1.2,
-        1.5,
-    ),
-    Bound(
-        "Redis' CPU for a hit, P1",
-        "EVALSHA",
-        "hit-1",
-        "hit-1 redis",
-        "proxy/direct",
-        0.78,
-        0.6,
-        True,
-    ),
+    Bound("hit, P1", BARE, "hit-1: proxy/bare", 0.8, 0.95),
+    Bound("hit, P16", BARE, "hit-16: proxy/bare", 1.0, 1.1),
+    Bound("refused hit, P1", "EVALSHA", "refused-1: proxy/direct", 1.4, 1.5, floor=STUB),
+    Bound("refused hit, P16", "EVALSHA", "refused-16: proxy/direct", 2.5, 4.0, floor=STUB),
+    Bound("hit and GET, P2", "HAProxy", "mixed-2: proxy/haproxy", 0.9, 1.0, floor=SPLICE),
+    Bound("hit and GET, P16", "HAProxy", "mixed-16: proxy/haproxy", 0.9, 1.0, floor=SPLICE),
+    Bound("hit and GET, P16", f"{BARE}, and GET", "mixed-16: proxy/bare", 0.85, 1.0, floor=SPLICE),
+    Bound("GET, P1", "HAProxy", "get-1: proxy/haproxy", 0.85, 1.0, floor=SPLICE),
+    Bound("SET, P1", "HAProxy", "set-1: proxy/haproxy", 0.85, 1.0, floor=SPLICE),
+    Bound("GET, P16", "HAProxy", "get-16: proxy/haproxy", 1.0, 1.1, floor=SPLICE),
+    Bound("SET, P16", "HAProxy", "set-16: proxy/haproxy", 1.0, 1.1, floor=SPLICE),
+    Bound("GET --share, P1", "HAProxy", "get-1: share/haproxy", 1.25, 1.5),
+    Bound("SET --share, P1", "HAProxy", "set-1: share/haproxy", 1.25, 1.5),
+    Bound("GET --share, P1", "twemproxy", "get-1: share/twemproxy", 0.95, 1.1),
+    Bound("SET --share, P1", "twemproxy", "set-1: share/twemproxy", 0.95, 1.1),
+    Bound("GET, P16", "twemproxy", "get-16: proxy/twemproxy", 1.3, 2.0, floor=SPLICE),
+    Bound("SET, P16", "twemproxy", "set-16: proxy/twemproxy", 1.3, 2.0, floor=SPLICE),
+    Bound("GET on three masters, P1", PREDIXY, "cluster-get-1: proxy/predixy", 1.0),
+    Bound("SET on three masters, P1", PREDIXY, "cluster-set-1: proxy/predixy", 1.0),
+    Bound("GET on three masters, P16", PREDIXY, "cluster-get-16: proxy/predixy", 1.0),
+    Bound("SET on three masters, P16", PREDIXY, "cluster-set-16: proxy/predixy", 1.0),
+    Bound("GET on three masters, P1", OTHER, f"cluster-get-1: proxy/{OTHER}", 1.0),
+    Bound("SET on three masters, P1", OTHER, f"cluster-set-1: proxy/{OTHER}", 1.0),
+    Bound("GET on three masters, P16", OTHER, f"cluster-get-16: proxy/{OTHER}", 1.0),
+    Bound("SET on three masters, P16", OTHER, f"cluster-set-16: proxy/{OTHER}", 1.0),
+    Bound("GET on three masters, P16", CLIENT, "cluster-get-16: proxy/direct", 0.7),
+    Bound("SET on three masters, P16", CLIENT, "cluster-set-16: proxy/direct", 0.7),
+    Bound("GET of 1 MB", "HAProxy", "values: proxy/haproxy", 0.9, 1.0),
+    Bound("50 tasks, admitted", LIMITS, "tasks-admitted: proxy/limits", 1.0, 1.2),
+    Bound("50 tasks, refused", LIMITS, "tasks-refused: proxy/limits", 1.2, 1.5),
+    Bound("Redis' CPU for a hit, P1", "EVALSHA", "hit-1 redis: proxy/direct", 0.78, 0.6, True),
     Bound(
         "CPU of Redis and proxy for a hit, P1",
         "Redis alone for a bare log",
-        "hit-1",
-        "hit-1 servers",
-        "proxy/bare",
+        "hit-1 servers: proxy/bare",
         1.45,
         1.3,
         True,
@@ -166,9 +91,7 @@ BOUNDS: Final = (
     Bound(
         "the proxy's CPU for a GET, P1",
         "a bare splice",
-        "get-1",
-        "get-1 party",
-        "proxy/splice",
+        "get-1 party: proxy/splice",
         1.2,
         1.1,
         True,
@@ -176,9 +99,7 @@ BOUNDS: Final = (
     Bound(
         "time of a plain hit's script",
         "bare log",
-        "cost",
-        "cost LOG admitted",
-        "evalsha/bare",
+        "cost LOG admitted: evalsha/bare",
         1.1,
         1.0,
         True,
@@ -186,9 +107,7 @@ BOUNDS: Final = (
     Bound(
         "median of a hit at a quarter of the peak",
         "HAProxy",
-        "latency",
-        "latency-25 p50",
-        "proxy/haproxy",
+        "latency-25 p50: proxy/haproxy",
         1.0,
         0.9,
         True,
@@ -197,26 +116,23 @@ BOUNDS: Final = (
     Bound(
         "p99 of a hit at half the peak",
         "EVALSHA",
-        "latency",
-        "latency-50",
-        "proxy/direct",
+        "latency-50: proxy/direct",
         2.0,
         1.5,
         True,
         SPLICE,
     ),
-    Bound("idle client, its connection open", "kB", "idle", "idle", "proxy", 4.6, 3.3, True),
+    Bound("idle client, its connection open", "kB", "idle: proxy", 4.6, 3.3, True),
     Bound(
         "the proxy's CPU for a hit, 2 workers",
         "1 worker",
-        "workers",
-        "workers party",
-        "2-workers/1-worker",
+        "workers party: 2-workers/1-worker",
         1.1,
         None,
         True,
     ),
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -232,30 +148,29 @@ class Verdict:
         """The verdict: MET, MET_WITH_GOAL, NOT_MET or NOT_MEASURED."""
         if self.value is None:
             return NOT_MEASURED
-        if not self._reaches(self.bound.bound):
+        if not self._reaches(self.value, self.bound.bound):
             return NOT_MET
         goal = self.bound.goal
-        return MET_WITH_GOAL if goal is not None and self._reaches(goal) else MET
+        return MET_WITH_GOAL if goal is not None and self._reaches(self.value, goal) else MET
 
-    def _reaches(self, wanted: float) -> bool:
-        assert self.value is not None
-        return self.value <= wanted if self.bound.most else self.value >= wanted
+    def _reaches(self, value: float, wanted: float) -> bool:
+        return value <= wanted if self.bound.most else value >= wanted
 
 
 def judge(
     figures: Iterable[Figure], rows: Sequence[str], table: Sequence[Bound] = BOUNDS
 ) -> list[Verdict]:
-    """Return the verdicts on all bounds of the rows that were run, in the table's order."""
+    """Return the verdicts on all bounds of figures of the named `rows`, in the table's order."""
+    # `hit-1` has the figures `hit-1` and `hit-1 redis`, `latency` also `latency-25 p50`.
+    of_rows = tuple(f"{row}{end}" for row in rows for end in (": ", " ", "-"))
     by_name = {figure.name: figure for figure in figures}
-    return [_verdict(bound, by_name.get(bound.figure)) for bound in table if bound.row in rows]
+    return [_verdict(bound, by_name) for bound in table if bound.figure.startswith(of_rows)]
 
 
-def _verdict(bound: Bound, figure: Figure | None) -> Verdict:
-    if figure is None:
+def _verdict(bound: Bound, by_name: Mapping[str, Figure]) -> Verdict:
+    name, _, of = bound.figure.partition(": ")
+    if name not in by_name:
         return Verdict(bound, None)
-    medians = figure.medians()
-    if "/" not in bound.of:
-        return Verdict(bound, medians.get(bound.of))
-    under = bound.of.partition("/")[2]
-    floor = medians[bound.floor] / medians[under] if {bound.floor, under} <= set(medians) else None
-    return Verdict(bound, figure.ratios().get(bound.of), floor)
+    figure, under = by_name[name], of.partition("/")[2]
+    value = figure.ratios.get(of) if under else figure.medians.get(of)
+    return Verdict(bound, value, figure.ratio(bound.floor, under))

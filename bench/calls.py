@@ -10,7 +10,6 @@ from typing import Final, cast
 
 import hiredis
 from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.resp import encoding
@@ -49,11 +48,6 @@ def bare(command: tuple[bytes, ...]) -> ScriptCall:
     source = Path(__file__).with_name("bare_log.lua").read_bytes()
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     return ScriptCall((b"EVALSHA", sha, b"1", *of(command).evalsha[3:]), source)
-
-
-def algorithms() -> tuple[bytes, ...]:
-    """Return the names of all algorithms."""
-    return tuple(ALGORITHMS)
 
 
 @cache

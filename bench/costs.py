@@ -6,46 +6,35 @@ memory of its key (MEMORY USAGE). The table replaces the text between the marker
 
 from __future__ import annotations
 
-import argparse
 import re
-import socket
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from rlproxy import docs as document
-from rlproxy.resp.encoding import bulks
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from . import calls, machine, parts, script_cost
-from .client import TIMEOUT_S, Client
-from .errors import BenchError, UsageError
+from .calls import ScriptCall
+from .client import Client
+from .errors import BenchError, UsageError, reported
 from .figures import Figure
-from .options import REPEATS, REQUESTS
-from .plan import Plan
-from .progress import Progress, number
+from .options import REPEATS, REQUESTS, Plan
+from .progress import number
 from .rows import COST
+from .tables import markdown
 
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
 CASES: Final = {case: most for case, (most, _) in script_cost.CASES.items()}  # max of the rule
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
-LIMIT_S: Final = 600.0  # seconds of one run, at most
 
-_CALLED: Final = re.compile(rb'\[\d+ lua\] "(\w+)"')
-_LAST: Final = b"that-was-all"
-
-
-@dataclass(frozen=True)
-class Costs:
-    """The costs of one ALGO: commands and microseconds by case, bytes by number of live hits."""
-
-    called: Mapping[str, Sequence[str]]
-    took_us: Mapping[str, float]
-    held: Mapping[int, int]
+_CALLED: Final = re.compile(r'\[\d+ lua\] "(\w+)"')
+_LAST: Final = "that-was-all"
+_KEY: Final = b"key:%012d" % 0
 
 
 def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
@@ -55,102 +44,70 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
     most: max of the rule.
     Raises BenchError.
     """
-    hit = calls.of((calls.HIT, b"key:%012d" % 0, most, b"3600", b"ALGO", algorithm))
-    with Client(server) as client, socket.create_connection(("127.0.0.1", server)) as monitor:
-        client.ask(b"FLUSHALL")
-        client.ask(b"SCRIPT", b"LOAD", hit.source)
+    with Client(server) as client, Client(server) as monitor:
+        hit = _prepared(client, algorithm, most)
         client.ask(*hit.evalsha)
-        monitor.settimeout(TIMEOUT_S)
-        monitor.sendall(bulks(b"MONITOR"))
-        seen = monitor.recv(1)  # the first byte of +OK: MONITOR is active
+        monitor.ask(b"MONITOR")
         client.ask(*hit.evalsha)
-        client.ask(b"ECHO", _LAST)
+        client.ask(b"ECHO", _LAST.encode())
+        seen = ""
         while _LAST not in seen:
-            data = monitor.recv(1 << 16)
-            if not data:
-                raise BenchError("MONITOR was closed")
-            seen += data
-    return [name.decode().upper() for name in _CALLED.findall(seen)]
+            seen += str(monitor.receive())
+    return [name.upper() for name in _CALLED.findall(seen)]
 
 
-def held(server: int) -> dict[str, dict[int, int]]:
-    """Return the bytes of a key by ALGO and number of live hits, the median of FILLS.
+def took_us(server: int, algorithm: bytes, case: str, plan: Plan) -> float:
+    """Return the microseconds of a hit. The server's data is deleted. Raises BenchError."""
+    ways = {script_cost.EVALSHA: calls.of(script_cost.hit_of(case, algorithm))}
+    figure = Figure(f"{algorithm.decode()} {case}", COST, "µs")
+    script_cost.timed(figure, ways, case, plan, plan.requests, server)
+    return figure.medians[script_cost.EVALSHA]
+
+
+def held(server: int, algorithm: bytes) -> list[int]:
+    """Return the bytes of a key with each of HITS live hits, the medians of FILLS measurements.
 
     The server's data is deleted. Raises BenchError.
     """
     with Client(server) as client:
-        return {
-            algorithm.decode(): {
-                hits: round(statistics.median(found))
-                for hits, *found in zip(
-                    HITS, *(_filled(client, algorithm) for _ in range(FILLS)), strict=True
-                )
-            }
-            for algorithm in calls.algorithms()
-        }
+        fills = [list(_filled(client, algorithm)) for _ in range(FILLS)]
+    return [round(statistics.median(found)) for found in zip(*fills, strict=True)]
 
 
-def _filled(client: Client, algorithm: bytes) -> list[int]:
-    """Return the bytes of a key with each of HITS live hits."""
-    hit = (calls.HIT, b"key:%012d" % 0, b"%d" % max(HITS), b"3600", b"ALGO", algorithm)
-    call = calls.of(hit)
-    client.ask(b"FLUSHALL")
-    client.ask(b"SCRIPT", b"LOAD", call.source)
-    found, done = [], 0
+def _filled(client: Client, algorithm: bytes) -> Iterator[int]:
+    hit, done = _prepared(client, algorithm, b"%d" % max(HITS)), 0
     for hits in HITS:
-        client.ask_all(call.evalsha for _ in range(hits - done))
+        client.ask_all(hit.evalsha for _ in range(hits - done))
         done = hits
-        used = client.ask(b"MEMORY", b"USAGE", hit[1], b"SAMPLES", b"0")
+        used = client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")
         if not isinstance(used, int):
             raise BenchError(f"MEMORY USAGE answered {used!r}")
-        found.append(used)
-    return found
+        yield used
 
 
-def took(server: int, plan: Plan) -> dict[tuple[str, str], float]:
-    """Return the microseconds of a hit by (ALGO, case).
+def _prepared(client: Client, algorithm: bytes, most: bytes) -> ScriptCall:
+    """Empty the server and load the script. Returns the call of a hit on _KEY."""
+    hit = calls.of((calls.HIT, _KEY, most, b"3600", b"ALGO", algorithm))
+    client.ask(b"FLUSHALL")
+    client.ask(b"SCRIPT", b"LOAD", hit.source)
+    return hit
 
-    The server's data is deleted. Raises BenchError.
+
+def table(server: int, plan: Plan) -> str:
+    """Measure all, and return the table in Markdown. The server's data is deleted.
+
+    Raises BenchError.
     """
-    found: dict[tuple[str, str], float] = {}
-    for algorithm in calls.algorithms():
-        for case in CASES:
-            name = algorithm.decode()
-            figure = Figure(f"{name} {case}", COST, "µs", script_cost.SERVER)
-            ways = {script_cost.EVALSHA: calls.of(script_cost.hit_of(case, algorithm))}
-            made = script_cost.timed(figure, ways, case, plan, server)
-            found[name, case] = made.medians()[script_cost.EVALSHA]
-    return found
-
-
-def costs(server: int, plan: Plan) -> dict[str, Costs]:
-    """Measure all costs, by ALGO. The server's data is deleted. Raises BenchError."""
-    bytes_held, us = held(server), took(server, plan)
-    return {
-        name: Costs(
-            {case: called(server, name.encode(), most) for case, most in CASES.items()},
-            {case: us[name, case] for case in CASES},
-            bytes_held[name],
-        )
-        for name in (algorithm.decode() for algorithm in calls.algorithms())
-    }
-
-
-def table(found: Mapping[str, Costs]) -> str:
-    """Return the table in Markdown."""
-    rows = [
-        "| ALGO | an admitted hit calls | µs | a refused hit calls | µs |"
-        + "".join(f" bytes, {hits:,} hit{'s' if hits > 1 else ''} |" for hits in HITS),
-        "|---|---|--:|---|--:|" + "--:|" * len(HITS),
-    ]
-    for name, costs in found.items():
-        cells = [name]
-        for case in CASES:
-            words = costs.called[case]
-            cells += [f"{len(words)}: {' '.join(words)}", number(costs.took_us[case])]
-        cells += [f"{costs.held[hits]:,}" for hits in HITS]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    lines = [["ALGO", "an admitted hit calls", "µs", "a refused hit calls", "µs"]]
+    lines[0] += [f"bytes, {hits:,} hit{'s' if hits > 1 else ''}" for hits in HITS]
+    for algorithm in ALGORITHMS:
+        lines.append([algorithm.decode()])
+        for case, most in CASES.items():
+            words = called(server, algorithm, most)
+            us = took_us(server, algorithm, case, plan)
+            lines[-1] += [f"{len(words)}: {' '.join(words)}", number(us)]
+        lines[-1] += [f"{size:,}" for size in held(server, algorithm)]
+    return markdown(lines, (0, 1, 3))
 
 
 def filled(text: str, block: str) -> str:
@@ -161,49 +118,36 @@ def filled(text: str, block: str) -> str:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and write the table into a file.
+def main(argv: Sequence[str]) -> int:
+    """Measure, and write the table into a file. Returns the exit code of reported()."""
 
-    Returns the exit code: 0 done, 1 failed, 2 wrong usage.
-    """
-    parser = argparse.ArgumentParser(prog="python -m bench.costs")
-    parser.add_argument("file", type=Path, help="its table of costs is replaced")
-    parser.add_argument("--engine", default=ENGINE, help=f"the server (default {ENGINE})")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="of which the median counts")
-    parser.add_argument("--requests", type=int, default=REQUESTS, help="hits of one run")
-    args = parser.parse_args(argv)
-    try:
-        text = args.file.read_text()
+    def write() -> None:
+        if len(argv) != 1:
+            raise UsageError("usage: python -m bench.costs FILE")
+        path = Path(argv[0])
+        text = path.read_text()
         filled(text, "")
-        block = _measured(args.engine, max(1, args.repeats), max(1, args.requests))
-        args.file.write_text(filled(text, block))
-    except UsageError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    except (BenchError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+        path.write_text(filled(text, _measured(path)))
+
+    return reported(write)
 
 
-def _measured(engine: str, repeats: int, requests: int) -> str:
-    name, executable = parts.engine(engine)
-    plan = Plan(name, executable, (), False, repeats, requests, 0, LIMIT_S, True, Progress(1))
+def _measured(path: Path) -> str:
+    plan = Plan(parts.engine(ENGINE), REPEATS, quick=False, output=path)
     facts = machine.machine()  # before the measurements add load
-    with parts.running(executable, ()) as running:
-        found = costs(running[parts.DIRECT].port, plan)
-        server = machine.versions(running)["server"]
+    with parts.server(plan.executable) as server:
+        found = table(server.port, plan)
+        version = machine.server_version(server)
     day = datetime.now(UTC).date().isoformat()
-    times = "one run" if repeats == 1 else f"{repeats} runs"
     note = (
-        f"Measured {day} with {server} on {facts['processor']}, {facts['cores']} cores (load "
-        f"before: {facts['load_before']}). Times: Redis' own account, the median of {times} of "
-        f"{requests:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
+        f"Measured {day} with {version} on {facts['processor']}, {facts['cores']} cores (load "
+        f"before: {facts['load_before']}). Times: Redis' own account, the median of {REPEATS} runs "
+        f"of {REQUESTS:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
         f"{FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
         "sorted set by some percent."
     )
-    return f"{table(found)}\n\n{note}"
+    return f"{found}\n\n{note}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .errors import BenchError
-from .progress import Progress
+from .options import Plan
 
+DIGITS: Final = 3  # of a ratio behind the point
 # (dividend, divisor) of the ratios of each row that has both columns
 RATIOS: Final = (
     ("proxy", "direct"),
@@ -31,88 +32,66 @@ RATIOS: Final = (
 
 @dataclass
 class Figure:
-    """One result of a row: for each column (a party, a kind of call) one sample per repeat."""
+    """One result of a row: for each column (a party, a kind of call) one sample per repeat.
+
+    medians: of each column, in `unit`.
+    ratios: of medians, by names such as `proxy/direct`.
+    spread: of the column where it is largest.
+    """
 
     name: str
     kind: str
     unit: str
-    generator: str
     note: str = ""
     samples: dict[str, list[float]] = field(default_factory=dict)
+    medians: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    spread: float = 0.0
 
-    def medians(self) -> dict[str, float]:
-        """Return the median of each column, in `unit`."""
-        return {name: statistics.median(found) for name, found in self.samples.items()}
+    def derive(self) -> Figure:
+        """Set medians, ratios and spread from the samples. Returns the figure."""
+        self.medians = {name: statistics.median(found) for name, found in self.samples.items()}
+        ratios = {f"{over}/{under}": self.ratio(over, under) for over, under in RATIOS}
+        self.ratios = {name: value for name, value in ratios.items() if value is not None}
+        self.spread = max(map(spread, self.samples.values()), default=0.0)
+        return self
 
-    def ratios(self) -> dict[str, float]:
-        """Return the ratios of medians, by names such as `proxy/direct`."""
-        medians = self.medians()
-        return {
-            f"{over}/{under}": medians[over] / medians[under]
-            for over, under in RATIOS
-            if over in medians and medians.get(under)
-        }
+    def ratio(self, over: str, under: str) -> float | None:
+        """Return the ratio of the medians of two columns; None if there is none."""
+        if over not in self.medians or not self.medians.get(under):
+            return None
+        return round(self.medians[over] / self.medians[under], DIGITS)
 
-    def spread(self) -> float:
-        """Return (greatest - least) / median of the samples, for the column where it is largest."""
-        medians = self.medians()
-        return max(
-            (
-                (max(found) - min(found)) / medians[name] if medians[name] else 0.0
-                for name, found in self.samples.items()
-            ),
-            default=0.0,
-        )
+
+def spread(samples: Sequence[float]) -> float:
+    """Return (greatest - least) / median; 0 if the median is."""
+    median = statistics.median(samples)
+    return (max(samples) - min(samples)) / median if median else 0.0
 
 
 def interleave(
-    figure: Figure,
-    columns: Sequence[str],
-    once: Callable[[str], float],
-    repeats: int,
-    progress: Progress,
-) -> Figure:
-    """Fill `figure` with `repeats` samples of each column: all columns in turn, then all again.
-
-    once: measures one sample of a column.
-    Raises what `once` raises; the figure and column are added to the message of a BenchError.
-    """
-    for repeat in range(repeats):
-        for column in columns:
-            progress.begin(f"{figure.name} {column}", repeat + 1, repeats)
-            try:
-                value = once(column)
-            except BenchError as error:
-                raise BenchError(f"{figure.name} {column}: {error}") from None
-            figure.samples.setdefault(column, []).append(value)
-    progress.finish(figure.name, figure.medians(), figure.unit)
-    return figure
-
-
-def interleave_all(
     figures: Mapping[str, Figure],
-    shown: str,
     columns: Sequence[str],
     once: Callable[[str, int], Mapping[str, float]],
-    repeats: int,
-    progress: Progress,
+    plan: Plan,
 ) -> list[Figure]:
-    """Fill several figures as interleave() does, where one run has a value for each.
+    """Fill figures with `plan.repeats` samples of each column: all in turn, then all again.
 
-    figures: by name of the value.
-    shown: the name of the figure that the progress display shows.
-    once: gets the column and the turn, from 1; returns the values by name.
-    Returns the figures that have samples. Raises as interleave().
+    figures: by name of the value; the progress display shows the first one.
+    once: measures a column in a turn, from 1; returns values by name.
+    Returns the figures that have samples.
+    Raises what `once` raises; the figure and column are added to the message of a BenchError.
     """
-    name = figures[shown].name
-    for repeat in range(1, repeats + 1):
+    first = next(iter(figures.values()))
+    for turn in range(1, plan.repeats + 1):
         for column in columns:
-            progress.begin(f"{name} {column}", repeat, repeats)
+            plan.progress.begin(f"{first.name} {column}", turn, plan.repeats)
             try:
-                values = once(column, repeat)
+                values = once(column, turn)
             except BenchError as error:
-                raise BenchError(f"{name} {column}: {error}") from None
-            for what, value in values.items():
-                figures[what].samples.setdefault(column, []).append(value)
-    progress.finish(name, figures[shown].medians(), figures[shown].unit)
-    return [figure for figure in figures.values() if figure.samples]
+                raise BenchError(f"{first.name} {column}: {error}") from None
+            for name, value in values.items():
+                figures[name].samples.setdefault(column, []).append(value)
+    found = [figure.derive() for figure in figures.values() if figure.samples]
+    plan.progress.finish(first.name, first.medians, first.unit)
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,66 +11,43 @@ from . import parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
-from .parts import BARE, DIRECT, INTERPRETED, SHARE, STUB, TWEMPROXY, Part
-from .plan import Plan
-from .processes import resident_bytes
+from .options import Plan
+from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .rows import Row
 
-GENERATOR: Final = "blocking sockets"
-TIMEOUT_S: Final = 20.0
+CLIENTS: Final = 2_000
+QUICK_CLIENTS: Final = 50
 SETTLE_S: Final = 0.2
-PING: Final = b"*1\r\n$4\r\nPING\r\n"
-PONG: Final = b"+PONG\r\n"
-_CLIENTS: Final = re.compile(r"^connected_clients:(\d+)", re.MULTILINE)
-AT_ONCE: Final = 100  # connections opened before their replies are awaited
+KB: Final = 1024
 
 
-def measure(row: Row, plan: Plan, _parts: Mapping[str, Part]) -> list[Figure]:
+def measure(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
     """Measure the growth of resident memory per client, of the process that clients connect to.
 
     Each client's own connection to Redis is open. Every sample starts new processes, because used
     memory is not returned. Raises BenchError.
     """
-    count = plan.idle_clients
-    # twemproxy replies to PING without a connection to Redis.
-    without = (TWEMPROXY, SHARE, INTERPRETED, BARE, STUB)
-    columns = [party for party in plan.parties if party not in without]
+    count = parts.clients_at_most(QUICK_CLIENTS if plan.quick else CLIENTS)
+    # Without twemproxy, which replies to PING without a connection to Redis.
+    columns = parts.installed((DIRECT, PROXY, SPLICE, HAPROXY))
 
-    def once(column: str) -> float:
+    def once(column: str, _turn: int) -> dict[str, float]:
         with parts.running(plan.executable, [column]) as running, ExitStack() as stack:
             part = running[column]
-            _connect(part.port, 1, stack)
-            time.sleep(SETTLE_S)
-            before = resident_bytes(part.process.pid)
-            _connect(part.port, count, stack)
-            time.sleep(SETTLE_S)
-            _check(running[DIRECT].port, count)
-            return (resident_bytes(part.process.pid) - before) / count / 1024
 
-    figure = Figure(row.name, row.kind, row.unit, GENERATOR, f"{row.help}; {count:,} clients")
-    return [interleave(figure, columns, once, plan.repeats, plan.progress)]
+            def grown(clients: int) -> int:
+                for _ in range(clients):
+                    stack.enter_context(Client(part.port)).ask(b"PING")
+                time.sleep(SETTLE_S)
+                return part.resident_bytes()
 
+            before = grown(1)
+            bytes_used = grown(count) - before
+            with Client(running[DIRECT].port) as client:
+                seen = int(client.fields(b"INFO", b"clients")["connected_clients"])
+            if seen < count:  # a client without its connection to Redis
+                raise BenchError(f"Redis has {seen:,} clients, expected {count:,}")
+            return {row.name: bytes_used / count / KB}
 
-def _check(server: int, count: int) -> None:
-    """Check that each client's own connection to Redis is open. Raises BenchError."""
-    with Client(server) as client:
-        match = _CLIENTS.search(client.text(b"INFO", b"clients"))
-    if match is None or int(match[1]) < count:
-        raise BenchError(f"Redis has {match[1] if match else 'no'} clients, expected {count:,}")
-
-
-def _connect(port: int, count: int, stack: ExitStack) -> None:
-    """Open `count` connections that stay until `stack` ends, each with its PING answered."""
-    try:
-        for first in range(0, count, AT_ONCE):
-            group = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
-                for _ in range(first, min(first + AT_ONCE, count))
-            ]
-            for sock in group:
-                sock.sendall(PING)
-            for sock in group:
-                if (reply := sock.recv(64)) != PONG:
-                    raise BenchError(f"PING got {reply!r}")
-    except OSError as error:
-        raise BenchError(f"an idle client could not connect: {error}") from None
+    figure = Figure(row.name, row.kind, row.unit, f"{row.help}; {count:,} clients")
+    return interleave({row.name: figure}, columns, once, plan)

@@ -6,7 +6,6 @@ and the proxy can sustain each of them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,11 +13,11 @@ from typing import Final
 
 from . import calls, load, openloop, rate
 from .client import Client
-from .figures import Figure, interleave_all
+from .figures import Figure, interleave
 from .openloop import Timing, percentile
+from .options import Plan
 from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
-from .plan import Plan
-from .rows import CLIENTS, Row
+from .rows import CLIENTS, LIMIT_S, Row
 
 # Without twemproxy, which supports scripts poorly.
 PARTIES: Final = (DIRECT, PROXY, SPLICE, HAPROXY)
@@ -38,31 +37,22 @@ LAG: Final = "lag"  # p99 from due to written: the generator's own part of a lat
 CPU: Final = "load-cpu"  # the generator's share of a core, in percent
 
 
-def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
+def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     """Measure the peak, then p50 to max at LOADS percent of it, and the generator's own values.
 
-    Returns nothing where the generator does not run. Raises BenchError.
+    Raises BenchError.
     """
-    if not openloop.AVAILABLE:
-        print(f"bench: {row.name} is left out: {openloop.NAME} needs Linux", file=sys.stderr)
-        return []
-    columns = [name for name in PARTIES if name in parts]
+    columns = [name for name in PARTIES if name in running]
     peak, *_ = rate.measure(
         replace(row, name=name_of(row.name, PEAK), unit="/s", help="RL.HIT, closed loop"),
         replace(plan, repeats=min(plan.repeats, PEAK_REPEATS)),
-        {name: parts[name] for name in columns},
+        {name: running[name] for name in columns},
     )
     found = [peak]
-    for percent in LOADS if plan.warm_up else QUICK_LOADS:
-        offered = peak.medians()[PROXY] * percent / 100
-        found += interleave_all(
-            _figures(row, percent, offered),
-            P99,
-            columns,
-            partial(_run, row, plan, parts, offered),
-            plan.repeats,
-            plan.progress,
-        )
+    for percent in QUICK_LOADS if plan.quick else LOADS:
+        offered = peak.medians[PROXY] * percent / 100
+        once = partial(_run, row, plan, running, offered)
+        found += interleave(_figures(row, percent, offered), columns, once, plan)
     return found
 
 
@@ -90,19 +80,17 @@ def _figures(row: Row, percent: int, offered: float) -> dict[str, Figure]:
     notes[CPU] = f"the generator's share of a core {at}"
     units = {RATE: "/s", CPU: "%"}
     return {
-        name: Figure(
-            name_of(row.name, name, percent), row.kind, units.get(name, UNIT), openloop.NAME, note
-        )
+        name: Figure(name_of(row.name, name, percent), row.kind, units.get(name, UNIT), note)
         for name, note in notes.items()
     }
 
 
 def _run(
-    row: Row, plan: Plan, parts: Mapping[str, Part], offered: float, column: str, turn: int
+    row: Row, plan: Plan, running: Mapping[str, Part], offered: float, column: str, turn: int
 ) -> dict[str, float]:
     """Run one party once; in one turn all parties have the same schedule."""
     (hit,) = row.commands
-    with Client(parts[DIRECT].port) as client:
+    with Client(running[DIRECT].port) as client:
         client.ask(b"FLUSHALL")
         client.ask(b"SCRIPT", b"LOAD", calls.of(hit).source)
     command = hit if column == PROXY else calls.direct(hit)
@@ -110,5 +98,5 @@ def _run(
     due_ns = openloop.schedule(offered, seconds, turn)
     prepared = load.batches([command], 1, row.keys, len(due_ns), turn)
     warm_up_s = seconds * WARM_UP
-    port = parts[column].port
-    return values(openloop.run(port, prepared, due_ns, CLIENTS, warm_up_s, plan.limit_s))
+    port = running[column].port
+    return values(openloop.run(port, prepared, due_ns, CLIENTS, warm_up_s, LIMIT_S))

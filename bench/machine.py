@@ -8,25 +8,32 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from . import redis_benchmark
 from .client import Client
 from .errors import BenchError
-from .parts import DIRECT, PARTIES, Part
+from .parts import HAPROXY, PEERS, PREDIXY, TWEMPROXY, Part
 from .processes import run
 
 LIMIT_S: Final = 20.0
 
-_VERSION_OF: Final = {
-    "haproxy": ["haproxy", "-v"],
-    "twemproxy": ["nutcracker", "-V"],
-    "redis-benchmark": ["redis-benchmark", "--version"],
-    "predixy": ["predixy", "--version"],
+# Programs whose version is reported, and the option that prints it.
+PROGRAMS: Final = {
+    HAPROXY: "-v",
+    TWEMPROXY: "-V",
+    redis_benchmark.NAME: "--version",
+    PREDIXY: "--version",
 }
-PACKAGES: Final = ("uvloop", "hiredis", "redis", "limits")
+PACKAGES: Final = {
+    "uvloop": "uvloop",
+    "hiredis": "hiredis",
+    "redis-py": "redis",
+    "limits": "limits",
+}
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
@@ -46,19 +53,22 @@ def machine() -> dict[str, str | int | float]:
     return found
 
 
-def versions(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Return the versions of all programs of the run; rlproxy's includes "compiled" if it is."""
+def versions(server: Part, programs: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the server, of `programs` that are installed, and of PACKAGES.
+
+    rlproxy's includes "compiled" if it is.
+    """
     built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
-    found = {
-        "rlproxy": built.strip().removeprefix("rlproxy "),
-        "server": _server(parts[DIRECT].port),
-    }
-    for name, argv in _VERSION_OF.items():
-        if (name in parts or name not in PARTIES) and shutil.which(argv[0]):
-            found[name] = _told(argv)
-    for package in PACKAGES:
+    found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}
+    for name in programs:
+        program = PEERS.get(name, name)
+        if shutil.which(program):
+            with contextlib.suppress(BenchError):
+                match = _NUMBER.search(run([program, PROGRAMS[name]], LIMIT_S))
+                found[name] = match[0] if match else "(no version)"
+    for name, package in PACKAGES.items():
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found["redis-py" if package == "redis" else package] = metadata.version(package)
+            found[name] = metadata.version(package)
     with contextlib.suppress(BenchError):
         found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"], LIMIT_S).strip()
         if run(["git", "status", "--porcelain", "--untracked-files=no"], LIMIT_S).strip():
@@ -66,21 +76,13 @@ def versions(parts: Mapping[str, Part]) -> dict[str, str]:
     return found
 
 
-def _server(port: int) -> str:
-    with Client(port) as client:
-        info = client.text(b"INFO", b"server")
-    fields = dict(line.split(":", 1) for line in info.split("\r\n") if ":" in line)
+def server_version(server: Part) -> str:
+    """Return the name and version of a server."""
+    with Client(server.port) as client:
+        fields = client.fields(b"INFO", b"server")
     if "valkey_version" in fields:
         return f"Valkey {fields['valkey_version']}"
     return f"Redis {fields.get('redis_version', '(no version)')}"
-
-
-def _told(argv: list[str]) -> str:
-    try:
-        match = _NUMBER.search(run(argv, LIMIT_S))
-    except BenchError:
-        match = None
-    return match[0] if match else "(no version)"
 
 
 def _processor() -> str:

@@ -2,40 +2,33 @@
 
 Latency counts from the time a request was due, not from when it could be written. So the wait that
 a stall causes for later requests is counted (no coordinated omission). It is one thread with one
-epoll, on Linux only. It also measures how late requests left, and its share of a core.
+selector. It also measures how late requests left, and its share of a core.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
-import os
 import random
 import select
+import selectors
 import socket
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-import hiredis
-
+from .client import Client
 from .errors import BenchError
-
-NAME: Final = "the own open-loop generator (one Python process)"
-AVAILABLE: Final = sys.platform == "linux"
 
 READ_BYTES: Final = 1 << 16
 SENT_AT_ONCE: Final = 8  # requests sent before replies are read again
 LEAD_NS: Final = 20_000_000  # nanoseconds from the last preparation to the schedule's beginning
 NS: Final = 1_000_000_000
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
-_CLOCK_MONOTONIC: Final = 1
-_TFD_TIMER_ABSTIME: Final = 1
+# Nanoseconds by which Linux may delay the end of a wait, else 50,000.
+SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
 @dataclass(frozen=True)
@@ -96,36 +89,34 @@ def run(
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
     with ExitStack() as stack:
-        try:
-            socks = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), limit_s))
-                for _ in range(clients)
-            ]
-        except OSError as error:
-            raise BenchError(f"cannot connect to port {port}: {error}") from None
-        for sock in socks:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        alarm = stack.enter_context(_Alarm())
-        poll = stack.enter_context(select.epoll())
-        poll.register(alarm.file, select.EPOLLIN | select.EPOLLET)
+        _set_slack("1")
+        stack.callback(_set_slack, "0")  # the default
+        made = [stack.enter_context(Client(port)) for _ in range(clients)]
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for number, client in enumerate(made):
+            selector.register(client, selectors.EVENT_READ, number)
         stack.callback(gc.enable)
         gc.collect()
         gc.disable()  # a collection would delay all requests
-        made = _Run(socks, prepared, due_ns, alarm, poll)
+        run = _Run(made, prepared, due_ns, selector)
         try:
-            made.drive(limit_s)
+            run.drive(limit_s)
         except OSError as error:
             raise BenchError(f"a connection was lost: {error}") from None
     first = next((at for at, due in enumerate(due_ns) if due >= warm_up_s * NS), len(due_ns))
     begin_ns = due_ns[first] if first < len(due_ns) else 0
     return Timing(
-        made.latency_ns[first:],
-        made.lag_ns[first:],
-        max(1, made.end_ns - begin_ns) / NS,
-        made.cpu_s,
-        made.end_ns / NS,
+        run.latency_ns[first:],
+        run.lag_ns[first:],
+        max(1, run.end_ns - begin_ns) / NS,
+        run.cpu_s,
+        run.end_ns / NS,
     )
+
+
+def _set_slack(ns: str) -> None:
+    with suppress(OSError):  # not on other systems
+        SLACK.write_text(ns)
 
 
 class _Run:
@@ -133,30 +124,24 @@ class _Run:
 
     def __init__(
         self,
-        socks: Sequence[socket.socket],
+        clients: Sequence[Client],
         prepared: Sequence[bytes],
         due_ns: Sequence[int],
-        alarm: _Alarm,
-        poll: select.epoll,
+        selector: selectors.DefaultSelector,
     ) -> None:
         self.latency_ns = [0] * len(due_ns)
         self.lag_ns = [0] * len(due_ns)
         self.end_ns = 0
         self.cpu_s = 0.0
-        self._socks = socks
+        self._clients = clients
         self._prepared = prepared
         self._due_ns = due_ns
-        self._alarm = alarm
-        self._poll = poll
-        self._readers = [hiredis.Reader() for _ in socks]
-        self._numbers = list(range(len(socks)))  # number of each connection's next reply
-        self._at = {sock.fileno(): number for number, sock in enumerate(socks)}
+        self._selector = selector
+        self._numbers = list(range(len(clients)))  # number of each connection's next reply
         self._held: dict[int, bytes] = {}  # bytes that the kernel did not accept, by connection
         self._sent = 0
         self._answered = 0
         self._begin_ns = 0
-        for sock in socks:
-            poll.register(sock.fileno(), select.EPOLLIN)
 
     def drive(self, limit_s: float) -> None:
         """Send all requests and wait for all replies."""
@@ -164,15 +149,15 @@ class _Run:
         self._begin_ns = time.monotonic_ns() + LEAD_NS
         end_ns = int(limit_s * NS)
         cpu_s = time.process_time()
+        selectors = [self._selector]  # one itself rounds its timeout up to a millisecond
         while self._answered < total:
             self._send()
             now_ns = time.monotonic_ns() - self._begin_ns
-            waits = self._sent == total or due_ns[self._sent] > now_ns
-            if waits and self._sent < total:
-                self._alarm.set(self._begin_ns + due_ns[self._sent])
-            for file, event in self._poll.poll(1.0 if waits and not self._held else 0):
-                if file != self._alarm.file:
-                    self._read(self._at[file], event)
+            next_ns = due_ns[self._sent] if self._sent < total else now_ns + NS
+            wait_s = 0 if self._held else max(0, next_ns - now_ns) / NS
+            if select.select(selectors, [], [], wait_s)[0]:
+                for key, _ in self._selector.select(0):
+                    self._read(key.data)
             if now_ns > end_ns:
                 raise BenchError(f"a run took more than {limit_s:g} s")
         self.cpu_s = time.process_time() - cpu_s
@@ -188,56 +173,23 @@ class _Run:
             if late_ns < 0:
                 break
             self.lag_ns[number] = late_ns
-            self._write(number % len(self._socks), self._prepared[number % len(self._prepared)])
+            self._write(number % len(self._clients), self._prepared[number % len(self._prepared)])
             self._sent += 1
 
     def _write(self, number: int, request: bytes) -> None:
         data = self._held.pop(number, b"") + request
         try:
-            taken = self._socks[number].send(data)
+            taken = self._clients[number].sock.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             taken = 0
         if taken < len(data):
             self._held[number] = data[taken:]
 
-    def _read(self, number: int, event: int) -> None:
-        data = self._socks[number].recv(READ_BYTES)
+    def _read(self, number: int) -> None:
+        replies = len(self._clients[number].receive())
         now_ns = time.monotonic_ns() - self._begin_ns
-        if not data:
-            raise BenchError("a connection was closed before the run was over")
-        reader = self._readers[number]
-        reader.feed(data)
-        while (reply := reader.gets()) is not False:
-            if isinstance(reply, Exception):
-                raise BenchError(f"a command was answered with: {reply}")
+        for _ in range(replies):
             request = self._numbers[number]
             self.latency_ns[request] = now_ns - self._due_ns[request]
-            self._numbers[number] = request + len(self._socks)
-            self._answered += 1
-
-
-class _Alarm:
-    """A file that becomes readable at a time of the monotonic clock, with microsecond precision."""
-
-    def __init__(self) -> None:
-        if _LIBC is None:
-            raise BenchError("the open-loop generator needs Linux")
-        self.file = int(_LIBC.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-        if self.file < 0:
-            raise BenchError(f"timerfd_create: {os.strerror(ctypes.get_errno())}")
-        self._spec = (ctypes.c_long * 4)()  # interval and time, seconds and nanoseconds each
-        self._set_ns = 0
-
-    def __enter__(self) -> _Alarm:
-        return self
-
-    def __exit__(self, *of: object) -> None:
-        os.close(self.file)
-
-    def set(self, at_ns: int) -> None:
-        """Set the time, in nanoseconds, from which the file is readable."""
-        if _LIBC is None or at_ns == self._set_ns:
-            return
-        self._spec[2], self._spec[3] = divmod(at_ns, NS)
-        _LIBC.timerfd_settime(self.file, _TFD_TIMER_ABSTIME, self._spec, None)
-        self._set_ns = at_ns
+            self._numbers[number] = request + len(self._clients)
+        self._answered += replies

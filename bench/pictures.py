@@ -14,7 +14,7 @@ from typing import Final
 from . import parts, traffic
 from .client import Client
 from .drawing import AHEAD, LEVEL, TOKENS, Picture, draw
-from .errors import BenchError
+from .errors import UsageError, reported
 
 # The table of pictures: one for each ALGO, then one for each option that changes the picture.
 PICTURES: Final = (
@@ -110,22 +110,16 @@ def drawn(client: Client) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the pictures into a directory; the exit code: 0 done, 1 failed, 2 wrong usage."""
-    if len(argv) != 1 or not Path(argv[0]).is_dir():
-        print("usage: python -m bench.pictures DIRECTORY", file=sys.stderr)
-        return 2
-    try:
-        _, executable = parts.engine(None)
-        with (
-            parts.running(executable, ()) as running,
-            Client(running[parts.DIRECT].port) as client,
-        ):
+    """Write the pictures into a directory. Returns the exit code of reported()."""
+
+    def write() -> None:
+        if len(argv) != 1 or not Path(argv[0]).is_dir():
+            raise UsageError("usage: python -m bench.pictures DIRECTORY")
+        with parts.server(parts.engine(None)) as server, Client(server.port) as client:
             for name, text in drawn(client).items():
                 Path(argv[0], name).write_text(text)
-    except (BenchError, OSError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return reported(write)
 
 
 if __name__ == "__main__":

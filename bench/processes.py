@@ -11,15 +11,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from .errors import BenchError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+PROC: Final = Path("/proc")  # without it CPU times are unknown
 START_S: Final = 20.0  # seconds until a program accepts connections, at most
 STOP_S: Final = 5.0  # seconds between SIGTERM and SIGKILL
+LOOK_S: Final = 0.01  # seconds between two looks while waiting
 LOG_SHOWN: Final = 300  # characters of a log in an error message
 LOWEST_PORT: Final = 12_000
 HIGHEST_PORT: Final = 22_000  # a cluster's bus port is its node's port plus 10,000
@@ -29,49 +31,99 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
+class Stat(NamedTuple):
+    """One /proc/PID/stat: the parent's PID, and the ticks in user and kernel mode."""
+
+    parent: int
+    user: int
+    system: int
+
+
+class Spent(NamedTuple):
+    """CPU seconds, and the part of them in kernel mode (to one tick, usually 10 ms)."""
+
+    total: float
+    system: float
+
+    def since(self, before: Spent) -> Spent:
+        """Return what was spent after `before`."""
+        return Spent(self.total - before.total, self.system - before.system)
+
+
 class Process:
-    """A running program whose output goes to `log`."""
+    """A running program whose output goes to `log`.
+
+    began: value of time.perf_counter() when it was started.
+    """
 
     def __init__(
         self, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
     ) -> None:
         self._name = Path(argv[0]).name
         self._log = log
+        self.began = time.perf_counter()
         with log.open("wb") as out:
-            self._process = _start(argv, out.fileno(), environ)
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environ,
+                cwd=ROOT,
+                start_new_session=True,  # Ctrl-C reaches the benchmark only, which ends this
+                preexec_fn=_end_with_parent,
+            )
 
     @property
     def pid(self) -> int:
         """The process' id."""
         return self._process.pid
 
-    def log(self) -> str:
-        """Return the output of the program so far."""
-        return self._log.read_text(errors="replace")
+    def until(self, condition: Callable[[], bool], limit_s: float = START_S) -> None:
+        """Wait for a condition. Raises BenchError if the program ends or after `limit_s`."""
+        end = time.monotonic() + limit_s
+        while not condition():
+            self.check()
+            if time.monotonic() > end:
+                raise self._failed("does not answer")
+            time.sleep(LOOK_S)
 
     def await_port(self, port: int) -> None:
         """Wait until the program accepts connections at `port`. Raises BenchError."""
-        end = time.monotonic() + START_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                self.check(end)
-                time.sleep(0.01)
-            else:
-                return
+        self.until(lambda: accepts(port))
 
-    def check(self, end: float) -> None:
-        """Raise BenchError if the program has ended, or if time.monotonic() is past `end`."""
-        if self._process.poll() is None and time.monotonic() < end:
-            return
-        output = " ".join(self.log().split())[-LOG_SHOWN:]
-        what = "does not answer" if self._process.poll() is None else "ended"
-        raise BenchError(f"{self._name} {what}: {output or 'it wrote nothing'}")
+    def check(self) -> None:
+        """Raise BenchError if the program has ended."""
+        if self._process.poll() is not None:
+            raise self._failed("ended")
+
+    def _failed(self, what: str) -> BenchError:
+        output = " ".join(self._log.read_text(errors="replace").split())[-LOG_SHOWN:]
+        return BenchError(f"{self._name} {what}: {output or 'it wrote nothing'}")
 
     def close(self) -> None:
         """End the program: SIGTERM, and SIGKILL after STOP_S."""
-        _end(self._process)
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def spent(self) -> Spent:
+        """Return the CPU time of the program and its living descendants, all threads.
+
+        The total is the scheduler's own count in nanoseconds, or of ticks where the kernel has
+        none.
+        """
+        members, tick = family(self.pid), os.sysconf("SC_CLK_TCK")
+        user, system = (sum(stat[at] for stat in members.values()) / tick for at in (1, 2))
+        return Spent(sum(map(_scheduled_ns, members)) / 1e9 or user + system, system)
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of the program and its living descendants."""
+        return sum(map(_resident_bytes, family(self.pid) or [self.pid]))
 
 
 def run(argv: Sequence[str], limit_s: float) -> str:
@@ -79,20 +131,49 @@ def run(argv: Sequence[str], limit_s: float) -> str:
 
     Raises BenchError if it can't be started, fails or outlasts `limit_s` seconds.
     """
+    name = Path(argv[0]).name
     try:
-        process = _start(argv, subprocess.PIPE, None, subprocess.PIPE)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            cwd=ROOT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
     except OSError as error:
-        raise BenchError(f"{argv[0]}: {error.strerror}") from None
-    try:
-        out, errors = process.communicate(timeout=limit_s)
+        raise BenchError(f"{name}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{Path(argv[0]).name} took more than {limit_s:g} s") from None
-    finally:
-        _end(process)
-    if process.returncode:
-        why = " ".join(errors.decode("utf-8", "replace").split())[:LOG_SHOWN]
-        raise BenchError(f"{Path(argv[0]).name} failed: {why or f'code {process.returncode}'}")
-    return (out or errors).decode("utf-8", "replace")
+        raise BenchError(f"{name} took more than {limit_s:g} s") from None
+    if done.returncode:
+        why = " ".join(done.stderr.decode("utf-8", "replace").split())[:LOG_SHOWN]
+        raise BenchError(f"{name} failed: {why or f'code {done.returncode}'}")
+    return (done.stdout or done.stderr).decode("utf-8", "replace")
+
+
+def _end_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# -- ports -----------------------------------------------------------------------------------------
+
+
+def accepts(port: int) -> bool:
+    """Return whether a program accepts connections at a port of this machine."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
+
+
+def is_free(port: int) -> bool:
+    """Return whether a port of the loopback interface can be bound."""
+    with socket.socket() as sock, contextlib.suppress(OSError):
+        sock.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def free_port() -> int:
@@ -103,10 +184,8 @@ def free_port() -> int:
     and each process uses its own block.
     Raises BenchError if no port is free.
     """
-    for port in itertools.islice(_PORTS, BLOCK):
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
+    for port in filter(is_free, itertools.islice(_PORTS, BLOCK)):
+        return port
     raise BenchError("no port is free")
 
 
@@ -133,42 +212,40 @@ def _own_ports() -> Iterator[int]:
 _PORTS: Final = _own_ports()
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process in bytes."""
+# -- what the kernel reports -----------------------------------------------------------------------
+
+
+def parse(stat: str) -> Stat:
+    """Parse the text of a /proc/PID/stat. Raises ValueError."""
+    words = stat.rpartition(")")[2].split()  # the name before it may contain blanks and brackets
+    if len(words) < 13:
+        raise ValueError(f"no /proc/PID/stat: {stat!r}")
+    return Stat(int(words[1]), int(words[11]), int(words[12]))
+
+
+def family(pid: int) -> dict[int, Stat]:
+    """Return a process and each of its living descendants by PID; empty without /proc."""
+    found: dict[int, Stat] = {}
+    for path in PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # a process may end in between
+            found[int(path.parent.name)] = parse(path.read_text())
+    members, left = {}, [pid] if pid in found else []
+    while left:
+        one = left.pop()
+        members[one] = found[one]
+        left += [child for child, stat in found.items() if stat.parent == one]
+    return members
+
+
+def _scheduled_ns(pid: int) -> int:
+    spent_ns = 0
+    for path in PROC.glob(f"{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread may have ended
+            spent_ns += int(path.read_text().split()[0])
+    return spent_ns
+
+
+def _resident_bytes(pid: int) -> int:
     with contextlib.suppress(OSError):
-        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return int((PROC / f"{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return int(run(["ps", "-o", "rss=", "-p", str(pid)], START_S)) * 1024
-
-
-def _start(
-    argv: Sequence[str], out: int, environ: Mapping[str, str] | None, err: int = subprocess.STDOUT
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        env=environ,
-        cwd=ROOT,
-        start_new_session=True,  # Ctrl-C reaches the benchmark only, which ends its children
-        preexec_fn=None if _LIBC is None else _end_with_parent,
-    )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
-
-
-def _end_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TextIO
 
 WIDTH = 78
 
@@ -13,11 +12,10 @@ WIDTH = 78
 class Progress:
     """One line that is rewritten on a terminal, and a line for each finished row everywhere."""
 
-    def __init__(self, rows: int, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, rows: int = 1) -> None:
         self._rows = rows
         self._row = 0
-        self._stream = stream
-        self._live = stream.isatty()
+        self._live = sys.stderr.isatty()
         self._began = time.monotonic()
 
     def row(self) -> None:
@@ -41,8 +39,7 @@ class Progress:
     def _show(self, text: str, end: str) -> None:
         before = f"\r{'':{WIDTH}}\r" if self._live else ""
         shown = text[:WIDTH] if self._live and not end else text
-        self._stream.write(before + shown + end)
-        self._stream.flush()
+        print(before + shown, end=end, file=sys.stderr, flush=True)
 
 
 def number(value: float) -> str:

@@ -1,29 +1,92 @@
-"""Rows of kind RATE: commands per second through each party, and the CPU time that each used."""
+"""Rows of kind RATE: commands per second through each party, and the CPU time that each used.
+
+Rows of kind WORKERS and CLUSTER start their own programs, and are measured in the same way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from . import calls, load, redis_benchmark
+from . import calls, cpu, load, parts, redis_benchmark
 from .client import Client
-from .cpu import PARTY, REDIS, Meter, clock
 from .errors import BenchError
 from .figures import Figure, interleave
+from .options import Plan
 from .parts import BARE, DIRECT, INTERPRETED, PROXIES, SHARE, STUB, TWEMPROXY, Part
-from .plan import Plan
-from .rows import CLIENTS, RANDOM, Command, Row
+from .rows import CLIENTS, CLUSTER, RANDOM, Command, Row
 
-WARM_UP_PART = 10  # divisor of the requests for the warm-up run, which is not counted
+WARM_UP_PART: Final = 10  # divisor of the requests for the warm-up run, which is not counted
+MASTERS: Final = 3  # of a row of kind CLUSTER
+TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's slots there
 
 
-def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through all parts in turn: its figure, then those of its CPU time.
+def cluster(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+    """Run `row` on three masters, by a cluster client and through proxies.
+
+    redis-benchmark --cluster gives each connection a node, and each pipeline keys of one slot.
+    Through a proxy the keys of a pipeline are on all nodes, as those of an application are.
+    Returns no figures without redis-benchmark: it is the cluster client. Raises BenchError.
+    """
+    if not redis_benchmark.installed():
+        return []
+    proxies = parts.installed(parts.OF_CLUSTERS)
+    with parts.running(plan.executable, proxies, MASTERS) as running:
+        return measure(row, plan, running)
+
+
+def workers(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+    """Run `row` through one and two proxy processes, the only ones in front of their server.
+
+    CPU time is that of all processes of the proxy, supervisor included. Raises BenchError.
+    """
+    with parts.running(plan.executable, (parts.ONE_WORKER, parts.TWO_WORKERS)) as pair:
+        return measure(row, plan, pair)
+
+
+def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+    """Run `row` through all parties in turn: its figure, then those of its CPU time.
 
     Raises BenchError.
     """
     # redis-benchmark repeats one command; a row of several commands needs load.py.
-    by_redis = plan.redis_benchmark and len(row.commands) == 1
-    generator = redis_benchmark.NAME if by_redis else load.NAME
+    by_redis = redis_benchmark.installed() and len(row.commands) == 1
+    columns = [name for name in running if name not in _without(row)]
+    requests = row.requests(plan.requests)
+    prepared: dict[str, list[bytes]] = {}
+
+    def run(column: str, count: int) -> float:
+        port, commands = running[column].port, _sent(row, column)
+        if by_redis:
+            by_slots = row.kind == CLUSTER and column == DIRECT
+            return redis_benchmark.rate(
+                port, commands[0], row.pipeline, row.keys, count, row.clients, by_slots
+            )
+        if column not in prepared:
+            batches = max(1, requests // row.pipeline)
+            prepared[column] = load.batches(commands, row.pipeline, row.keys, batches)
+        return load.rate(port, prepared[column], row.pipeline, count, row.clients)
+
+    def once(column: str, _turn: int) -> dict[str, float]:
+        _prepare(row, column, running[DIRECT])
+        _check(row, column, running[column].port)
+        clocks = {cpu.REDIS: running[DIRECT].spent}
+        if column not in (DIRECT, BARE):
+            clocks[cpu.PARTY] = running[column].spent
+        with cpu.spending(clocks, requests) as spent:
+            rate = run(column, requests)
+        return {row.name: rate, **spent}
+
+    for column in columns if not plan.quick else ():
+        plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
+        _prepare(row, column, running[DIRECT])
+        run(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
+    figures = {row.name: Figure(row.name, row.kind, row.unit, row.help), **cpu.figures(row)}
+    return interleave(figures, columns, once, plan)
+
+
+def _without(row: Row) -> set[str]:
+    """Return the parties that `row` leaves out."""
     # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
     # --share makes no difference for hits: they use lanes anyway.
     without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
@@ -33,41 +96,14 @@ def measure(row: Row, plan: Plan, parts: Mapping[str, Part]) -> list[Figure]:
         without.add(INTERPRETED)
     if row.clients != CLIENTS:
         without.add(SHARE)
-    columns = [name for name in parts if name not in without]
-    requests = row.requests(plan.requests)
-    prepared: dict[str, list[bytes]] = {}
-    meter = Meter(row, generator)
-
-    def run(column: str, count: int) -> float:
-        port = parts[column].port
-        if by_redis:
-            command = _sent(row, column)[0]
-            return redis_benchmark.rate(
-                port, command, row.pipeline, row.keys, count, row.clients, plan.limit_s
-            )
-        if column not in prepared:
-            batches = max(1, requests // row.pipeline)
-            prepared[column] = load.batches(_sent(row, column), row.pipeline, row.keys, batches)
-        return load.rate(port, prepared[column], row.pipeline, count, row.clients, plan.limit_s)
-
-    def once(column: str) -> float:
-        _prepare(row, column, parts[DIRECT].port)
-        _check(row, column, parts[column].port)
-        clocks = {REDIS: clock(parts[DIRECT].process.pid)}
-        if column not in (DIRECT, BARE):
-            clocks[PARTY] = clock(parts[column].process.pid)
-        return meter.run(column, requests, clocks, lambda: run(column, requests))
-
-    if plan.warm_up:
-        for column in columns:
-            plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
-            _prepare(row, column, parts[DIRECT].port)
-            run(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
-    figure = Figure(row.name, row.kind, row.unit, generator, row.help)
-    return [interleave(figure, columns, once, plan.repeats, plan.progress), *meter.figures()]
+    return without
 
 
 def _sent(row: Row, column: str) -> tuple[Command, ...]:
+    if row.kind == CLUSTER and column == DIRECT:
+        return tuple(
+            tuple(word.replace(RANDOM, TAGGED) for word in command) for command in row.commands
+        )
     if column in PROXIES:
         return row.commands
     return tuple(_direct(command, column) for command in row.commands)
@@ -79,20 +115,17 @@ def _direct(command: Command, column: str) -> Command:
     return calls.direct(command)
 
 
-def _prepare(row: Row, column: str, server: int) -> None:
+def _prepare(row: Row, column: str, server: Part) -> None:
     """Reset the server, so that every run starts from the same data."""
-    with Client(server) as client:
-        client.ask(b"FLUSHALL")
+    server.ask_all(b"FLUSHALL")
+    with Client(server.port) as client:
         for command in row.commands:
             if command[0] == calls.HIT:
                 for call in (calls.of(command), calls.bare(command)):
                     client.ask(b"SCRIPT", b"LOAD", call.source)
         if row.fill is not None:
             words = _direct(row.fill, column)
-            client.ask_all(
-                [word.replace(RANDOM, b"%012d" % number) for word in words]
-                for number in range(row.keys)
-            )
+            client.ask_all(load.filled(words, number) for number in range(row.keys))
 
 
 def _check(row: Row, column: str, port: int) -> None:
@@ -100,7 +133,7 @@ def _check(row: Row, column: str, port: int) -> None:
     with Client(port) as client:
         for sent, command in zip(_sent(row, column), row.commands, strict=True):
             if command[0] == calls.HIT:
-                reply = client.ask(*(word.replace(RANDOM, b"%012d" % 0) for word in sent))
+                reply = client.ask(*load.filled(sent, 0))
                 if not isinstance(reply, list) or reply[0] != int(row.refuses):
                     expected = "refused" if row.refuses else "admitted"
                     raise BenchError(f"a hit to be {expected} got {reply!r}")

@@ -1,54 +1,75 @@
-"""A result of `python -m bench`, read from its JSON."""
+"""What a run has measured, as JSON: every sample, the machine, the versions and the method."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from .errors import UsageError
-from .report import SCHEMA
+from .figures import Figure
 
-Row = Mapping[str, Any]
+SCHEMA: Final = 3
 Parsed = TypeVar("Parsed")
 
 
+@dataclass(frozen=True)
+class Head:
+    """When, where, with what and how something was measured.
+
+    date: in ISO 8601.
+    sentences: the method.
+    """
+
+    date: str
+    machine: Mapping[str, str | int | float]
+    versions: Mapping[str, str]
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Result:
-    """The result of one run. Raises UsageError if `data` is not the JSON value of a result."""
+    """The result of `python -m bench`.
 
-    def __init__(self, data: object) -> None:
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise UsageError(f"is no result of python -m bench (of schema {SCHEMA})")
-        try:
-            self.date = str(data["date"])
-            self.machine: Mapping[str, object] = dict(data["machine"])
-            self.versions: Mapping[str, object] = dict(data["versions"])
-            self.sentences: Sequence[str] = [str(line) for line in data["method"]["sentences"]]
-            self.rows: Sequence[Row] = list(data["rows"])
-            self.verdicts: Sequence[Row] = list(data["verdicts"])
-            self._named: dict[str, Row] = {row["name"]: row for row in self.rows}
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"lacks a part of a result: {error}") from None
+    only: the names of the rows that were run; empty for all.
+    """
 
-    def of(self, kinds: Sequence[str]) -> list[Row]:
-        """Return the rows of these kinds, in order."""
-        return [row for row in self.rows if row["kind"] in kinds]
+    head: Head
+    figures: Sequence[Figure]
+    only: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON value."""
+        head = asdict(self.head)
+        method = {"sentences": head.pop("sentences"), "only": list(self.only)}
+        rows = [asdict(figure) for figure in self.figures]
+        return {"schema": SCHEMA, **head, "method": method, "rows": rows}
+
+    def of(self, kinds: Sequence[str]) -> list[Figure]:
+        """Return the figures of these kinds, in order."""
+        return [figure for figure in self.figures if figure.kind in kinds]
 
     def median(self, name: str, column: str) -> float | None:
         """Return a median by figure and column; None if there is none."""
-        found = self._named.get(name, {}).get("medians", {}).get(column)
-        return None if found is None else float(found)
+        found = [figure for figure in self.figures if figure.name == name]
+        return found[0].medians.get(column) if found else None
 
 
-def wanted(verdict: Row) -> tuple[str, float]:
-    """Return "at least" or "at most", and the bound of a verdict."""
-    if "at_least" in verdict:
-        return "at least", float(verdict["at_least"])
-    return "at most", float(verdict["at_most"])
+def parse(data: Any) -> Result:
+    """Return the result of a JSON value. Raises UsageError if it is none."""
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise UsageError(f"is no result of python -m bench (of schema {SCHEMA})")
+    names = [field.name for field in fields(Figure)]
+    return Result(
+        Head(data["date"], data["machine"], data["versions"], data["method"]["sentences"]),
+        [Figure(**{name: row[name] for name in names}) for row in data["rows"]],
+        data["method"].get("only", ()),
+    )
 
 
-def read(path: Path, parse: Callable[[object], Parsed]) -> Parsed:
+def read(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     """Read a result from its file.
 
     parse: makes the result of a JSON value; raises UsageError if it is none.
@@ -58,7 +79,15 @@ def read(path: Path, parse: Callable[[object], Parsed]) -> Parsed:
         return parse(json.loads(path.read_text()))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise UsageError(f"{path}: is no JSON: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: lacks a part of a result: {error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def write(value: object, path: Path) -> None:
+    """Write a JSON value to `path`; its directory is made. Raises OSError."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n")

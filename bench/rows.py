@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .errors import UsageError
@@ -12,7 +12,9 @@ Command = tuple[bytes, ...]
 
 RANDOM: Final = b"__rand_int__"  # replaced by twelve digits below the row's number of keys
 CLIENTS: Final = 50
+LIMIT_S: Final = 600.0  # seconds of one run, at most
 KEYS: Final = 100_000
+QUICK_KEYS: Final = 1_000
 DEEP: Final = 16  # commands of the larger pipeline
 DEEP_FACTOR: Final = 5  # factor of requests for pipelined rows, so that they take as long
 DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
@@ -20,20 +22,17 @@ DEEP_SCRIPT_FACTOR: Final = 3  # the same for rows that call scripts
 CLUSTER_FACTOR: Final = 8
 ALONE_PART: Final = 4  # divisor of requests for rows of one client, which take as much longer
 
+# kinds of rows
 RATE: Final = "rate"
-IDLE: Final = "idle"
-START: Final = "start"
-COST: Final = "cost"
-# kinds of figures only, not of rows: CPU time in rows of kind RATE, TASKS, WORKERS and CLUSTER
-CPU: Final = "cpu"
-TASKS_CPU: Final = "tasks-cpu"
-WORKERS_CPU: Final = "workers-cpu"
-CLUSTER_CPU: Final = "cluster-cpu"
 VALUES: Final = "values"
 TASKS: Final = "tasks"
 WORKERS: Final = "workers"
 CLUSTER: Final = "cluster"
+START: Final = "start"
+IDLE: Final = "idle"
 LATENCY: Final = "latency"
+COST: Final = "cost"
+CPU: Final = "cpu"  # the kind of a figure: CPU time in rows of kind RATE; of others `tasks-cpu` ...
 
 _KEY: Final = b"key:" + RANDOM
 _VALUE: Final = b"val:" + RANDOM
@@ -86,76 +85,47 @@ class Row:
 
 def _rates(
     name: str, what: str, command: Command, keys: int = KEYS, fill: Command | None = None
-) -> tuple[Row, Row]:
-    shallow, deep = (
+) -> list[Row]:
+    return [
         Row(f"{name}-{size}", RATE, "/s", f"{what}, pipeline {size}", (command,), size, keys, fill)
         for size in (1, DEEP)
-    )
-    return shallow, deep
+    ]
 
+
+def _mixed(size: int) -> Row:
+    what = f"hit and GET in turn in pipelines of {size}: hits go as EVALSHA in their place"
+    commands, fill = (_HIT, (b"GET", _VALUE)), (b"SET", _VALUE, b"xxx")
+    return Row(f"mixed-{size}", RATE, "/s", what, commands, size, fill=fill)
+
+
+def _cluster(name: str, what: str, command: Command) -> list[Row]:
+    return [
+        replace(row, name=f"cluster-{row.name}", kind=CLUSTER, help=f"{row.help} {_CLIENT}")
+        for row in _rates(name, what, command)
+    ]
+
+
+_CLIENT: Final = "(direct: a cluster client)"
+_LOG: Final = "RL.HIT admitted by LOG (direct: EVALSHA of its script)"
+_TASKS: Final = "one Python program's hits by redis-py through the proxy, and by limits without it"
+_START: Final = "from the start of a program to its first reply through it"
 
 ROWS: Final = (
-    *_rates(
-        "hit",
-        "RL.HIT admitted by LOG (direct: EVALSHA of its script)",
-        _HIT,
-    ),
+    *_rates("hit", _LOG, _HIT),
     *_rates("refused", "RL.HIT refused by LOG (likewise)", _REFUSED, 1000, _REFUSED),
     *_rates("get", "GET of 3 bytes", _GET, fill=_SET),
     *_rates("set", "SET of 3 bytes", _SET),
-    *(
-        Row(
-            f"mixed-{size}",
-            RATE,
-            "/s",
-            f"hit and GET in turn in pipelines of {size}: hits go as EVALSHA in their place",
-            (_HIT, (b"GET", _VALUE)),
-            size,
-            fill=(b"SET", _VALUE, b"xxx"),
-        )
-        for size in (2, DEEP)
-    ),
-    Row(
-        "alone-hit",
-        RATE,
-        "/s",
-        "RL.HIT admitted, one client alone",
-        (_HIT,),
-        clients=1,
-    ),
+    _mixed(2),
+    _mixed(DEEP),
+    Row("alone-hit", RATE, "/s", "RL.HIT admitted, one client alone", (_HIT,), clients=1),
     Row("alone-get", RATE, "/s", "GET likewise", (_GET,), fill=_SET, clients=1),
     Row("values", VALUES, "MB/s", "GET of values of 1 MB over several connections"),
-    Row(
-        "tasks-admitted",
-        TASKS,
-        "/s",
-        "one Python program's hits by redis-py through the proxy, and by limits without it",
-        (_HIT,),
-        keys=5000,
-    ),
-    Row(
-        "tasks-refused",
-        TASKS,
-        "/s",
-        "the same, refused",
-        (_REFUSED,),
-        keys=1000,
-        fill=_REFUSED,
-    ),
+    Row("tasks-admitted", TASKS, "/s", _TASKS, (_HIT,), keys=5000),
+    Row("tasks-refused", TASKS, "/s", "the same, refused", (_REFUSED,), keys=1000, fill=_REFUSED),
     Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
-    *(
-        Row(
-            f"cluster-{name}-{size}",
-            CLUSTER,
-            "/s",
-            f"{name.upper()} on {what}three masters, pipeline {size} (direct: a cluster client)",
-            (command,),
-            size,
-        )
-        for name, what, command in (("get", "absent keys of ", _GET), ("set", "", _SET))
-        for size in (1, DEEP)
-    ),
-    Row("start", START, "ms", "from the start of a program to its first reply through it"),
+    *_cluster("get", "GET on absent keys of three masters", _GET),
+    *_cluster("set", "SET on three masters", _SET),
+    Row("start", START, "ms", _START),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has sent PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
     Row("cost", COST, "µs", "time of LOG's script in Redis (INFO commandstats)"),

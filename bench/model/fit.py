@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+
+import numpy as np  # comes with matplotlib
 
 from ..errors import BenchError
-
-_TINY: Final = 1e-12  # a pivot below it, of columns scaled to 1, is none
 
 
 @dataclass(frozen=True)
@@ -42,43 +41,17 @@ def relative(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> list
     ones. A parameter that would be negative is 0, and the others are fitted again.
     Raises BenchError if the rows don't determine the parameters.
     """
-    kept = [(row, value) for row, value in zip(rows, measured, strict=True) if value > 0]
-    if not kept:
+    values = np.array(measured, float)
+    if not (values > 0).any():
         raise BenchError("there is no run to fit the model to")
-    scaled = [[factor / value for factor in row] for row, value in kept]
-    places = list(range(len(kept[0][0])))
+    scaled = (np.array(rows, float)[values > 0].T / values[values > 0]).T
+    found, places = np.zeros(scaled.shape[1]), list(range(scaled.shape[1]))
     while places:
-        solved = _solve([[row[place] for place in places] for row in scaled])
-        least = min(solved)
-        if least >= 0:
-            found = dict(zip(places, solved, strict=True))
-            return [found.get(place, 0.0) for place in range(len(kept[0][0]))]
-        del places[solved.index(least)]
-    raise BenchError("no parameter of the model is above 0")
-
-
-def _solve(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Return the least squares solution of rows * p = 1 by the normal equations."""
-    count = len(rows[0])
-    sizes = [max(max(abs(row[at]) for row in rows), _TINY) for at in range(count)]
-    scaled = [[value / size for value, size in zip(row, sizes, strict=True)] for row in rows]
-    system = [
-        [
-            *(sum(row[one] * row[two] for row in scaled) for two in range(count)),
-            sum(row[one] for row in scaled),
-        ]
-        for one in range(count)
-    ]
-    for at in range(count):
-        pivot = max(range(at, count), key=lambda line: abs(system[line][at]))
-        if abs(system[pivot][at]) < _TINY:
+        solved, _, rank, _ = np.linalg.lstsq(scaled[:, places], np.ones(len(scaled)), rcond=None)
+        if rank < len(places):
             raise BenchError("the runs are too much alike to fit the model to them")
-        system[at], system[pivot] = system[pivot], system[at]
-        for line in range(count):
-            if line != at:
-                part = system[line][at] / system[at][at]
-                system[line] = [
-                    value - part * other
-                    for value, other in zip(system[line], system[at], strict=True)
-                ]
-    return [system[at][count] / system[at][at] / sizes[at] for at in range(count)]
+        if min(solved) >= 0:
+            found[places] = solved
+            return [float(value) for value in found]
+        del places[int(solved.argmin())]
+    raise BenchError("no parameter of the model is above 0")

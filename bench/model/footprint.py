@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.resp.encoding import bulks
-
 from ..client import Client
-from ..errors import BenchError
-from .nodes import Cluster, Proxy
+from ..parts import Part
+from ..rows import Command
 
-TIMEOUT_S: Final = 20.0
 SETTLE_S: Final = 3.0  # pause until Redis has taken back the buffers of clients, which takes 2 s
 QUICK_SETTLE_S: Final = 0.05
-READ_BYTES: Final = 1 << 16
 PIPELINE: Final = 16  # hits of the first write of a pipelining client
 OPENERS: Final = 4  # clients of each worker that open its lanes
 OPENER_HITS: Final = 64  # hits of each of them, on as many keys
-_REPLY: Final = b"*5\r\n"  # the beginning of a reply to a hit
 
 
 @dataclass(frozen=True)
@@ -48,13 +42,9 @@ class Footprint:
     node_bytes: float
     keys: int
 
-    def to_json(self) -> dict[str, float]:
-        """Return the values by name."""
-        return asdict(self)
-
 
 def measure(
-    upstream: Cluster, proxy: Proxy, clients: int, keys: int, settle_s: float = SETTLE_S
+    upstream: Part, proxy: Part, workers: int, clients: int, keys: int, settle_s: float = SETTLE_S
 ) -> list[Footprint]:
     """Look at a proxy without clients, with lanes only, with `clients` twice, and with `keys` keys.
 
@@ -62,73 +52,62 @@ def measure(
     """
     upstream.ask_all(b"FLUSHALL")
     found: list[Footprint] = []
-
-    def look(plain: int, piped: int) -> None:
-        time.sleep(settle_s)
-        found.append(_look(upstream, proxy, plain, piped))
-
-    look(0, 0)
     with ExitStack() as stack:
-        openers = proxy.workers * OPENERS
-        group = _connect(proxy.port, openers, 1, stack)
-        for number, sock in enumerate(group):  # lanes open beside hits that are still private
-            _send(sock, number, OPENER_HITS)
+
+        def connect(count: int, pipeline: int) -> list[Client]:
+            """Open connections that stay, each with the hits of its first write answered."""
+            made: list[Client] = []
+            for number in range(count):
+                made.append(stack.enter_context(Client(proxy.port)))
+                made[-1].ask_all(_hits(number, pipeline))
+            return made
+
+        def look(plain: int, piped: int) -> None:
+            time.sleep(settle_s)
+            found.append(_look(upstream, proxy, workers, plain, piped))
+
+        look(0, 0)
+        openers = workers * OPENERS
+        for number, client in enumerate(connect(openers, 1)):
+            # Lanes open beside hits that are still private.
+            client.ask_all(_hits(number, OPENER_HITS))
         look(0, openers)
-        _connect(proxy.port, clients, 1, stack)
+        connect(clients, 1)
         look(clients, openers)
-        _connect(proxy.port, clients, PIPELINE, stack)
+        connect(clients, PIPELINE)
         look(clients, openers + clients)
         with Client(proxy.port) as client:
-            client.ask_all(_hit(number) for number in range(keys))
+            client.ask_all(_hits(0, keys))
         look(clients, openers + clients)
     return found
 
 
-def _look(upstream: Cluster, proxy: Proxy, plain: int, piped: int) -> Footprint:
-    stats = proxy.stats()
-    infos = [node.fields("all") for node in upstream.nodes]
-    seen = sum(int(info["connected_clients"]) - 1 for info in infos)  # without that of this look
-    keys = 0
-    for node in upstream.nodes:
-        with Client(node.port) as client:
-            size = client.ask(b"DBSIZE")
-        keys += size if isinstance(size, int) else 0
+def _look(upstream: Part, proxy: Part, workers: int, plain: int, piped: int) -> Footprint:
+    with Client(proxy.port) as client:
+        lanes = int(client.fields(b"RL.STATS")["lanes"])
+    connections, used, keys = 0, [], 0
+    for port in upstream.ports:
+        with Client(port) as client:
+            info = client.fields(b"INFO", b"all")
+            keys += int(str(client.ask(b"DBSIZE")))
+        connections += int(info["connected_clients"]) - 1  # without that of this look
+        used.append(int(info["used_memory"]))
     return Footprint(
-        len(upstream.nodes),
-        proxy.workers,
+        len(upstream.ports),
+        workers,
         plain,
         piped,
-        int(stats["lanes"]),
-        seen,
+        lanes,
+        connections,
         proxy.resident_bytes(),
-        statistics.mean(int(info["used_memory"]) for info in infos),
+        statistics.mean(used),
         keys,
     )
 
 
-def _hit(number: int) -> Sequence[bytes]:
-    return (b"RL.HIT", b"key:%012d" % number, b"1000000", b"3600")
-
-
-def _connect(port: int, count: int, pipeline: int, stack: ExitStack) -> list[socket.socket]:
-    """Open `count` connections that stay until `stack` ends, each with its hits answered."""
-    made: list[socket.socket] = []
-    try:
-        for number in range(count):
-            sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-            made.append(stack.enter_context(sock))
-            _send(sock, number, pipeline)
-    except OSError as error:
-        raise BenchError(f"a client could not connect: {error}") from None
-    return made
-
-
-def _send(sock: socket.socket, number: int, hits: int) -> None:
-    """Send `hits` hits on keys from `number` * `hits` on in one write, and await the replies."""
-    sock.sendall(b"".join(bulks(*_hit(number * hits + other)) for other in range(hits)))
-    replies = b""
-    while replies.count(_REPLY) < hits:
-        data = sock.recv(READ_BYTES)
-        if not data or replies.startswith(b"-"):
-            raise BenchError(f"a hit was answered {replies + data!r}")
-        replies += data
+def _hits(number: int, count: int) -> Iterable[Command]:
+    """Return `count` hits, on keys from `number` * `count` on."""
+    return (
+        (b"RL.HIT", b"key:%012d" % (number * count + other), b"1000000", b"3600")
+        for other in range(count)
+    )

@@ -6,7 +6,6 @@ None of these figures was measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +20,6 @@ IDENTITIES: Final = 1  # users of Redis
 MAX_NODES: Final = 1_000  # nodes of one cluster, by the Redis Cluster specification
 MAX_CONNECTIONS: Final = 10_000  # default `maxclients` of Redis
 _MICROSECONDS: Final = 1e6
-_ROUNDS: Final = 60  # halvings of a search
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,6 @@ class Forecast:
         return math.ceil(self.masters / MACHINE_CORES)
 
 
-Reached = Callable[[Forecast], bool]
-
-
 def forecast(laws: Laws, rate: float, case: Case) -> Forecast:
     """Return the prediction for `rate` admitted hits per second on even keys."""
     masters = 1
@@ -123,15 +118,19 @@ def rate_of(laws: Laws, masters: int, case: Case) -> float:
     return masters * USE * _MICROSECONDS / laws.redis_us(laws.batch(case.under_way, masters))
 
 
-def rate_until(reached: Reached, laws: Laws, case: Case) -> float:
-    """Return the lowest rate, to 1 %, whose forecast has `reached` something, up to 10**10."""
+def rate_of_full_masters(laws: Laws, case: Case) -> float:
+    """Return the lowest rate, to 1 %, at which workers use up the connections of a master."""
     low, high = 3.0, 10.0  # powers of ten
-    for _ in range(_ROUNDS):
-        if high - low < math.log10(1.01):
-            break
+    while high - low > math.log10(1.01):
         middle = (low + high) / 2
-        if reached(forecast(laws, 10**middle, case)):
+        if forecast(laws, 10**middle, case).connections >= MAX_CONNECTIONS:
             high = middle
         else:
             low = middle
     return 10**high
+
+
+def slowest(one: Forecast) -> float:
+    """Return the hits per second of a client below which clients use up all connections."""
+    of_a_master = reach(one.case.pipeline, one.masters) / one.masters
+    return one.rate * of_a_master / (MAX_CONNECTIONS - one.connections)

@@ -61,6 +61,10 @@ class Laws:
         """Return the hits of one batch to one of `masters`."""
         return spread(self.turn(under_way), masters)
 
+    def batch_of(self, run: Run) -> float:
+        """Return the batch of a run from its load: clients, pipeline, workers and masters."""
+        return self.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
+
     def proxy_us(self, pipeline: float, batch: float) -> float:
         """Return the CPU time of the proxy for an admitted hit."""
         return self.proxy[HIT] + self.proxy[WRITE] / pipeline + self.proxy[BATCH] / batch
@@ -209,52 +213,45 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
     refused = busy((run for run in found if run.masters not in FITTED), runs.REFUSED)
     hot, later = busy(found, runs.HOT), [look for look in looks if look.masters not in FITTED]
 
-    def batch(run: Run) -> float:
-        return laws.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
+    def measured(run: Run) -> float:
+        return run.value(runs.BATCH)
+
+    def proxy(batch: Callable[[Run], float], of: Sequence[Run]) -> Errors:
+        return check(runs.PROXY_US, lambda run: laws.proxy_us(run.pipeline, batch(run)), of)
+
+    def redis(batch: Callable[[Run], float], of: Sequence[Run]) -> Errors:
+        return check(runs.REDIS_US, lambda run: laws.redis_us(batch(run)), of)
 
     def check(name: str, predict: Callable[[Run], float], of: Sequence[Run]) -> Errors:
         return errors([predict(run) for run in of], [run.value(name) for run in of])
 
-    proxy, redis = runs.PROXY_US, runs.REDIS_US
+    def look_check(
+        predict: Callable[[Footprint], float], value: Callable[[Footprint], float]
+    ) -> Errors:
+        return errors([predict(look) for look in later], [value(look) for look in later])
+
     return {
-        "proxy, fitted runs": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, run.value(runs.BATCH)), old
-        ),
-        "proxy, held out": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, run.value(runs.BATCH)), new
-        ),
-        "proxy, held out, from the load": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, batch(run)), new
-        ),
-        "proxy, one hot key, from the load": check(
-            proxy, lambda run: laws.proxy_us(run.pipeline, batch(run)), hot
-        ),
+        "proxy, fitted runs": proxy(measured, old),
+        "proxy, held out": proxy(measured, new),
+        "proxy, held out, from the load": proxy(laws.batch_of, new),
+        "proxy, one hot key, from the load": proxy(laws.batch_of, hot),
         "proxy, remembered refusals, held out": check(
-            proxy, lambda run: laws.refused_us(run.pipeline), refused
+            runs.PROXY_US, lambda run: laws.refused_us(run.pipeline), refused
         ),
-        "Redis, fitted runs": check(redis, lambda run: laws.redis_us(run.value(runs.BATCH)), old),
-        "Redis, held out": check(redis, lambda run: laws.redis_us(run.value(runs.BATCH)), new),
-        "Redis, held out, from the load": check(redis, lambda run: laws.redis_us(batch(run)), new),
-        "Redis, one hot key, from the load": check(
-            redis, lambda run: laws.redis_us(batch(run)), hot
+        "Redis, fitted runs": redis(measured, old),
+        "Redis, held out": redis(measured, new),
+        "Redis, held out, from the load": redis(laws.batch_of, new),
+        "Redis, one hot key, from the load": redis(laws.batch_of, hot),
+        "batch, held out, from the load": check(runs.BATCH, laws.batch_of, new),
+        "connections of a master, held out": look_check(
+            connections, lambda look: look.connections / look.masters
         ),
-        "batch, held out, from the load": check(runs.BATCH, batch, new),
-        "connections of a master, held out": errors(
-            [connections(look) for look in later],
-            [look.connections / look.masters for look in later],
+        "memory of the proxy, held out": look_check(
+            lambda look: laws.proxy_bytes(look.workers, look.plain + look.piped, look.connections),
+            lambda look: look.proxy_bytes,
         ),
-        "memory of the proxy, held out": errors(
-            [
-                laws.proxy_bytes(look.workers, look.plain + look.piped, look.connections)
-                for look in later
-            ],
-            [look.proxy_bytes for look in later],
-        ),
-        "memory of a master, held out": errors(
-            [
-                laws.node_bytes(look.connections / look.masters, look.keys / look.masters)
-                for look in later
-            ],
-            [look.node_bytes for look in later],
+        "memory of a master, held out": look_check(
+            lambda look: laws.node_bytes(look.connections / look.masters, look.keys / look.masters),
+            lambda look: look.node_bytes,
         ),
     }

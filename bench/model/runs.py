@@ -7,20 +7,22 @@ write takes a private connection: its window begins later.
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from .. import cpu
 from ..client import Client
 from ..cpu import MILLION
 from ..errors import BenchError
-from ..processes import Process
+from ..figures import spread
+from ..load import filled
+from ..parts import Part
+from ..processes import Spent
 from ..rows import KEYS, RANDOM, Command
 from . import generator
-from .nodes import Cluster, Proxy
 
 ADMITTED: Final = "admitted"
 REFUSED: Final = "refused"  # by the proxy, which remembers the refusal
@@ -112,8 +114,7 @@ class Run:
 
     def spread(self, name: str) -> float:
         """Return (greatest - least) / median of the samples of a value."""
-        found = self.samples[name]
-        return (max(found) - min(found)) / self.value(name) if self.value(name) else 0.0
+        return spread(self.samples[name])
 
     @property
     def load(self) -> str:
@@ -122,29 +123,12 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Spent:
-    """CPU seconds, and the part of them in kernel mode (to 10 ms)."""
-
-    all_s: float
-    system_s: float
-
-    def __sub__(self, other: _Spent) -> _Spent:
-        return _Spent(self.all_s - other.all_s, self.system_s - other.system_s)
-
-
-@dataclass(frozen=True)
 class _Look:
-    """The counts of proxy and masters while the clients are paused."""
+    """The state of proxy and masters while the clients are paused; the counts by their names."""
 
-    proxy: _Spent
-    masters: Sequence[_Spent]
-    calls: int
-    reads: int
-    node_in: int
-    node_out: int
-    hits: int
-    client_in: int
-    client_out: int
+    proxy: Spent
+    masters: Sequence[Spent]
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -157,56 +141,62 @@ class Times:
 
 
 TIMES: Final = Times(1.2, 0.3, 1.4)
-MAX_WINDOWS: Final = 50  # windows until one has a hit
 QUICK_TIMES: Final = Times(0.03, 0.05, 0.05)
+MAX_WINDOWS: Final = 50  # windows until one has a hit
+ANSWERED_S: Final = 0.05  # pause until what was under way is answered
+PUBLISHED_S: Final = 0.35  # the same, and until each worker has published its counters
+# Counts of the masters, by names of INFO, and of the proxy, by names of RL.STATS.
+_OF_MASTERS: Final = ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
+_OF_PROXY: Final = ("hits", "bytes_in", "bytes_out")
+_SERVED: Final = ("admitted", "refused", "refused_locally")
+_SCRIPTS: Final = re.compile(r"^cmdstat_eval(?:sha)?:calls=(\d+)", re.MULTILINE)
 
 
-def measure(one: Load, times: Times, upstream: Cluster, proxy: Proxy) -> dict[str, float]:
+def measure(one: Load, times: Times, upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
     """Run a load and return the values of its window. Raises BenchError."""
     _prepare(one, upstream, proxy)
     with generator.running(proxy.port, one.command, one.clients, one.pipeline, one.keys) as clients:
         time.sleep(times.refused_warm_up_s if one.refuses else times.warm_up_s)
         clients.pause()
-        before = _look(upstream, proxy)
+        before = _look(upstream, proxy, workers)
         began = time.perf_counter()
-        calls = counted = 0
         for _ in range(MAX_WINDOWS):
             clients.resume()
             time.sleep(times.window_s)
             clients.pause()
             seconds = time.perf_counter() - began
-            after = _look(upstream, proxy)
-            calls, counted = after.calls - before.calls, after.hits - before.hits
-            if calls > 0 and counted > 0:  # one window is enough, but on a machine that stalls
-                break
-    # Each admitted hit is one call. Redis counts it at once, and a worker publishes it later.
-    hits = counted if one.refuses else calls
-    if hits <= 0 or counted <= 0:
+            after = _look(upstream, proxy, workers)
+            grown = {name: after.counts[name] - count for name, count in before.counts.items()}
+            # Each admitted hit is one call. Redis counts it at once, a worker publishes it later.
+            hits = grown["hits" if one.refuses else CALLS]
+            if grown["hits"] > 0 and grown[CALLS] > 0:
+                break  # one window is enough, but on a machine that stalls
+    if hits <= 0 or grown["hits"] <= 0:
         raise BenchError("no hit was answered while it was measured")
-    masters = [then - first for first, then in zip(before.masters, after.masters, strict=True)]
-    spent, a_hit = after.proxy - before.proxy, MILLION / hits
+    masters = [then.since(first) for first, then in zip(before.masters, after.masters, strict=True)]
+    spent, a_hit = after.proxy.since(before.proxy), MILLION / hits
     return {
         RATE: hits / seconds,
         HITS: hits,
-        PROXY_US: spent.all_s * a_hit,
-        PROXY_SYSTEM_US: spent.system_s * a_hit,
-        REDIS_US: sum(each.all_s for each in masters) * a_hit,
-        REDIS_SYSTEM_US: sum(each.system_s for each in masters) * a_hit,
-        TOP_US: max(each.all_s for each in masters) * a_hit,
-        CALLS: calls / hits,
-        CALLS_S: calls / seconds,
-        BATCH: calls / max(1, after.reads - before.reads),
-        CLIENT_IN: (after.client_in - before.client_in) / counted,
-        CLIENT_OUT: (after.client_out - before.client_out) / counted,
-        NODE_IN: (after.node_in - before.node_in) / hits,
-        NODE_OUT: (after.node_out - before.node_out) / hits,
+        PROXY_US: spent.total * a_hit,
+        PROXY_SYSTEM_US: spent.system * a_hit,
+        REDIS_US: sum(each.total for each in masters) * a_hit,
+        REDIS_SYSTEM_US: sum(each.system for each in masters) * a_hit,
+        TOP_US: max(each.total for each in masters) * a_hit,
+        CALLS: grown[CALLS] / hits,
+        CALLS_S: grown[CALLS] / seconds,
+        BATCH: grown[CALLS] / max(1, grown["total_reads_processed"]),
+        CLIENT_IN: grown["bytes_in"] / grown["hits"],
+        CLIENT_OUT: grown["bytes_out"] / grown["hits"],
+        NODE_IN: grown["total_net_input_bytes"] / hits,
+        NODE_OUT: grown["total_net_output_bytes"] / hits,
     }
 
 
-def _prepare(one: Load, upstream: Cluster, proxy: Proxy) -> None:
+def _prepare(one: Load, upstream: Part, proxy: Part) -> None:
     """Empty the cluster; use up the hits of keys that are to be refused; check the reply."""
     upstream.ask_all(b"FLUSHALL")
-    keys = [_key(one.command, number) for number in range(one.keys if one.refuses else 1)]
+    keys = [filled(one.command, number) for number in range(one.keys if one.refuses else 1)]
     with Client(proxy.port) as client:
         client.ask_all(keys)
         reply = client.ask(*keys[0])
@@ -214,27 +204,24 @@ def _prepare(one: Load, upstream: Cluster, proxy: Proxy) -> None:
         raise BenchError(f"a hit to be {one.work} got {reply!r}")
 
 
-def _key(command: Command, number: int) -> Command:
-    return tuple(word.replace(RANDOM, b"%012d" % number) for word in command)
+def _look(upstream: Part, proxy: Part, workers: int) -> _Look:
+    """Look at all, some time after the last hit: a worker sees others' counters late.
 
-
-def _look(upstream: Cluster, proxy: Proxy) -> _Look:
-    counted = proxy.settled()
-    stats = [node.fields("stats") for node in upstream.nodes]
-    return _Look(
-        _spent(proxy.process),
-        [_spent(node.process) for node in upstream.nodes],
-        sum(node.script_calls() for node in upstream.nodes),
-        *(
-            sum(int(each[name]) for each in stats)
-            for name in ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
-        ),
-        *(int(counted[name]) for name in ("hits", "bytes_in", "bytes_out")),
-    )
-
-
-def _spent(process: Process) -> _Spent:
-    exact_s, times = cpu.scheduled_s(process.pid), cpu.times(process.pid)
-    if exact_s is None or times is None:
-        raise BenchError("there is no /proc, where CPU times are read")
-    return _Spent(exact_s, times.system)
+    Raises BenchError if hits have failed.
+    """
+    time.sleep(PUBLISHED_S if workers > 1 else ANSWERED_S)
+    with Client(proxy.port) as client:
+        stats = client.fields(b"RL.STATS")
+    if (served := sum(int(stats[name]) for name in _SERVED)) != int(stats["hits"]):
+        raise BenchError(f"of {stats['hits']} hits only {served} were admitted or refused")
+    counts = {name: int(stats[name]) for name in _OF_PROXY}
+    counts |= dict.fromkeys((CALLS, *_OF_MASTERS), 0)
+    for port in upstream.ports:
+        with Client(port) as client:
+            info = client.fields(b"INFO", b"stats")
+            scripts = _SCRIPTS.findall(client.text(b"INFO", b"commandstats"))
+        counts[CALLS] += sum(map(int, scripts))
+        for name in _OF_MASTERS:
+            counts[name] += int(info[name])
+    masters = [process.spent() for process in upstream.processes]
+    return _Look(proxy.spent(), masters, counts)

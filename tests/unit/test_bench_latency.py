@@ -17,8 +17,6 @@ from tests.harness import RedisServer, command
 MS = 1_000_000
 PING = command("PING")
 
-pytestmark = pytest.mark.skipif(not openloop.AVAILABLE, reason="needs Linux")
-
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:

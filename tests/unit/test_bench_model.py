@@ -15,6 +15,7 @@ from bench.model import cli, laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
 from bench.model.runs import Run
+from bench.result import Head
 from tests.harness import ROOT
 from tests.unit import pages
 
@@ -92,7 +93,7 @@ def made() -> result.Result:
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     sentences = ["one turn of all", "and so on"]
-    found = result.Result("2026-01-02", facts, versions, sentences, measured(), looked())
+    found = result.Result(Head("2026-01-02", facts, versions, sentences), measured(), looked())
     return result.parse(json.loads(json.dumps(found.to_json())))
 
 
@@ -135,7 +136,7 @@ MEASURE = """
 import dataclasses, json
 from bench.model import cli
 cli.QUICK_CELLS = ((3, 1),)
-found = cli._measure(cli.parse(["--quick"]))
+found = cli._measured(cli.parse(["--quick"]))
 runs = [dataclasses.asdict(run) for run in found.runs]
 print(json.dumps({"runs": runs, "lanes": [look.lanes for look in found.looks]}))
 """

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from bench import bounds, page, report, rows
-from bench.bounds import Bound, Verdict
+from bench import bounds, page, result, rows
+from bench.bounds import Bound
 from bench.charts import PREFIX, Image
 from bench.figures import Figure
-from bench.result import Result
+from bench.result import Head, Result
 from tests import documents
 from tests.unit import pages
 
 
 def figure(name: str, kind: str, unit: str = "/s", **samples: float) -> Figure:
     found = {column: [value] for column, value in samples.items()}
-    return Figure(name, kind, unit, "any", f"what {name} is", found)
+    return Figure(name, kind, unit, f"what {name} is", found).derive()
 
 
 FIGURES = [
-    figure("hit-1", rows.RATE, direct=70_000, proxy=49_000, haproxy=35_000),
+    figure("hit-1", rows.RATE, direct=70_000, proxy=49_000, splice=52_500),
     figure("values", rows.VALUES, "MB/s", direct=1000, proxy=2000),
     figure("latency peak", rows.LATENCY, proxy=40_000),
     *(
@@ -34,35 +34,30 @@ FIGURES = [
     figure("idle", rows.IDLE, "kB", proxy=4.25),
 ]
 BOUNDS = (
-    Verdict(
-        Bound("hit | P1", "EVALSHA", "hit-1", "hit-1", "proxy/direct", 0.95, 1.0, floor="splice"),
-        0.7,
-        0.75,
-    ),
-    Verdict(Bound("idle client", "kB", "idle", "idle", "proxy", 6.0, 4.0, True), 4.25),
-    Verdict(Bound("tasks", "libraries", "tasks", "tasks", "proxy/script", 1.0), None),
+    Bound("hit | P1", "EVALSHA", "hit-1: proxy/direct", 0.95, 1.0, floor="splice"),
+    Bound("idle client", "kB", "idle: proxy", 6.0, 4.0, True),
+    Bound("tasks", "libraries", "tasks: proxy/script", 1.0),
 )
 
 
-def result(verdicts: tuple[Verdict, ...] = BOUNDS) -> Result:
+def made() -> Result:
     """The result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     sentences = ["one turn of all", "and so on"]
-    made = report.Report(
-        "2026-01-02T03:04:05+00:00", facts, versions, sentences, {}, FIGURES, list(verdicts)
-    )
-    return Result(json.loads(json.dumps(made.to_json())))
+    head = Head("2026-01-02T03:04:05+00:00", facts, versions, sentences)
+    return result.parse(json.loads(json.dumps(Result(head, FIGURES).to_json())))
 
 
 @cache
-def rendered(verdicts: tuple[Verdict, ...] = BOUNDS) -> str:
-    return page.page(result(verdicts))[0]
+def rendered() -> str:
+    verdicts = bounds.judge(made().figures, ["hit-1", "idle", "tasks"], BOUNDS)
+    return page.page(made(), verdicts)[0]
 
 
 @cache
 def images() -> dict[str, Image]:
-    return {image.name: image for image in page.page(result())[1]}
+    return {image.name: image for image in page.page(made(), [])[1]}
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -99,7 +94,7 @@ def test_page_follows_the_rules_of_pages() -> None:
         ("{", "no JSON"),
         ("[]", "no result"),
         ('{"schema": 0}', "no result"),
-        (f'{{"schema": {report.SCHEMA}, "date": "x"}}', "machine"),
+        (f'{{"schema": {result.SCHEMA}, "date": "x"}}', "machine"),
     ],
 )
 def test_invalid_result_is_an_error(
@@ -112,4 +107,4 @@ def test_invalid_result_is_an_error(
 
 
 def test_pictures_are_accessible_legible_and_the_same_each_time() -> None:
-    pages.check_pictures(images(), page.page(result())[1])
+    pages.check_pictures(images(), page.page(made(), [])[1])
