@@ -289,6 +289,8 @@ def contradictions(config: Config) -> list[str]:
         found += _unused(config, files, "no address of --listen has TLS (tls:HOST:PORT)")
     elif not (config.tls_cert and config.tls_key):
         found.append("--listen tls: needs --tls-cert and --tls-key")
+    if config.tls_client_auth == "optional" and not config.tls_client_ca:
+        found.append("--tls-client-auth optional: it needs --tls-client-ca")
     if bool(config.upstream_tls_cert) != bool(config.upstream_tls_key):
         found.append("--upstream-tls-cert and --upstream-tls-key go together")
     if not upstream.tls:

@@ -259,8 +259,8 @@ def _mistake_in(name: str, given: Mapping[str, object]) -> str:
         return _MISPLACED
     for key in given:
         if key not in _POLICY_KEYS:
-            near = _similar(key, _POLICY_KEYS) or "; a name with a dot stands in quotes"
-            return f"there is no key {key[:MAX_SHOWN]!r}{near}"
+            dotted = "; a name with a dot stands in quotes" if rule is None else ""
+            return f"there is no key {key[:MAX_SHOWN]!r}{_similar(key, _POLICY_KEYS) or dotted}"
     if not isinstance(rule, str):
         return (
             f"{'there is no rule' if rule is None else 'the rule is not a string'}: {_POLICY_FORM}"

@@ -61,7 +61,10 @@ class Client:
         except Exception as error:  # the view goes on with the next sample
             known = isinstance(error, redis.RedisError | OSError)
             text = str(error).strip() if known else "unexpected replies"
-            if not known or isinstance(error, redis.TimeoutError):
+            late = isinstance(error, redis.TimeoutError)
+            if late:
+                text = f"no reply within {TIMEOUT_S:g} s; does Redis answer?"
+            if late or not known:
                 text += "; is this an address of --listen, not of --admin?"
             raise ConnectionError(shown(text.encode(errors="replace"))) from None
         return Sample(time.monotonic(), stats, defaultdict(float, numbers), hits, refused, modes)

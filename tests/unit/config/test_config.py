@@ -30,6 +30,10 @@ def test_defaults() -> None:
         (["--listen", "tls::1"], "--listen tls: needs --tls-cert and --tls-key"),
         ([*TLS[:4]], "--listen tls: needs --tls-cert and --tls-key"),
         ([*TLS[2:4]], "--tls-cert: no address of --listen has TLS"),
+        (
+            [*TLS, "--tls-client-auth", "optional"],
+            "--tls-client-auth optional: it needs --tls-client-ca",
+        ),
         (["--tls-client-ca", "x"], "--tls-client-ca: no address of --listen has TLS"),
         ([*REDISS[:4]], "--upstream-tls-cert and --upstream-tls-key go together"),
         (["--upstream-tls-ca", "x"], "--upstream-tls-ca: the URL of --upstream has no TLS"),

@@ -13,6 +13,7 @@ from rlproxy.config.urls import Address, Upstream
 
 from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistakes, variable
 
+WITH_CA = (*TLS, "--tls-client-ca", "x")
 REPEATED = ("--listen", "--deny-command")
 
 GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
@@ -36,7 +37,7 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--tls-cert", "x", "tls_cert", "x", TLS[:2] + TLS[4:]),
     ("--tls-key", "x", "tls_key", "x", TLS[:4]),
     ("--tls-client-ca", "x", "tls_client_ca", "x", TLS),
-    ("--tls-client-auth", "optional", "tls_client_auth", "optional", ()),
+    ("--tls-client-auth", "optional", "tls_client_auth", "optional", WITH_CA),
     ("--tls-min-version", "1.3", "tls_min_version", "1.3", ()),
     ("--upstream-tls-ca", "x", "upstream_tls_ca", "x", REDISS),
     ("--upstream-tls-cert", "x", "upstream_tls_cert", "x", REDISS[:2] + REDISS[4:]),
@@ -151,6 +152,13 @@ def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
     (line,) = mistakes("--config", str(file))
     assert why in line
     assert "\n" not in line
+
+
+def test_a_policy_with_a_rule_has_no_name_with_a_dot(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("[policies]\na = {rule = '5 60', x = 1}")
+    (line,) = mistakes("--config", str(file))
+    assert line.endswith("policy 'a': there is no key 'x'")
 
 
 @pytest.mark.parametrize(
