@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.compare import HIT, Bench, Case, case, name_of
+from tests.conformance.compare import HIT, Bench, Case, Swap, case, name_of
 from tests.harness import Proxy, Raw, RedisServer, command
 
 PING = command("PING")
@@ -16,6 +16,7 @@ UNSUB = command("UNSUBSCRIBE")
 EVAL = command("EVAL", "return 1", 0)
 PUBLISH = command("PUBLISH", "a", "message")
 RESET = command("RESET")
+WRONG = Swap(command("GET"), command("RL.HIT", "k"))  # the wrong number of arguments
 
 RESP2 = [
     case("three replies", SUB),
@@ -45,6 +46,8 @@ RESP2 = [
 
 RESP3 = [
     case("confirmations are pushes", HELLO3, SUB, UNSUB, PING, HIT),
+    case("a wrong hit before a confirmation", HELLO3, WRONG, SUB, PING,
+         rewrite=[(b"'get'", b"'rl.hit'")]),
     case("everything is allowed", HELLO3, SUB, command("GET", "x"), HIT, PING, EVAL, HIT),
     case("a message to oneself", HELLO3, SUB, HIT, PUBLISH, HIT, PUBLISH, PUBLISH, PING, HIT),
     case("a message behind a hit", HELLO3, HIT, HIT, SUB, PUBLISH, HIT, UNSUB, PUBLISH, HIT, PING),

@@ -153,7 +153,8 @@ class ReplySlots(OwedReplies):
                 break
             kind = slot.kind
             if kind == S_PASS:
-                slot.passed -= framer.skip(slot.passed)
+                # The next slot decides on pushes behind the run.
+                slot.passed -= framer.skip(slot.passed, slot.next is None)
                 if framer.broken:
                     self._go_raw()
                     break
@@ -182,14 +183,18 @@ class ReplySlots(OwedReplies):
         framer = self._framer
         if kind == S_MISSING:
             return False
+        if kind == S_LOCAL:
+            if framer.mid:
+                framer.skip(0, False)  # the pushes behind it may answer later commands
+            if framer.mid:
+                return False
+            self._put(framer.pos, b"" if self._state.quitting else slot.data)
+            self.answered(slot)
+            return True
         if framer.mid or framer.at_push():
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if kind == S_LOCAL:
-            self._put(framer.pos, b"" if self._state.quitting else slot.data)
-            self.answered(slot)
-            return True
         if kind == S_RAW:
             self._go_raw()
             return False

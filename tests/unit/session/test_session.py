@@ -10,6 +10,7 @@ from rlproxy.session import reply_slots
 from rlproxy.session.waits import WAIT_TICK
 
 from tests.unit.session.bench import (
+    ARITY,
     FIVE,
     HIT,
     PING,
@@ -22,6 +23,8 @@ from tests.unit.session.bench import (
     opened,
     probed,
 )
+
+SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
 
 # -- routing ---------------------------------------------------------------------------------------
 
@@ -73,6 +76,23 @@ def test_a_reply_of_the_lane_never_cuts_a_push(cut: int) -> None:
     out += bench.answer(PUSH[cut:])
     assert out in (PUSH + FIVE, FIVE + PUSH)
     assert not bench.session.outstanding()
+
+
+@pytest.mark.parametrize("cut", range(len(SUBSCRIBED)))
+def test_an_error_of_ours_comes_before_the_push_that_answers_the_next_command(cut: int) -> None:
+    bench = opened()
+    bench.send(PING + WRONG_HIT + bulks(b"SUBSCRIBE", b"c"))
+    out = bench.answer(PONG + SUBSCRIBED[:cut]) + bench.answer(SUBSCRIBED[cut:])
+    assert out == PONG + ARITY + SUBSCRIBED
+
+
+@pytest.mark.parametrize("cut", range(1, len(PUSH)))
+def test_an_error_of_ours_waits_for_the_end_of_a_push_alone(cut: int) -> None:
+    bench = opened()
+    out = bench.answer(PUSH[:cut])
+    bench.send(WRONG_HIT + bulks(b"SUBSCRIBE", b"c"))
+    out += bench.answer(PUSH[cut:] + SUBSCRIBED)
+    assert out == (PUSH + ARITY if out.startswith(b">") else ARITY + PUSH) + SUBSCRIBED
 
 
 def test_half_a_push_keeps_hits_off_the_lane() -> None:
