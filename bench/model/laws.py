@@ -113,9 +113,10 @@ def turn_of(batch: float, masters: int) -> float:
 def reach(hits: float, masters: float) -> float:
     """Return the masters that a client's first write of `hits` hits connects it to, on average.
 
-    It travels on private connections: to the client's home, and to the masters of the keys.
+    It travels on private connections to the masters of its keys. Only a command without a key takes
+    a connection to the client's home.
     """
-    return masters if masters <= 1 else masters * -math.expm1((hits + 1) * math.log1p(-1 / masters))
+    return masters if masters <= 1 else masters * -math.expm1(hits * math.log1p(-1 / masters))
 
 
 def connections(look: Footprint, identities: float = 1.0) -> float:

@@ -109,8 +109,9 @@ masters are added.
 - CPU of the proxy for a remembered refusal: {made.refused[hit]:.2f} µs + {made.refused[write]:.2f}
   µs / (hits in a client's write). Redis only gets what renews the memory.
 - Connections of one master: 2 for each worker (control connection, and a lane for each user of
-  Redis), and the private ones of clients. A client's first write of h hits takes those to its home
-  and to the masters of its keys: M x (1 - (1 - 1/M)^(h + 1)) of M masters.
+  Redis), and the private ones of clients. A client's first write of h hits takes those to the
+  masters of its keys: M x (1 - (1 - 1/M)^h) of M masters. A command without a key, as libraries
+  send when they connect, takes one more, to the client's home.
 - Memory of a proxy: {proxy_mb[worker]:.1f} MB for each worker, {proxy_mb[supervisor]:.1f} MB for
   the supervisor of several, {proxy_kb[client]:.1f} kB for each client, {proxy_kb[connection]:.1f}
   kB for each connection to a master.
@@ -152,8 +153,8 @@ cores like this one's.
   {predict.MAX_NODES:,} nodes as the limit (not measured here). {half_the_nodes} masters with a
   replica each serve {replicated} hits per second, {predict.MAX_NODES:,} masters alone {alone}
   (predicted). More needs several clusters, each with its own proxies and keys.
-- **Connections of slow clients.** A client has private connections to its home and to the masters
-  of its first hits (measured). Redis' default `maxclients` of {predict.MAX_CONNECTIONS:,} is
+- **Connections of slow clients.** A client has private connections to the masters of its first hits
+  (measured). Redis' default `maxclients` of {predict.MAX_CONNECTIONS:,} is
   reached where each client sends fewer than {slowest_single:.1f} hits per second and began with
   one, or fewer than {slowest_piped:.0f} and began with {piped.pipeline} on different keys
   (predicted for 10 million hits per second).

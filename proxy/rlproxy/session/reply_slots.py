@@ -99,8 +99,11 @@ class ReplySlots(OwedReplies):
         return self._state.countable() and self.counting and self.count < MAX_SLOTS - 2
 
     def undecided(self) -> bool:
-        """Return whether can_count() may become true with a reply that is owed, as that to EXEC."""
-        return self._state.multi and self.counting and not self.quiescent()
+        """Return whether can_count() may become true with a reply that is owed.
+
+        These are the reply to EXEC, and the error of a command that Redis does not know.
+        """
+        return self.counting and not self._state.countable() and not self.quiescent()
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""

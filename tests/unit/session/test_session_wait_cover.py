@@ -10,6 +10,7 @@ from tests.unit.session.bench import (
     FIVE,
     HIT,
     PING,
+    PONG,
     REWRITE,
     UNKNOWN,
     WAIT,
@@ -50,6 +51,24 @@ def test_wait_behind_exec_waits_for_its_reply() -> None:
     assert bench.answer(b"*1\r\n+PONG\r\n") == b"*1\r\n+PONG\r\n"
     assert bench.up() == REWRITE + WAIT
     assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
+
+
+def test_wait_behind_a_command_that_redis_may_not_know_waits_for_its_reply() -> None:
+    bench = lane_used()
+    unknown = bulks(b"FOO")
+    assert bench.send(unknown + WAIT) == unknown
+    error = b"-ERR unknown command 'FOO', with args beginning with: \r\n"
+    assert bench.answer(error) == error
+    assert bench.up() == REWRITE + WAIT
+    assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
+
+
+def test_wait_behind_a_command_that_left_state_is_an_error() -> None:
+    bench = lane_used()
+    unknown = bulks(b"FOO")
+    assert bench.send(unknown + WAIT) == unknown
+    assert bench.answer(PONG) == PONG
+    assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
 
 
 def test_wait_inside_a_transaction_is_an_error() -> None:
