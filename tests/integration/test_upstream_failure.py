@@ -331,7 +331,7 @@ def test_dead_lane_is_no_outage_and_is_replaced(own_server: RedisServer) -> None
 
 def test_hits_behind_late_ones_on_a_dead_connection_are_answered(own_server: RedisServer) -> None:
     """Redis replies on other connections, so the circuit stays closed."""
-    args = ("--on-upstream-failure", "deny", "--hit-timeout", "100")
+    args = ("--on-upstream-failure", "deny", "--hit-timeout", "400")
     with gated(own_server, *args) as (gate, proxy), proxy.raw() as raw:
         by_lane(own_server, raw)
         assert raw.ask("CLIENT", "SETNAME", "own") == "OK"
