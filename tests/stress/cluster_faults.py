@@ -314,10 +314,14 @@ def _move(all_: Suffering, slot: int, to: Node) -> None:
     cluster.wait_ok()
 
 
-CHANGES: tuple[Change, ...] = (
-    *(_step_by_step, _step_by_step, _atomically, _at_once, _manual_failover),
+# Redis serves all slots during these.
+MOVES: tuple[Change, ...] = (
+    *(_step_by_step, _step_by_step, _atomically, _at_once),
     _node_added_and_removed,
 )
+# A node that receives the old master's message before the new one's answers CLUSTERDOWN for up to
+# one second.
+CHANGES: tuple[Change, ...] = (*MOVES, _manual_failover)
 
 
 # -- faults ---------------------------------------------------------------------------------------
