@@ -69,12 +69,12 @@ class Router(SessionPart):
     sharing: ordinary commands on command lanes; None without --share.
     """
 
-    def __init__(self, parts: SessionBase) -> None:
-        super().__init__(parts)
-        self.fail_open = FailOpen(parts)
+    def __init__(self, session: SessionBase) -> None:
+        super().__init__(session)
+        self.fail_open = FailOpen(session)
         self.sharing: Sharing | None = None
-        if parts.context.shares:
-            self.sharing = Sharing(parts)
+        if session.context.shares:
+            self.sharing = Sharing(session)
         self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
