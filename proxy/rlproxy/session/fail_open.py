@@ -1,8 +1,8 @@
 """Requests that are answered without Redis, while it can't be reached or does not answer. No I/O.
 
     the circuit is open, or Redis is late ──> answer_hits(): the hits that come first
-    hits without a reply in time          ──> overdue()
-    the connection could not be opened    ──> failed(): everything that waits for it
+    hits without a reply in time          ──> answer_late()
+    the connection could not be opened    ──> answer_unopened(): everything that waited for it
 
 Hits get the reply that --on-upstream-failure sets, other requests get an error. In the modes allow
 and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see DeferredHandshake.
@@ -27,7 +27,7 @@ class FailOpen(SessionPart):
 
     # -- late hits --------------------------------------------------------------------------------
 
-    def overdue(
+    def answer_late(
         self, now: float, limit_s: float, unsent_at: float | None, held: HeldHit | None
     ) -> tuple[int, float]:
         """Answer the hits that Redis has not answered in time, and report them to the circuit.
@@ -128,7 +128,7 @@ class FailOpen(SessionPart):
         if denied or code != COMMAND:
             return denied
         if not requests.command.ours:
-            return self._taken_on_trust()
+            return self._handshake_reply()
         call = requests.call(self._caller, context)
         if call is None:
             return b""
@@ -137,7 +137,7 @@ class FailOpen(SessionPart):
             return call.reply
         return context.failure.reply(call, error, kind)
 
-    def _taken_on_trust(self) -> bytes:
+    def _handshake_reply(self) -> bytes:
         """The reply to the framer's command if it is part of a handshake; Redis gets it later.
 
         b"" if it is not, or if hits get errors during an outage.
@@ -148,14 +148,15 @@ class FailOpen(SessionPart):
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
-        if reply and not handshake.empty():
+        if not handshake.empty():
             private.handshake = handshake
         return reply
 
-    def failed(self, code: int) -> int:
-        """Answer the framer's request, whose connection could not be opened.
+    def answer_unopened(self, code: int) -> int:
+        """Answer the framer's request, which waited for a connection that could not be opened.
 
-        Returns CLOSE if it is the last one, else WAIT_NOTHING.
+        Of a command that arrives in parts, the further parts will be dropped.
+        Returns CLOSE behind the client's last reply, else WAIT_NOTHING.
         """
         requests, private = self._requests, self._private
         if code == MALFORMED:

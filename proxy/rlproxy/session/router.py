@@ -293,7 +293,7 @@ class Router(SessionPart):
             return WAIT_NOTHING
         if private.unopened > 0:
             self._work += WORK_OF_OURS
-            return self.fail_open.failed(code)
+            return self.fail_open.answer_unopened(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
         requests.rewind(requests.start)

@@ -316,7 +316,7 @@ class Session(SessionBase):
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
         unsent_at = self._unsent_at if self.wait & TIMED else None
-        late, oldest = self._router.fail_open.overdue(now, timeout_s, unsent_at, self._held)
+        late, oldest = self._router.fail_open.answer_late(now, timeout_s, unsent_at, self._held)
         if late > 0:
             if self.wait & ENDED_BY_PRIVATE:
                 self._route()
