@@ -130,7 +130,8 @@ class WorkerContext:
 
     lane_of: returns the lane of an identity for a kind and a protocol; None if it may have none.
     shares: ordinary commands take lanes, too (--share).
-    status_call: returns the call by which Redis answers RL.STATS or RL.TOP with these arguments.
+    report_call: returns the call by which Redis answers RL.STATS, RL.TOP or RL.POLICIES; takes the
+        name and the arguments.
     clock: returns the time of the event loop in seconds.
     """
 
@@ -142,7 +143,7 @@ class WorkerContext:
     timeouts: HitTimeouts
     budget: Budget
     stats: Counters
-    status_call: Callable[[bytes, list[bytes]], bytes]
+    report_call: Callable[[bytes, list[bytes]], bytes]
 
     def __post_init__(self) -> None:
         self.circuit = self.timeouts.circuit

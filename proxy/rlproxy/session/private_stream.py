@@ -315,7 +315,7 @@ class PrivateStream:
                 self.to_redis.append(command)
                 self.slots.expect_one()
 
-    def answer_status(self, requests: ClientRequests) -> None:
+    def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.
 
         So Redis refuses it to a client that has no right to make hits.
@@ -329,7 +329,7 @@ class PrivateStream:
         if name == commands.RL_HELP:
             call = help_text.CALL
         else:
-            call = context.status_call(name, requests.arguments())
+            call = context.report_call(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")
         self.to_redis.append(call)
         self.expanded += len(call)

@@ -21,8 +21,8 @@ from rlproxy.fairness.budget import (
     CLIENT_WORK,
     WORK_BYTES_SHIFT,
     WORK_OF_OURS,
+    WORK_OF_REPORT,
     WORK_OF_STATE,
-    WORK_OF_STATUS,
 )
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands, encoding
@@ -376,10 +376,9 @@ class Router(SessionPart):
         if wait != WAIT_NOTHING:
             requests.rewind(requests.start)
             return wait
-        name = requests.command.name
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
-        if name != commands.RL_HIT and name in commands.REPORTS:
-            self._work += WORK_OF_STATUS
+        if requests.command.report:
+            self._work += WORK_OF_REPORT
         self.sends_hits = True
         state = private.state
         if code == OPEN:
@@ -388,7 +387,7 @@ class Router(SessionPart):
             return WAIT_NOTHING
         call = self._call()
         if call is None:
-            private.answer_status(requests)
+            private.answer_report(requests)
             return WAIT_NOTHING
         if call.reply:
             private.reject(call.reply, requests.written())

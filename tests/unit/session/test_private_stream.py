@@ -135,9 +135,9 @@ def test_status_commands_are_answered_by_a_script(
 ) -> None:
     parts = Parts()
     parts.opened()
-    parts.context.status_call = lambda name, args: b"call %b %b" % (name, b" ".join(args))
+    parts.context.report_call = lambda name, args: b"call %b %b" % (name, b" ".join(args))
     parts.next(bulks(*words))
-    parts.private.answer_status(parts.requests)
+    parts.private.answer_report(parts.requests)
     assert parts.up() == sent
     assert parts.context.stats.calls[row] == 1
     assert parts.answer(b"*0\r\n") == b"*0\r\n"
