@@ -12,7 +12,7 @@ head still needs. Without that rule, a stream of them would starve the head. Att
 STRICT nor PENALTY, which apply to the final refusal only.
 
 Where the script shapes (LEAKY), a hit attempts when it joins. It takes its slot at once, leaves the
-queue, and only its reply is held. A penalty makes it wait in the queue like any other hit, and
+queue, and only its reply is delayed. A penalty makes it wait in the queue like any other hit, and
 those that join later wait behind it.
 
 The module uses no socket, event loop or session: the caller passes a clock, timers and callbacks.
@@ -45,7 +45,7 @@ _ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
 _PEEK: Final = 2  # a peek when joining behind the head: can the hit be admitted in time?
 _LAST_PEEK: Final = 3  # a peek at the deadline, behind the head: the numbers of the refusal
 _FINAL: Final = 4  # the hit with all its options: admitted or refused for good
-_HELD: Final = 5  # admitted; its reply is due later
+_DELAYED: Final = 5  # admitted; its reply is due later
 _GONE: Final = 6  # has left its queue
 
 Where = tuple[int, bytes]  # a database and a key as a bulk string
@@ -88,11 +88,11 @@ class Waiter:
         self._until: float = 0.0  # end of its sleep
         self._does: int = _SLEEPING
         self._first = True  # its first request is not answered yet
-        self._reply: bytes = b""  # reply of a held hit
+        self._reply: bytes = b""  # the delayed one
         self.where = where
         self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
-        self.blocks_others = False  # others must not overtake: Redis has refused it or holds it
+        self.blocks_others = False  # others must not overtake: Redis has refused it or delays it
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Waiter:
 
     def unsent(self) -> None:
         """Send the request again: it was never written to Redis."""
-        if self._does not in (_GONE, _SLEEPING, _HELD):
+        if self._does not in (_GONE, _SLEEPING, _DELAYED):
             self._put(self._does)
 
     def promoted(self) -> None:
@@ -150,8 +150,8 @@ class Waiter:
             self._flush()
 
     def woken(self) -> None:
-        """Attempt now: its retry_after is stale. Does nothing to a held hit."""
-        if not self._reply:
+        """Attempt now: its retry_after is stale. Does nothing to a delayed reply."""
+        if self._does != _DELAYED:
             self.due = 0.0
             self.promoted()
 
@@ -169,7 +169,7 @@ class Waiter:
         return self._first
 
     def expire(self) -> None:
-        """Set the deadline to now. A held hit was admitted, and its reply stays due as before."""
+        """Set the deadline to now. A delayed reply stays due as before."""
         self._deadline = self._waiting.clock()
 
     def _fired(self) -> None:
@@ -177,7 +177,7 @@ class Waiter:
         if self._waiting.clock() < self._until:
             self._keep()
             self._set_timer(self._until)
-        elif self._reply:
+        elif self._does == _DELAYED:
             self.leave(self._reply)
         elif self._does == _SLEEPING:
             self._go_on()
@@ -221,17 +221,17 @@ class Waiter:
         return self._first and (found[3] == -1 or found[3] > self._limiter.wait_us)
 
     def _settled(self, found: list[int]) -> None:
-        """Reply to a hit that is admitted or finally refused, after its hold if there is one."""
-        held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
-        held_us = min(held_us, self._limiter.wait_us)  # a wrong reply must not hold it for longer
+        """Reply to a hit that is admitted or finally refused, after its delay if there is one."""
+        delay_us = found[5] if self._rule.shapes and len(found) > 5 else 0
+        delay_us = min(delay_us, self._limiter.wait_us)  # a wrong reply delays it no longer
         reply = rounded(found, self._limiter.unit_us)
-        if held_us > 0:
-            self._does = _HELD
+        if delay_us > 0:
+            self._does = _DELAYED
             self._reply = reply
-            self.due = self._waiting.clock() + held_us / MICROSECONDS
+            self.due = self._waiting.clock() + delay_us / MICROSECONDS
             self._stop_timer()
             self._set_timer(self.due)
-            self._waiting.held(self)
+            self._waiting.delayed(self)
         else:
             self.leave(reply)
 
@@ -283,7 +283,7 @@ class _Queue:
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # not admitted, by arrival
         self.refused: int = 0  # number of `waiters` that Redis has refused
-        self.held: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
+        self.delayed: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
 
 
 class WaitQueues:
@@ -319,12 +319,12 @@ class WaitQueues:
                 waiter.promoted()
 
     def blocks(self, where: Where) -> bool:
-        """Return whether a hit that Redis refused or holds waits on this key.
+        """Return whether a hit that Redis refused or delays waits on this key.
 
         Hits without WAIT must then not overtake it; see overtaking().
         """
         queue = self._queues.get(where)
-        return queue is not None and (queue.refused > 0 or len(queue.held) > 0)
+        return queue is not None and (queue.refused > 0 or len(queue.delayed) > 0)
 
     def refuses(self, where: Where) -> bool:
         """Return whether a hit that Redis refused waits on this key."""
@@ -332,11 +332,11 @@ class WaitQueues:
         return queue is not None and queue.refused > 0
 
     def needs_us(self, where: Where) -> int:
-        """Return the microseconds until a held reply or the head's attempt is due, at least 1."""
+        """Return the microseconds until a delayed reply or the head's attempt is due; 1 or more."""
         queue = self._queues.get(where)
         if queue is None:
             return 1
-        first = next(iter(queue.held or queue.waiters))
+        first = next(iter(queue.delayed or queue.waiters))
         return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
 
     def freed(self, where: Where) -> None:
@@ -386,25 +386,25 @@ class WaitQueues:
             waiter.blocks_others = True
             self._queues[waiter.where].refused += 1
 
-    def held(self, waiter: Waiter) -> None:
+    def delayed(self, waiter: Waiter) -> None:
         """Record that the hit is admitted and its reply is due later: the next one is the head."""
         queue = self._queues[waiter.where]
         del queue.waiters[waiter]
         queue.refused -= waiter.blocks_others
-        queue.held[waiter] = None
+        queue.delayed[waiter] = None
         waiter.blocks_others = True
         self.promote(waiter.where)
 
     def left(self, waiter: Waiter) -> None:
         """Remove `waiter` from its queue."""
         queue = self._queues[waiter.where]
-        if waiter in queue.held:
-            del queue.held[waiter]
+        if waiter in queue.delayed:
+            del queue.delayed[waiter]
         else:
             del queue.waiters[waiter]
             queue.refused -= waiter.blocks_others
         self.count -= 1
-        if not queue.waiters and not queue.held:
+        if not queue.waiters and not queue.delayed:
             del self._queues[waiter.where]
 
     def promote(self, where: Where) -> None:
