@@ -29,7 +29,7 @@ class Handshakes:
     serve: makes the protocol of a client after its accept phase. The argument is the client's
     address from the PROXY header, or None for that of the socket.
     header: whether TCP connections begin with a PROXY header.
-    timeout_s, context: apply to new connections; both may be replaced at any time.
+    context: TLS context of new connections; it may be replaced at any time.
     throttle: the log throttle for failures.
     """
 
@@ -41,10 +41,10 @@ class Handshakes:
         timeout_s: float,
         context: ssl.SSLContext | None,
         throttle: LogThrottle,
-        stats: Counters | None = None,
+        stats: Counters,
     ) -> None:
         self.loop = loop
-        self.stats = stats or Counters()
+        self.stats = stats
         self.serve = serve
         self.header = header
         self.timeout_s = timeout_s
