@@ -42,7 +42,7 @@ SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails
 
 # A reported key: its name, count, error, and Rule.label() of a recent refusal. The last is empty
 # if unknown, and for hits.
-Row = tuple[bytes, int, int, bytes]
+HotKey = tuple[bytes, int, int, bytes]
 
 _NONE: Final[Mapping[bytes, Rule]] = {}
 _by_count: Final = itemgetter(1)
@@ -238,7 +238,7 @@ class HotKeys:
         return int(self._clock() // SLOT_S)
 
 
-def merge(several: Iterable[Top], n: int, refused: bool) -> list[Row]:
+def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:
     """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
 
     several: HotKeys.published() or state() of each worker.

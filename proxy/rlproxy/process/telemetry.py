@@ -20,7 +20,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, Keys, Times
-from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys, Row, merge, stride
+from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -82,7 +82,7 @@ class Telemetry:
         self._started = resources.started
         self._began = time.time()  # the start of this process
         self._top = HotKeys(time.monotonic)
-        self._tops: dict[bool, list[Row]] = {}  # result of merge(), by whether of refusals
+        self._tops: dict[bool, list[HotKey]] = {}  # result of merge(), by whether of refusals
         self._tops_until = 0.0  # time.monotonic() until which it is kept
         self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.

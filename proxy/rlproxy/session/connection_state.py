@@ -140,9 +140,10 @@ class ConnectionState:
         self.identity = ANONYMOUS
         self.protocol = 2  # of its replies; 0: not certain
         self.deciding: int = 0  # number of owed replies whose kind is one of DECIDING
-        self._number: int = 0  # of the last request that lowered the level or set `multi`,
-        self._lowered_at: int = 0  # of the last that lowered the level, and
-        self._multi_at: int = 0  # of the last that set `multi`
+        # Requests that lower the level or set `multi` are numbered.
+        self._number: int = 0  # the latest number
+        self._lowered_at: int = 0  # that of the latest request that lowered the level
+        self._multi_at: int = 0  # that of the latest request that set `multi`
 
     def plain(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""

@@ -238,7 +238,7 @@ class PrivateStream:
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
         slots.expect(EditedSlot(cover.rewritten, S_DROP))
-        self.to_redis.append(requests.buf[requests.start : requests.pos])
+        self.to_redis.append(requests.written())
         slots.expect(EditedSlot(cover.judge(requests.command.name)))
 
     # -- RL commands in place ---------------------------------------------------------------------

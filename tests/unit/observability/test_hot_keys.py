@@ -20,8 +20,8 @@ from rlproxy.observability.hot_keys import (
     SIZES,
     SLOT_S,
     SLOTS,
+    HotKey,
     HotKeys,
-    Row,
     Sizes,
     Summary,
     covered,
@@ -209,7 +209,7 @@ HITS = st.lists(st.one_of(KEYS, st.sampled_from([b"x", b"y"])), max_size=40)
 STEPS = st.lists(st.tuples(HITS, HITS, st.floats(0, 30)), max_size=12)
 
 
-def check_bounds(found: list[Row], true: Counter[bytes], error_most: float, number: int) -> None:
+def check_bounds(found: list[HotKey], true: Counter[bytes], error_most: float, number: int) -> None:
     assert [count for _, count, *_ in found] == sorted([row[1] for row in found], reverse=True)
     assert len(found) <= number and len({key for key, *_ in found}) == len(found)
     for key, count, error, _ in found:
