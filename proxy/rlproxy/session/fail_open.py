@@ -18,7 +18,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
-from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.timeouts import NEVER
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 
@@ -54,9 +54,9 @@ class FailOpen(SessionPart):
             since = private.received_at
             hangs = since <= before  # reported once: `oldest` stays as it is
             if not hangs:
-                oldest = since if oldest == NOTHING else min(oldest, since)
+                oldest = min(oldest, since)
         if unsent_at is not None:
-            oldest = NEVER if oldest == NOTHING else oldest
+            oldest = min(oldest, NEVER)
             if number == 0 and unsent_at <= before:
                 since = unsent_at
                 answered = circuit.counts.without

@@ -320,8 +320,7 @@ class Session(SessionBase):
         if late > 0:
             if self.wait & ENDED_BY_PRIVATE:
                 self._route()
-            if oldest == NOTHING:
-                oldest = NEVER  # the requests behind may have been sent
+            oldest = min(oldest, NEVER)  # the requests behind may have been sent
         if late > 0 or self.to_client:
             self.flush()
         self._watched = oldest != NOTHING
