@@ -26,7 +26,7 @@ from rlproxy.observability.hot_keys import (
     Summary,
     covered,
     merge,
-    stride,
+    stride_for,
 )
 from rlproxy.ratelimit import grammar
 
@@ -299,7 +299,7 @@ def test_error_bounds_hold_for_repeatedly_pruned_slots(
     ("hits_a_second", "every"), [(0, 1), (5_000, 1), (5_001, 2), (80_000, 16), (1e9, MAX_STRIDE)]
 )
 def test_high_rates_are_sampled(hits_a_second: float, every: int) -> None:
-    assert stride(hits_a_second) == every
+    assert stride_for(hits_a_second) == every
 
 
 @pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100)])
