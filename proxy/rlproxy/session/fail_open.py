@@ -28,18 +28,18 @@ class FailOpen(SessionPart):
     # -- late hits --------------------------------------------------------------------------------
 
     def answer_late(
-        self, now: float, limit_s: float, unsent_at: float | None, held: HeldHit | None
+        self, now: float, unsent_at: float | None, held: HeldHit | None
     ) -> tuple[int, float]:
         """Answer the hits that Redis has not answered in time, and report them to the circuit.
 
-        limit_s: the hit timeout.
         unsent_at: time since which requests wait for the private connection; None: they do not.
         held: the client's held hit.
 
         Returns the number of late hits, and the time since which the oldest other hit is
         unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
         """
-        before = now - limit_s
+        timeout_s = self._context.timeouts.timeout_s
+        before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
         if held is not None and held.owed_since is not None:
@@ -63,7 +63,7 @@ class FailOpen(SessionPart):
                 self.answer_hits(self._context.failure.too_late(), "late")
                 number = circuit.counts.without - answered
         if number > 0 or hangs:
-            circuit.timed_out(number, since, now, limit_s)
+            circuit.timed_out(number, since, now, timeout_s)
         return number, oldest
 
     def _late(self, call: Call) -> bytes:
