@@ -55,10 +55,13 @@ class HeldHit(OwnCalls):
 
     def late(self) -> None:
         """End the wait because Redis does not reply in time."""
+        self._fail(self._session.context.failure.too_late(), "late")
+
+    def _fail(self, error: bytes, kind: str) -> None:
+        """End the wait without Redis; see FailurePolicy.reply()."""
         self.owed_since = None
-        failure = self._session.context.failure
         if self._waiter is not None:
-            self._waiter.leave(failure.reply(self._hit, failure.too_late(), "late"))
+            self._waiter.leave(self._session.context.failure.reply(self._hit, error, kind))
 
     def pass_reply(self) -> None:
         """Pass a reply of the private connection on to the queue."""
@@ -83,7 +86,7 @@ class HeldHit(OwnCalls):
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed()."""
-        self.late()
+        self._fail(error, kind)
 
     # -- as its queue sees it ---------------------------------------------------------------------
 
