@@ -10,7 +10,7 @@ from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import admitted, five
-from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
+from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, NO_ROW, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call, Lane, nothing
@@ -90,7 +90,7 @@ class FailurePolicy:
         modes other than `error`, a hit that Redis can't run. A refused hit in shadow gets an
         admission.
         """
-        if reply[0] == 45:
+        if reply[0] == 45 and call.row != NO_ROW:  # else reply() has counted and answered it
             if reply.startswith(encoding.UNREACHABLE):
                 return self.reply(call, reply, "unreachable")
             if self.mode != _ERROR and reply.startswith(_CANNOT_RUN) and _limit(call) > 0:
