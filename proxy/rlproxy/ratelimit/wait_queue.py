@@ -86,7 +86,7 @@ class Waiter:
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
         self._cancel: Cancel | None = None
         self._until: float = 0.0  # end of its sleep
-        self._does: int = _SLEEPING
+        self._state: int = _SLEEPING
         self._first = True  # its first request is not answered yet
         self._reply: bytes = b""  # the delayed one
         self.where = where
@@ -110,54 +110,54 @@ class Waiter:
 
         frame: whole reply; anything but a script's reply to a hit is passed to the client.
         """
-        does = self._does
-        if does == _GONE:
+        state = self._state
+        if state == _GONE:
             return
-        if frame == encoding.LOST and does in (_PEEK, _LAST_PEEK):
-            self._put(does)  # a peek may be sent twice
+        if frame == encoding.LOST and state in (_PEEK, _LAST_PEEK):
+            self._put(state)  # a peek may be sent twice
             return
-        self._does = _SLEEPING
+        self._state = _SLEEPING
         found = integers(frame)
         if not found:  # an error, or not a reply of the script
             self.leave(frame)
             return
-        hopeless = self._hopeless(found, does)
+        hopeless = self._hopeless(found, state)
         self._first = False
-        if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
+        if state == _FINAL or (state == _ATTEMPT and found[0] == 0):
             self._settled(found)
-        elif does == _LAST_PEEK:
+        elif state == _LAST_PEEK:
             self._last_peeked(found)
         elif hopeless:
             self._refuse(found)
         else:
             if found[0] == 1:
                 self._waiting.refused(self)
-            if does == _ATTEMPT and self._waiting.is_head(self):
+            if state == _ATTEMPT and self._waiting.is_head(self):
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = self._waiting.clock() + pause_s
             self._go_on()
 
     def unsent(self) -> None:
         """Send the request again: it was never written to Redis."""
-        if self._does not in (_GONE, _SLEEPING, _DELAYED):
-            self._put(self._does)
+        if self._state not in (_GONE, _SLEEPING, _DELAYED):
+            self._put(self._state)
 
     def promoted(self) -> None:
         """Wake the waiter if it sleeps: it may be the head now."""
-        if self._does == _SLEEPING:
+        if self._state == _SLEEPING:
             self._stop_timer()
             self._go_on()
             self._flush()
 
     def woken(self) -> None:
         """Attempt now: its retry_after is stale. Does nothing to a delayed reply."""
-        if self._does != _DELAYED:
+        if self._state != _DELAYED:
             self.due = 0.0
             self.promoted()
 
     def cancel(self) -> None:
         """Leave the queue without a reply: the client has disconnected."""
-        if self._does != _GONE:
+        if self._state != _GONE:
             self.leave(b"")
 
     def end_of_file(self) -> bool:
@@ -177,23 +177,24 @@ class Waiter:
         if self._waiting.clock() < self._until:
             self._keep()
             self._set_timer(self._until)
-        elif self._does == _DELAYED:
+        elif self._state == _DELAYED:
             self.leave(self._reply)
-        elif self._does == _SLEEPING:
+        elif self._state == _SLEEPING:
             self._go_on()
         self._flush()
 
     # -- actions ----------------------------------------------------------------------------------
 
-    def _put(self, does: int) -> None:
-        self._does = does
+    def _put(self, state: int) -> None:
+        """Send the request of `state`: an attempt, a peek or the final one."""
+        self._state = state
         self.sent_at = self._waiting.clock()
         if self._rule.shapes and not self._first:
             left_us = int((self._deadline - self.sent_at) * MICROSECONDS)
             self._rule = self._rule.within(max(1, left_us))
-        if does == _ATTEMPT:
+        if state == _ATTEMPT:
             self._send(self._rule.attempt())
-        elif does == _FINAL:
+        elif state == _FINAL:
             self._send(self._rule.in_microseconds())
         else:
             self._send(self._rule.peek())
@@ -210,11 +211,11 @@ class Waiter:
             until = min(self.due, self.sent_at + LONGEST_PAUSE_S) if head else self._deadline
             self._set_timer(min(until, self._deadline))
 
-    def _hopeless(self, found: list[int], does: int) -> bool:
+    def _hopeless(self, found: list[int], state: int) -> bool:
         """Return whether Redis has refused the hit and can't admit it in time."""
         if found[0] == 0:
             return False
-        if self._rule.shapes and does == _ATTEMPT:
+        if self._rule.shapes and state == _ATTEMPT:
             alone = len(found) > 5 and found[5] > 0  # only a penalty refuses it
             due = self._waiting.clock() + found[3] / MICROSECONDS
             return not alone or due > self._deadline
@@ -226,7 +227,7 @@ class Waiter:
         delay_us = min(delay_us, self._limiter.wait_us)  # a wrong reply delays it no longer
         reply = rounded(found, self._limiter.unit_us)
         if delay_us > 0:
-            self._does = _DELAYED
+            self._state = _DELAYED
             self._reply = reply
             self.due = self._waiting.clock() + delay_us / MICROSECONDS
             self._stop_timer()
@@ -253,7 +254,7 @@ class Waiter:
 
     def leave(self, reply: bytes) -> None:
         """End the wait with the client's reply; b"": none."""
-        self._does = _GONE
+        self._state = _GONE
         self._stop_timer()
         self._waiting.left(self)
         if self.blocks_others:

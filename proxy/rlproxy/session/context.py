@@ -130,8 +130,8 @@ class WorkerContext:
 
     lane_of: returns the lane of an identity for a kind and a protocol; None if it may have none.
     shares: ordinary commands take lanes, too (--share).
-    report_call: returns the call by which Redis answers RL.STATS, RL.TOP or RL.POLICIES; takes the
-        name and the arguments.
+    report_request: returns the request by which Redis answers RL.STATS, RL.TOP or RL.POLICIES. Its
+        arguments are that name, and the arguments behind it.
     clock: returns the time of the event loop in seconds.
     """
 
@@ -143,7 +143,7 @@ class WorkerContext:
     timeouts: HitTimeouts
     budget: Budget
     stats: Counters
-    report_call: Callable[[bytes, list[bytes]], bytes]
+    report_request: Callable[[bytes, list[bytes]], bytes]
 
     def __post_init__(self) -> None:
         self.circuit = self.timeouts.circuit

@@ -327,12 +327,12 @@ class PrivateStream:
             self.reject(error, requests.written())
             return
         if name == commands.RL_HELP:
-            call = help_text.CALL
+            request = help_text.REQUEST
         else:
-            call = context.report_call(name, requests.arguments())
+            request = context.report_request(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")
-        self.to_redis.append(call)
-        self.expanded += len(call)
+        self.to_redis.append(request)
+        self.expanded += len(request)
         self.slots.expect_one()
 
     def reject(self, error: bytes, written: bytes) -> None:
