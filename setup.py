@@ -54,7 +54,6 @@ HOT = {
         "lane_calls",
         "private_stream",
         "reply_slots",
-        "lane_hits",
         "missing_script",
         "overtaking",
         "parts",

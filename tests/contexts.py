@@ -37,5 +37,5 @@ def worker_context(
         timeouts=timeouts or HitTimeouts(CircuitBreaker()),
         budget=budget or Budget(),
         stats=stats or Counters(),
-        status_call=lambda _name, _args: bulks(b"EVAL", b"return ''", b"0"),
+        report_request=lambda _name, _args: bulks(b"EVAL", b"return ''", b"0"),
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.downstream.handshake import Handshakes
 from rlproxy.net.peers import Peer
+from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 
 from tests import harness
@@ -129,7 +130,7 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         peers.append(peer)
         return asyncio.Protocol()
 
-    handshakes = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, None, no_log())
+    handshakes = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, no_log(), Counters())
     for header in (LOOPBACK, VERSION_1):
         handshake = handshakes.protocol(False, True)
         handshake.connection_made(FromAfar())
@@ -139,8 +140,8 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
 
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:
     loop = asyncio.get_running_loop()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    handshakes = Handshakes(loop, lambda _: asyncio.Protocol(), True, 5.0, context, no_log())
+    handshakes = Handshakes(loop, lambda _: asyncio.Protocol(), True, 5.0, no_log(), Counters())
+    handshakes.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     assert type(handshakes.protocol(False, False)) is asyncio.Protocol
     gone: list[int] = []
     handshakes.on_gone = lambda: gone.append(1)

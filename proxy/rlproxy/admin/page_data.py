@@ -10,7 +10,7 @@ from typing import Any, Final
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
 from rlproxy.admin.probes import Seen, not_ready
 from rlproxy.build import compiled
-from rlproxy.observability.hot_keys import Row
+from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
 from rlproxy.observability.published import NO_FACTS, UpstreamFacts
@@ -43,8 +43,8 @@ def view(
     seen: Sequence[Seen],
     samples: Samples,
     recent: Recent,
-    busiest: Iterable[Row],
-    refused: Iterable[Row],
+    busiest: Iterable[HotKey],
+    refused: Iterable[HotKey],
     rejected: Iterable[str],
 ) -> dict[str, Any]:
     """Return the data of the live page.

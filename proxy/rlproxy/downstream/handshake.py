@@ -29,8 +29,9 @@ class Handshakes:
     serve: makes the protocol of a client after its accept phase. The argument is the client's
     address from the PROXY header, or None for that of the socket.
     header: whether TCP connections begin with a PROXY header.
-    timeout_s, context: apply to new connections; both may be replaced at any time.
     throttle: the log throttle for failures.
+
+    The owner sets `context`, the TLS context of new connections, and may replace it at any time.
     """
 
     def __init__(
@@ -39,16 +40,15 @@ class Handshakes:
         serve: Callable[[Peer | None], asyncio.Protocol],
         header: bool,
         timeout_s: float,
-        context: ssl.SSLContext | None,
         throttle: LogThrottle,
-        stats: Counters | None = None,
+        stats: Counters,
     ) -> None:
         self.loop = loop
-        self.stats = stats or Counters()
+        self.stats = stats
         self.serve = serve
         self.header = header
         self.timeout_s = timeout_s
-        self.context = context
+        self.context: ssl.SSLContext | None = None
         self.on_gone: Callable[[], None] = lambda: None  # called when one leaves without service
         self.throttle = throttle
         self.under_way: set[Handshake] = set()

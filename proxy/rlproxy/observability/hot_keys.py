@@ -42,7 +42,7 @@ SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails
 
 # A reported key: its name, count, error, and Rule.label() of a recent refusal. The last is empty
 # if unknown, and for hits.
-Row = tuple[bytes, int, int, bytes]
+HotKey = tuple[bytes, int, int, bytes]
 
 _NONE: Final[Mapping[bytes, Rule]] = {}
 _by_count: Final = itemgetter(1)
@@ -65,7 +65,7 @@ class Sizes:
 SIZES: Final = Sizes()
 
 
-def stride(hits_a_second: float) -> int:
+def stride_for(hits_a_second: float) -> int:
     """Return the number of hits per counted key at this rate, 1 to MAX_STRIDE."""
     return min(max(1, math.ceil(hits_a_second / EXACT)), MAX_STRIDE)
 
@@ -87,16 +87,16 @@ class Summary:
     stride: int = 1
     rules: dict[bytes, bytes] = field(default_factory=dict)
 
-    def count(self, keys: Keys, stride_: int = 1) -> None:
-        """Count keys of hits; each key stands for about `stride_` hits."""
+    def count(self, keys: Keys, stride: int = 1) -> None:
+        """Count keys of hits; each key stands for about `stride` hits."""
         counts = self.counts
-        self.stride = max(self.stride, stride_)
+        self.stride = max(self.stride, stride)
         before = len(counts)
-        if stride_ == 1:
+        if stride == 1:
             counts.update(keys)
         else:
             for key, number in Counter(keys).items():
-                counts[key] += number * stride_
+                counts[key] += number * stride
         new = len(counts) - before
         if new and max(map(len, islice(reversed(counts), new))) > MAX_BULK:
             for key in [key for key in islice(reversed(counts), new) if len(key) > MAX_BULK]:
@@ -156,15 +156,15 @@ class RecentKeys:
         self._sizes = sizes
         self._slots: dict[int, Summary] = {}
 
-    def count(self, keys: Keys, number: int, stride_: int) -> None:
-        """Count keys of hits in slot `number`, the newest; each key stands for `stride_` hits."""
+    def count(self, keys: Keys, number: int, stride: int) -> None:
+        """Count keys of hits in slot `number`, the newest; each key stands for `stride` hits."""
         if number not in self._slots:
             for slot in self._slots.values():
                 slot.prune(self._sizes.kept)
             self._slots = self._minute(number)
             self._slots[number] = Summary()
         live = self._slots[number]
-        live.count(keys, stride_)
+        live.count(keys, stride)
         if len(live.counts) > self._sizes.room:
             live.prune(self._sizes.kept)
 
@@ -196,20 +196,20 @@ class HotKeys:
         self._published_until = self._began
 
     def add(
-        self, keys: Keys, refused: Keys, stride_: int = 1, rules: Mapping[bytes, Rule] = _NONE
+        self, keys: Keys, refused: Keys, stride: int = 1, rules: Mapping[bytes, Rule] = _NONE
     ) -> None:
         """Count keys of hits. Batches of about 1,000 keys cost least.
 
         keys: keys of all hits, as bulk strings with their header.
         refused: keys of the refused hits among them.
-        stride_: number of hits that each key stands for.
+        stride: number of hits that each key stands for.
         rules: rules that have refused keys of `refused`.
         """
         number = self._number()
         if keys:
-            self._hits.count(keys, number, stride_)
+            self._hits.count(keys, number, stride)
         if refused:
-            self._refused.count(refused, number, stride_)
+            self._refused.count(refused, number, stride)
         if rules:
             self._rules.update({brief(key): rule.label() for key, rule in rules.items()})
             if len(self._rules) > 2 * self._sizes.room:
@@ -238,7 +238,7 @@ class HotKeys:
         return int(self._clock() // SLOT_S)
 
 
-def merge(several: Iterable[Top], n: int, refused: bool) -> list[Row]:
+def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:
     """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
 
     several: HotKeys.published() or state() of each worker.
@@ -256,19 +256,19 @@ def merge(several: Iterable[Top], n: int, refused: bool) -> list[Row]:
     return rows
 
 
-def _bounds(least: int, most: int, stride_: int) -> tuple[int, int]:
+def _bounds(least: int, most: int, stride: int) -> tuple[int, int]:
     """Return the bounds of the hits of a counted key, from the bounds of its estimate.
 
     One hit in n is sampled at random. With c hits of a key in the sample, the estimate is n c
     hits. The upper bound is n (c + 8 + 4 sqrt(c + 4)): for more hits, a sample of c or fewer
     has a probability of at most exp(-8) (Chernoff's bound on a Poisson variable).
     """
-    if stride_ > 1:
+    if stride > 1:
         few, many = (
-            math.isqrt(SIGMAS**2 * stride_ * (number + SIGMAS**2 // 4 * stride_))
+            math.isqrt(SIGMAS**2 * stride * (number + SIGMAS**2 // 4 * stride))
             for number in (least, most)
         )
-        least, most = least - few, most + SIGMAS**2 // 2 * stride_ + many
+        least, most = least - few, most + SIGMAS**2 // 2 * stride + many
     return max(1, least), most
 
 

@@ -99,7 +99,7 @@ class AdminProcess:
     def look(self) -> None:
         """Start the process again if it has ended and that is due.
 
-        Call it about once a second, and at `restarts.due`.
+        Call it once a second or as a child has ended, and at `restarts.due`.
         """
         if self._process is not None:
             code = self._process.poll()

@@ -75,7 +75,7 @@ class Resources:
     def check(self) -> str:
         """Start the admin process again if it has ended. Returns a reason to end, or "".
 
-        Call it about once a second, and at `admin.restarts.due`.
+        Call it once a second or as a child has ended, and at `admin.restarts.due`.
         """
         if self.admin is not None and self.up_at is not None:
             self.admin.look()

@@ -18,7 +18,7 @@ from rlproxy.observability.logs import log
 from rlproxy.process.channel import Channel
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
 from rlproxy.process.resources import CANNOT_RUN, Resources
-from rlproxy.process.server import Server
+from rlproxy.process.server import Server, StopSignals
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import EmbeddedError, binary
@@ -94,11 +94,11 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
 
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     """Serve as the only process of a proxy. Raises one of CANNOT_RUN."""
-    server = Server(settings, supervised=False)
+    stop = StopSignals(supervised=False)
     resources = Resources(settings)
     try:
         await resources.start()
-        await server.run(0, resources, Channel(resources, read))
+        await Server(settings, 0, resources, Channel(resources, read), stop).run()
     finally:
         resources.close()
     resources.log_end()
@@ -111,7 +111,7 @@ def _work(settings: Config, worker: int, resources: Resources, channel: Channel)
 
 
 async def _serve(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    await Server(settings, supervised=True).run(worker, resources, channel)
+    await Server(settings, worker, resources, channel, StopSignals(supervised=True)).run()
 
 
 def _start(serving: Coroutine[None, None, None]) -> None:

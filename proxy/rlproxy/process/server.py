@@ -1,10 +1,11 @@
-"""One worker process: start-up, main loop and shutdown, each a method."""
+"""One worker process: start-up, main loop and shutdown, each a method; the signals that end it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.config.config import Config
@@ -25,100 +26,102 @@ CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
 
 
-class Server:
-    """A proxy process, or one worker of several.
+class StopSignals:
+    """The signals that end this process, which handles them from here on.
 
-    config: the settings at the start.
-    supervised: whether this process has a supervisor.
-
-    It handles signals from here on.
+    supervised: whether this process has a supervisor, which sends CUT to cut the remaining clients.
+        Without one, a second SIGTERM or SIGINT does that.
+    requested: set by the first signal.
+    cut: called to cut the remaining clients.
     """
 
-    def __init__(self, config: Config, supervised: bool) -> None:
-        self._config = config
-        self._wiring: Wiring | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stop = asyncio.Event()
-        self._failed = ""  # reason to end without a signal
-        self._handle_signals(supervised)
-
-    async def run(self, worker: int, resources: Resources, channel: Channel) -> None:
-        """Serve until SIGTERM or SIGINT, then drain and close everything.
-
-        worker: its number, from 0.
-        Raises one of CANNOT_RUN if the proxy can't start or can't continue.
-        """
-        contexts = tls_contexts.contexts(self._config)
-        self._wiring = wiring = Wiring(self._config, worker, resources, contexts)
-        try:
-            await self._start(wiring, channel)
-            await self._stop.wait()
-        finally:
-            wiring.intake.close()
-            channel.leaving()
-            resources.listeners.close()
-            await self._shutdown(wiring)
-        if self._failed:
-            raise StartError(self._failed)
-
-    # -- signals ----------------------------------------------------------------------------------
-
-    def _handle_signals(self, supervised: bool) -> None:
+    def __init__(self, supervised: bool) -> None:
+        self.requested = asyncio.Event()
+        self.cut: Callable[[], None] = lambda: None
         loop = asyncio.get_running_loop()
         if supervised:  # supervisor and process group may send one SIGTERM each
-            loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-            loop.add_signal_handler(CUT, self._cut)
+            loop.add_signal_handler(signal.SIGTERM, self.requested.set)
+            loop.add_signal_handler(CUT, self._stop_and_cut)
         else:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop_or_cut)
 
+    def _stop_and_cut(self) -> None:
+        self.requested.set()
+        self.cut()
+
     def _stop_or_cut(self) -> None:
-        """Begin to drain. A second call cuts the remaining clients."""
-        if self._stop.is_set():
-            self._cut()
-        self._stop.set()
+        if self.requested.is_set():
+            self.cut()
+        self.requested.set()
 
-    def _cut(self) -> None:
-        self._stop.set()
-        if self._wiring is not None:
-            owed = self._owed(self._wiring)
-            if owed:
-                text = "clients cut: {clients}; they were still owed replies"
-                log.warning("clients_cut", text, clients=owed)
-            for client in list(self._wiring.clients.clients):
-                client.cut()
 
-    def _owed(self, wiring: Wiring) -> int:
-        """Return the number of clients that are owed replies."""
-        return sum(client.owed() for client in wiring.clients.clients)
+class Server:
+    """A proxy process, or one worker of several.
 
-    def _reload(self, wiring: Wiring, channel: Channel) -> None:
-        """Read settings, policies and certificates again; nothing changes if there is a mistake."""
-        if not self._stop.is_set():
-            self._config = channel.reload(self._config, wiring.reconfigure)
+    config: the settings at the start.
+    worker: its number, from 0.
+    stop: ends it.
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        worker: int,
+        resources: Resources,
+        channel: Channel,
+        stop: StopSignals,
+    ) -> None:
+        self._config = config
+        self._listeners = resources.listeners
+        self._channel = channel
+        self._wiring = Wiring(config, worker, resources, tls_contexts.contexts(config))
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = stop.requested
+        self._failed = ""  # reason to end without a signal
+        stop.cut = self._cut
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain and close everything.
+
+        Raises StartError if the proxy can't start or can't continue.
+        """
+        try:
+            await self._start()
+            await self._stop.wait()
+        finally:
+            self._wiring.intake.close()
+            self._channel.leaving()
+            self._listeners.close()
+            await self._shutdown()
+        if self._failed:
+            raise StartError(self._failed)
 
     # -- start-up ---------------------------------------------------------------------------------
 
-    async def _start(self, wiring: Wiring, channel: Channel) -> None:
+    async def _start(self) -> None:
         """Make first contact with Redis, then take clients."""
-        await self._make_contact(wiring)
+        wiring = self._wiring
+        await self._make_contact()
         state = wiring.upstream.state()
-        if state.kind == CLUSTER and channel.first:
+        if state.kind == CLUSTER and self._channel.first:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
         self._tasks += [
-            asyncio.create_task(self._sweep(wiring, channel)),
-            asyncio.create_task(self._publish(wiring)),
+            asyncio.create_task(self._sweep()),
+            asyncio.create_task(self._publish()),
         ]
         # SIGHUP was blocked so far; see cli.main() and Supervisor._become().
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reload, wiring, channel)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         url, server = self._config.upstream, wiring.upstream.facts.found.title()
-        channel.ready(describe_upstream(url, server, state), advise(url, state))
+        self._channel.ready(describe_upstream(url, server, state), advise(url, state))
 
-    async def _make_contact(self, wiring: Wiring) -> None:
+    async def _make_contact(self) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""
+        wiring = self._wiring
         found = await wiring.upstream.begin()
         if wiring.probe is not None:
             self._tasks.append(asyncio.create_task(wiring.probe.run()))
@@ -127,47 +130,52 @@ class Server:
 
     # -- main loop --------------------------------------------------------------------------------
 
-    async def _sweep(self, wiring: Wiring, channel: Channel) -> None:
+    async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            wiring.upstream.close_idle()
-            wiring.clients.sweep()
-            reason = channel.check()
+            self._wiring.upstream.close_idle()
+            self._wiring.clients.sweep()
+            reason = self._channel.check()
             if reason:
                 self._failed = reason
                 self._stop.set()
 
-    async def _publish(self, wiring: Wiring) -> None:
+    async def _publish(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(EVERY_S)
             try:
-                wiring.telemetry.publish(loop.time())
+                self._wiring.telemetry.publish(loop.time())
             except Exception:  # clients are still served, and /healthz reports a silent worker
                 log.critical("unexpected_error", "unexpected error", exc_info=True)
                 return
 
+    def _reload(self) -> None:
+        """Read settings, policies and certificates again; nothing changes if there is a mistake."""
+        if not self._stop.is_set():
+            self._config = self._channel.reload(self._config, self._wiring.reconfigure)
+
     # -- shutdown ---------------------------------------------------------------------------------
 
-    async def _shutdown(self, wiring: Wiring) -> None:
-        wiring.handshakes.close()
-        await self._drain(wiring)
+    async def _shutdown(self) -> None:
+        self._wiring.handshakes.close()
+        await self._drain()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        wiring.telemetry.publish_last()
-        await wiring.upstream.stop()
+        self._wiring.telemetry.publish_last()
+        await self._wiring.upstream.stop()
 
-    async def _drain(self, wiring: Wiring) -> None:
+    async def _drain(self) -> None:
         """Wait until all owed replies are sent; cut the remaining clients at the drain timeout."""
-        loop, clients = asyncio.get_running_loop(), wiring.clients
+        loop, clients = asyncio.get_running_loop(), self._wiring.clients
         deadline = loop.time() + self._config.drain_timeout_s
         clients.draining = True
         clients.context.waiting.drain()
         for client in list(clients.clients):
             client.flush()
-        notice = loop.call_later(NOTICE_S, self._log_owed, wiring)
+        notice = loop.call_later(NOTICE_S, self._log_owed)
         look_at = loop.time()
         while clients.clients and loop.time() < deadline:
             await asyncio.sleep(DRAIN_STEP_S)
@@ -180,8 +188,20 @@ class Server:
         while clients.clients and loop.time() < deadline + 1:
             await asyncio.sleep(DRAIN_STEP_S)
 
-    def _log_owed(self, wiring: Wiring) -> None:
-        owed = self._owed(wiring)
+    def _cut(self) -> None:
+        owed = self._owed()
+        if owed:
+            text = "clients cut: {clients}; they were still owed replies"
+            log.warning("clients_cut", text, clients=owed)
+        for client in list(self._wiring.clients.clients):
+            client.cut()
+
+    def _owed(self) -> int:
+        """Return the number of clients that are owed replies."""
+        return sum(client.owed() for client in self._wiring.clients.clients)
+
+    def _log_owed(self) -> None:
+        owed = self._owed()
         if owed:
             log.info(
                 "draining",

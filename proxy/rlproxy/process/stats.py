@@ -9,7 +9,7 @@ from typing import Final
 
 from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.hot_keys import Row, covered
+from rlproxy.observability.hot_keys import HotKey, covered
 from rlproxy.observability.metrics import (
     ERRORS,
     Samples,
@@ -135,7 +135,7 @@ def stats_request(several: Sequence[Published], now: float) -> bytes:
     return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", stats_text(several, now))
 
 
-def top_request(rows: Sequence[Row], refused: bool) -> bytes:
+def top_request(rows: Sequence[HotKey], refused: bool) -> bytes:
     """Return a request to which Redis replies with `rows`; without rules unless `refused`."""
     width = 4 if refused else 3
     words: list[bytes] = []

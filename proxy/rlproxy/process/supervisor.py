@@ -212,22 +212,23 @@ class Supervisor:
 
     def _received(self, report: Report) -> None:
         """Act on a worker's report."""
-        worker, up = self._workers[report.worker], self._resources.up_at is not None
+        worker = self._workers[report.worker]
         if report.kind == READY:
             worker.ready = True
-        if report.kind == FAILED and not up:
-            self._failed = report.text
+        if self._resources.up_at is None:
+            if report.kind == FAILED:
+                self._failed = report.text
+            elif all(each.ready for each in self._workers):
+                self._resources.ready(report.text, report.advice)
         elif report.kind == FAILED:
             why = f"{worker.name}: {report.text}"
             log.error("failed", "failed: {reason}", reason=why)
-        elif report.kind == LEAVING and up:
+        elif report.kind == LEAVING:
             text = "worker {worker} (process {process}) ends"
             log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
-        elif report.kind == READY and up:
+        else:
             text = "worker {worker} (process {process}) serves"
             log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
-        elif all(other.ready for other in self._workers):
-            self._resources.ready(report.text, report.advice)
 
     def _ended(self) -> list[tuple[_Worker, int]]:
         """Return the workers that have ended since: list of (worker, code as for ending())."""

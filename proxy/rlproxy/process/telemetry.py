@@ -20,7 +20,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, Keys, Times
-from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys, Row, merge, stride
+from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -82,7 +82,7 @@ class Telemetry:
         self._started = resources.started
         self._began = time.time()  # the start of this process
         self._top = HotKeys(time.monotonic)
-        self._tops: dict[bool, list[Row]] = {}  # result of merge(), by whether of refusals
+        self._tops: dict[bool, list[HotKey]] = {}  # result of merge(), by whether of refusals
         self._tops_until = 0.0  # time.monotonic() until which it is kept
         self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
@@ -96,10 +96,8 @@ class Telemetry:
         self._files_due = 0.0
         self._decided = 0  # Counters.decided() at the latest call of _pace()
 
-    def _count_both(
-        self, keys: Keys, refused: Keys, stride_: int, rules: dict[bytes, Rule]
-    ) -> None:
-        self._top.add(keys, refused, stride_, rules)
+    def _count_both(self, keys: Keys, refused: Keys, stride: int, rules: dict[bytes, Rule]) -> None:
+        self._top.add(keys, refused, stride, rules)
         self._prefixes.add(keys, refused)
 
     def use_policies(self, policies: Collection[Policy]) -> None:
@@ -166,7 +164,7 @@ class Telemetry:
     def _pace(self, passed_s: float) -> None:
         """Adapt the share of hits whose keys are counted to the rate of hits in `passed_s`."""
         decided = self._stats.decided()
-        every = stride((decided - self._decided) / passed_s)
+        every = stride_for((decided - self._decided) / passed_s)
         if every != self._stats.stride:
             self._stats.sample(every)
         self._decided = decided

@@ -51,7 +51,7 @@ class Wiring:
             config, resources.upstream, resources.scripts, self._identified, self._moved
         )
         self._wire_context(config)
-        self._wire_clients(config, contexts)
+        self._wire_clients(config)
         self.telemetry = Telemetry(config, worker, resources, self.clients, self.upstream)
         self.reconfigure(config, contexts)
 
@@ -66,10 +66,10 @@ class Wiring:
             timeouts=upstream.timeouts,
             budget=Budget(config.max_client_hits),
             stats=upstream.settings.counters,
-            status_call=lambda name, args: self.telemetry.request(name, args),
+            report_request=lambda name, args: self.telemetry.request(name, args),
         )
 
-    def _wire_clients(self, config: Config, contexts: Contexts) -> None:
+    def _wire_clients(self, config: Config) -> None:
         loop, resources, context = asyncio.get_running_loop(), self._resources, self.context
         upstream, target = self.upstream, self.upstream.target
         throttle = LogThrottle(time.monotonic, log.warning)
@@ -80,7 +80,6 @@ class Wiring:
             lambda peer: ClientConnection(clients, peer),
             config.proxy_protocol,
             config.handshake_timeout_s,
-            contexts.server,
             throttle,
             context.stats,
         )

@@ -106,16 +106,22 @@ class Time(Argument):
         return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
 
 
-class Word(Argument):
-    """A word that the command's parser looks up."""
+class PolicyName(Argument):
+    """The value of POLICY, which the command's parser looks up."""
+
+    def __init__(self) -> None:
+        super().__init__("POLICY", 0, 0)
 
     def read(self, word: bytes, form: Form) -> int:
         """Return 0."""
         return 0
 
 
-class Name(Argument):
+class AlgorithmName(Argument):
     """The value of ALGO; Form.algorithm holds the algorithm of that name."""
+
+    def __init__(self) -> None:
+        super().__init__("ALGO", 0, 0)
 
     def read(self, word: bytes, form: Form) -> int:
         """Return 0. Raises GrammarError if the command names an unknown algorithm."""

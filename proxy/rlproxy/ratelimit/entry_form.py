@@ -8,7 +8,7 @@ from rlproxy.ratelimit.command_entries import GROUP, SINCE, Argument, Entry
 from rlproxy.resp import encoding
 
 
-class Form:
+class EntryForm:
     """The form of entries in one protocol: RESP2, or RESP3 with sets and maps."""
 
     def __init__(self, resp3: bool) -> None:

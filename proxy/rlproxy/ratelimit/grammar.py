@@ -23,7 +23,14 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
-from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time, Word
+from rlproxy.ratelimit.arguments import (
+    AlgorithmName,
+    Argument,
+    Form,
+    GrammarError,
+    PolicyName,
+    Time,
+)
 from rlproxy.ratelimit.rule_text import rule_text
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
@@ -54,7 +61,7 @@ GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
 # The values behind each option word.
 _OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
     b"MS": (),
-    b"ALGO": (Name("ALGO", 0, 0),),
+    b"ALGO": (AlgorithmName(),),
     b"COST": (COST,),
     b"BURST": (Argument("BURST", 1, MAX_HITS),),
     b"GAP": (GAP,),
@@ -74,7 +81,7 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
 }
 _OF_BLOCK: Final[dict[bytes, tuple[Argument, ...]]] = {
     **OPTIONS[b"RL.BLOCK"],
-    POLICY: (Word("POLICY", 0, 0),),
+    POLICY: (PolicyName(),),
 }
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.

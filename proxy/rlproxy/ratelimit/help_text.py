@@ -1,4 +1,4 @@
-"""The reply to RL.HELP, and the call by which Redis sends it to a client."""
+"""The reply to RL.HELP, and the request by which Redis sends it to a client."""
 
 from __future__ import annotations
 
@@ -54,4 +54,4 @@ LINES: Final = (
 
 
 _TABLE: Final = ",".join(["{ok='" + line.replace("'", "\\'") + "'}" for line in LINES])
-CALL: Final = encoding.bulks(b"EVAL", b"return {" + _TABLE.encode() + b"}", b"0")
+REQUEST: Final = encoding.bulks(b"EVAL", b"return {" + _TABLE.encode() + b"}", b"0")

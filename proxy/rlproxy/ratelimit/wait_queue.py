@@ -12,7 +12,7 @@ head still needs. Without that rule, a stream of them would starve the head. Att
 STRICT nor PENALTY, which apply to the final refusal only.
 
 Where the script shapes (LEAKY), a hit attempts when it joins. It takes its slot at once, leaves the
-queue, and only its reply is held. A penalty makes it wait in the queue like any other hit, and
+queue, and only its reply is delayed. A penalty makes it wait in the queue like any other hit, and
 those that join later wait behind it.
 
 The module uses no socket, event loop or session: the caller passes a clock, timers and callbacks.
@@ -45,7 +45,7 @@ _ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
 _PEEK: Final = 2  # a peek when joining behind the head: can the hit be admitted in time?
 _LAST_PEEK: Final = 3  # a peek at the deadline, behind the head: the numbers of the refusal
 _FINAL: Final = 4  # the hit with all its options: admitted or refused for good
-_HELD: Final = 5  # admitted; its reply is due later
+_DELAYED: Final = 5  # admitted; its reply is due later
 _GONE: Final = 6  # has left its queue
 
 Where = tuple[int, bytes]  # a database and a key as a bulk string
@@ -86,13 +86,13 @@ class Waiter:
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
         self._cancel: Cancel | None = None
         self._until: float = 0.0  # end of its sleep
-        self._does: int = _SLEEPING
+        self._state: int = _SLEEPING
         self._first = True  # its first request is not answered yet
-        self._reply: bytes = b""  # reply of a held hit
+        self._reply: bytes = b""  # the delayed one
         self.where = where
         self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
-        self.blocks_others = False  # others must not overtake: Redis has refused it or holds it
+        self.blocks_others = False  # others must not overtake: Redis has refused it or delays it
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -110,54 +110,54 @@ class Waiter:
 
         frame: whole reply; anything but a script's reply to a hit is passed to the client.
         """
-        does = self._does
-        if does == _GONE:
+        state = self._state
+        if state == _GONE:
             return
-        if frame == encoding.LOST and does in (_PEEK, _LAST_PEEK):
-            self._put(does)  # a peek may be sent twice
+        if frame == encoding.LOST and state in (_PEEK, _LAST_PEEK):
+            self._put(state)  # a peek may be sent twice
             return
-        self._does = _SLEEPING
+        self._state = _SLEEPING
         found = integers(frame)
         if not found:  # an error, or not a reply of the script
             self.leave(frame)
             return
-        hopeless = self._hopeless(found, does)
+        hopeless = self._hopeless(found, state)
         self._first = False
-        if does == _FINAL or (does == _ATTEMPT and found[0] == 0):
+        if state == _FINAL or (state == _ATTEMPT and found[0] == 0):
             self._settled(found)
-        elif does == _LAST_PEEK:
+        elif state == _LAST_PEEK:
             self._last_peeked(found)
         elif hopeless:
             self._refuse(found)
         else:
             if found[0] == 1:
                 self._waiting.refused(self)
-            if does == _ATTEMPT and self._waiting.is_head(self):
+            if state == _ATTEMPT and self._waiting.is_head(self):
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = self._waiting.clock() + pause_s
             self._go_on()
 
     def unsent(self) -> None:
         """Send the request again: it was never written to Redis."""
-        if self._does not in (_GONE, _SLEEPING, _HELD):
-            self._put(self._does)
+        if self._state not in (_GONE, _SLEEPING, _DELAYED):
+            self._put(self._state)
 
     def promoted(self) -> None:
         """Wake the waiter if it sleeps: it may be the head now."""
-        if self._does == _SLEEPING:
+        if self._state == _SLEEPING:
             self._stop_timer()
             self._go_on()
             self._flush()
 
     def woken(self) -> None:
-        """Attempt now: its retry_after is stale. Does nothing to a held hit."""
-        if not self._reply:
+        """Attempt now: its retry_after is stale. Does nothing to a delayed reply."""
+        if self._state != _DELAYED:
             self.due = 0.0
             self.promoted()
 
     def cancel(self) -> None:
         """Leave the queue without a reply: the client has disconnected."""
-        if self._does != _GONE:
+        if self._state != _GONE:
             self.leave(b"")
 
     def end_of_file(self) -> bool:
@@ -169,7 +169,7 @@ class Waiter:
         return self._first
 
     def expire(self) -> None:
-        """Set the deadline to now. A held hit was admitted, and its reply stays due as before."""
+        """Set the deadline to now. A delayed reply stays due as before."""
         self._deadline = self._waiting.clock()
 
     def _fired(self) -> None:
@@ -177,23 +177,24 @@ class Waiter:
         if self._waiting.clock() < self._until:
             self._keep()
             self._set_timer(self._until)
-        elif self._reply:
+        elif self._state == _DELAYED:
             self.leave(self._reply)
-        elif self._does == _SLEEPING:
+        elif self._state == _SLEEPING:
             self._go_on()
         self._flush()
 
     # -- actions ----------------------------------------------------------------------------------
 
-    def _put(self, does: int) -> None:
-        self._does = does
+    def _put(self, state: int) -> None:
+        """Send the request of `state`: an attempt, a peek or the final one."""
+        self._state = state
         self.sent_at = self._waiting.clock()
         if self._rule.shapes and not self._first:
             left_us = int((self._deadline - self.sent_at) * MICROSECONDS)
             self._rule = self._rule.within(max(1, left_us))
-        if does == _ATTEMPT:
+        if state == _ATTEMPT:
             self._send(self._rule.attempt())
-        elif does == _FINAL:
+        elif state == _FINAL:
             self._send(self._rule.in_microseconds())
         else:
             self._send(self._rule.peek())
@@ -210,28 +211,28 @@ class Waiter:
             until = min(self.due, self.sent_at + LONGEST_PAUSE_S) if head else self._deadline
             self._set_timer(min(until, self._deadline))
 
-    def _hopeless(self, found: list[int], does: int) -> bool:
+    def _hopeless(self, found: list[int], state: int) -> bool:
         """Return whether Redis has refused the hit and can't admit it in time."""
         if found[0] == 0:
             return False
-        if self._rule.shapes and does == _ATTEMPT:
+        if self._rule.shapes and state == _ATTEMPT:
             alone = len(found) > 5 and found[5] > 0  # only a penalty refuses it
             due = self._waiting.clock() + found[3] / MICROSECONDS
             return not alone or due > self._deadline
         return self._first and (found[3] == -1 or found[3] > self._limiter.wait_us)
 
     def _settled(self, found: list[int]) -> None:
-        """Reply to a hit that is admitted or finally refused, after its hold if there is one."""
-        held_us = found[5] if self._rule.shapes and len(found) > 5 else 0
-        held_us = min(held_us, self._limiter.wait_us)  # a wrong reply must not hold it for longer
+        """Reply to a hit that is admitted or finally refused, after its delay if there is one."""
+        delay_us = found[5] if self._rule.shapes and len(found) > 5 else 0
+        delay_us = min(delay_us, self._limiter.wait_us)  # a wrong reply delays it no longer
         reply = rounded(found, self._limiter.unit_us)
-        if held_us > 0:
-            self._does = _HELD
+        if delay_us > 0:
+            self._state = _DELAYED
             self._reply = reply
-            self.due = self._waiting.clock() + held_us / MICROSECONDS
+            self.due = self._waiting.clock() + delay_us / MICROSECONDS
             self._stop_timer()
             self._set_timer(self.due)
-            self._waiting.held(self)
+            self._waiting.delayed(self)
         else:
             self.leave(reply)
 
@@ -253,7 +254,7 @@ class Waiter:
 
     def leave(self, reply: bytes) -> None:
         """End the wait with the client's reply; b"": none."""
-        self._does = _GONE
+        self._state = _GONE
         self._stop_timer()
         self._waiting.left(self)
         if self.blocks_others:
@@ -283,7 +284,7 @@ class _Queue:
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # not admitted, by arrival
         self.refused: int = 0  # number of `waiters` that Redis has refused
-        self.held: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
+        self.delayed: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
 
 
 class WaitQueues:
@@ -319,12 +320,12 @@ class WaitQueues:
                 waiter.promoted()
 
     def blocks(self, where: Where) -> bool:
-        """Return whether a hit that Redis refused or holds waits on this key.
+        """Return whether a hit that Redis refused or delays waits on this key.
 
         Hits without WAIT must then not overtake it; see overtaking().
         """
         queue = self._queues.get(where)
-        return queue is not None and (queue.refused > 0 or len(queue.held) > 0)
+        return queue is not None and (queue.refused > 0 or len(queue.delayed) > 0)
 
     def refuses(self, where: Where) -> bool:
         """Return whether a hit that Redis refused waits on this key."""
@@ -332,11 +333,11 @@ class WaitQueues:
         return queue is not None and queue.refused > 0
 
     def needs_us(self, where: Where) -> int:
-        """Return the microseconds until a held reply or the head's attempt is due, at least 1."""
+        """Return the microseconds until a delayed reply or the head's attempt is due; 1 or more."""
         queue = self._queues.get(where)
         if queue is None:
             return 1
-        first = next(iter(queue.held or queue.waiters))
+        first = next(iter(queue.delayed or queue.waiters))
         return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
 
     def freed(self, where: Where) -> None:
@@ -386,25 +387,25 @@ class WaitQueues:
             waiter.blocks_others = True
             self._queues[waiter.where].refused += 1
 
-    def held(self, waiter: Waiter) -> None:
+    def delayed(self, waiter: Waiter) -> None:
         """Record that the hit is admitted and its reply is due later: the next one is the head."""
         queue = self._queues[waiter.where]
         del queue.waiters[waiter]
         queue.refused -= waiter.blocks_others
-        queue.held[waiter] = None
+        queue.delayed[waiter] = None
         waiter.blocks_others = True
         self.promote(waiter.where)
 
     def left(self, waiter: Waiter) -> None:
         """Remove `waiter` from its queue."""
         queue = self._queues[waiter.where]
-        if waiter in queue.held:
-            del queue.held[waiter]
+        if waiter in queue.delayed:
+            del queue.delayed[waiter]
         else:
             del queue.waiters[waiter]
             queue.refused -= waiter.blocks_others
         self.count -= 1
-        if not queue.waiters and not queue.held:
+        if not queue.waiters and not queue.delayed:
             del self._queues[waiter.where]
 
     def promote(self, where: Where) -> None:

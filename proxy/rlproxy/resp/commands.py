@@ -95,6 +95,7 @@ class Command:
         key; 0: none; -1: the last argument.
     key_step: from one key to the next.
     ours: True for RL commands.
+    report: True for the RL commands by which the proxy reports about itself.
     whole: True if its arguments are needed before it can be forwarded.
     ban: forms that clients must not send, if any.
     """
@@ -108,6 +109,7 @@ class Command:
         self.last_key: int = keys[0]
         self.key_step: int = keys[1]
         self.ours = kind == OURS
+        self.report = name in REPORTS
         self.ban: Ban | None = None
         self.whole = kind in (OURS, AUTH, HELLO, SELECT, RESET, CLIENT, SCRIPT, INTROSPECT, WAIT)
 
@@ -201,7 +203,7 @@ RL_TOP: Final = b"RL.TOP"
 RL_POLICIES: Final = b"RL.POLICIES"
 RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
-REPORTS: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)  # reports of the proxy about itself
+REPORTS: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)
 FAMILY: Final = (
     *(RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_BLOCK),
     *(*REPORTS, RL_THROTTLE, CL_THROTTLE),

@@ -99,7 +99,7 @@ class ClientRequests(RequestFramer):
             return None
         if self.oversize:
             return Call(caller, Rule(TOO_LONG), b"")
-        if name != commands.RL_HIT and name in commands.REPORTS:
+        if self.command.report:
             wrong = wrong_report(name, self.arguments())
             return Call(caller, Rule(wrong), b"") if wrong else None
         if self.argc < 2:

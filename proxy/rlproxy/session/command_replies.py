@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
-from rlproxy.ratelimit.entry_form import Form
+from rlproxy.ratelimit.entry_form import EntryForm
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 
@@ -70,7 +70,7 @@ def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
 
 def _all(frame: bytes, entries: list[Entry], resp3: bool) -> bytes:
     """The reply to COMMAND: the proxy's entries follow Redis' own."""
-    form = Form(resp3)
+    form = EntryForm(resp3)
     return _extended(frame, b"*", len(entries), b"".join([form.info(each) for each in entries]))
 
 
@@ -84,7 +84,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     line, _, values = frame.partition(b"\r\n")
     framer = ReplyFramer()
     framer.feed(values)
-    form = Form(resp3)
+    form = EntryForm(resp3)
     parts = [line, b"\r\n"]
     for entry in entries:
         value = framer.frame()
@@ -95,7 +95,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
 def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
     resp3 = frame.startswith(b"%")
-    form = Form(resp3)
+    form = EntryForm(resp3)
     docs = b"".join([form.docs(each) for each in entries])
     return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 

@@ -82,11 +82,6 @@ SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     },
     RAW: {},
 }
-# Indexed by level and kind, because a list is faster than a dict.
-_ROWS: Final = [
-    [SENT[at].get(kind, _UNKNOWN if at == PLAIN else _COUNTED) for kind in range(32)]
-    for at in range(PLAIN + 1)
-]
 
 # What a reply changes.
 _IDENTITY: Final = 1  # user and password are those of the slot, uncertain if it has none
@@ -126,7 +121,6 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
         (b"-ERR This instance has cluster support disabled", _NOT_RUN),  # to READONLY, ASKING ...
     ),
 }
-_REPLIES: Final = [ANSWERED.get(kind, ()) for kind in range(32)]
 
 
 class ConnectionState:
@@ -146,9 +140,10 @@ class ConnectionState:
         self.identity = ANONYMOUS
         self.protocol = 2  # of its replies; 0: not certain
         self.deciding: int = 0  # number of owed replies whose kind is one of DECIDING
-        self._number: int = 0  # of the last request that lowered the level or set `multi`,
-        self._lowered_at: int = 0  # of the last that lowered the level, and
-        self._multi_at: int = 0  # of the last that set `multi`
+        # Requests that lower the level or set `multi` are numbered.
+        self._number: int = 0  # the latest number
+        self._lowered_at: int = 0  # that of the latest request that lowered the level
+        self._multi_at: int = 0  # that of the latest request that set `multi`
 
     def plain(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""
@@ -192,7 +187,7 @@ class ConnectionState:
         if plain:
             level, slot_kind = self._plain_row(kind, args, complete)
         else:
-            level, slot_kind = _ROWS[self.level][kind]
+            level, slot_kind = SENT[self.level].get(kind, _COUNTED)
         if level < PLAIN:
             self.lower(level)
         if slot_kind == S_PASS:
@@ -234,7 +229,7 @@ class ConnectionState:
                 return _UNKNOWN
             if kind == commands.HELLO and not args:
                 return _STATELESS
-        return _ROWS[PLAIN][kind]
+        return SENT[PLAIN].get(kind, _UNKNOWN)
 
     def answered(self, slot: Slot, line: bytes) -> None:
         """Record the first line of the reply for `slot`."""
@@ -245,7 +240,7 @@ class ConnectionState:
             self.probing = False
         elif slot.kind in DECIDING:
             self.deciding -= 1
-        for beginning, change in _REPLIES[slot.kind]:
+        for beginning, change in ANSWERED.get(slot.kind, ()):
             if line.startswith(beginning):
                 if change != 0:
                     self._change(change, slot)

@@ -10,7 +10,7 @@ from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import admitted, five
-from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, shadow
+from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, NO_ROW, shadow
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call, Lane, nothing
@@ -90,7 +90,7 @@ class FailurePolicy:
         modes other than `error`, a hit that Redis can't run. A refused hit in shadow gets an
         admission.
         """
-        if reply[0] == 45:
+        if reply[0] == 45 and call.row != NO_ROW:  # else reply() has counted and answered it
             if reply.startswith(encoding.UNREACHABLE):
                 return self.reply(call, reply, "unreachable")
             if self.mode != _ERROR and reply.startswith(_CANNOT_RUN) and _limit(call) > 0:
@@ -130,7 +130,8 @@ class WorkerContext:
 
     lane_of: returns the lane of an identity for a kind and a protocol; None if it may have none.
     shares: ordinary commands take lanes, too (--share).
-    status_call: returns the call by which Redis answers RL.STATS or RL.TOP with these arguments.
+    report_request: returns the request by which Redis answers RL.STATS, RL.TOP or RL.POLICIES. Its
+        arguments are that name, and the arguments behind it.
     clock: returns the time of the event loop in seconds.
     """
 
@@ -142,7 +143,7 @@ class WorkerContext:
     timeouts: HitTimeouts
     budget: Budget
     stats: Counters
-    status_call: Callable[[bytes, list[bytes]], bytes]
+    report_request: Callable[[bytes, list[bytes]], bytes]
 
     def __post_init__(self) -> None:
         self.circuit = self.timeouts.circuit

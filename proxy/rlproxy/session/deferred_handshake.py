@@ -47,7 +47,7 @@ class DeferredHandshake:
         kind = requests.command.kind
         words = requests.arguments()
         if kind == commands.HELLO:
-            protocol = _asked_for(words, self._protocol)
+            protocol = _protocol_of(words, self._protocol)
             if not protocol:
                 return b""
             self._protocol = protocol
@@ -77,7 +77,7 @@ class DeferredHandshake:
         return b"".join(self._written)
 
 
-def _asked_for(words: list[bytes], protocol: int) -> int:
+def _protocol_of(words: list[bytes], protocol: int) -> int:
     """Return the protocol that HELLO with these arguments selects.
 
     0: Redis might return an error whatever the user.

@@ -1,8 +1,8 @@
 """Requests that are answered without Redis, while it can't be reached or does not answer. No I/O.
 
     the circuit is open, or Redis is late ──> answer_hits(): the hits that come first
-    hits without a reply in time          ──> overdue()
-    the connection could not be opened    ──> failed(): everything that waits for it
+    hits without a reply in time          ──> answer_late()
+    the connection could not be opened    ──> answer_unopened(): everything that waited for it
 
 Hits get the reply that --on-upstream-failure sets, other requests get an error. In the modes allow
 and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see DeferredHandshake.
@@ -18,7 +18,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
-from rlproxy.session.timeouts import NEVER, NOTHING
+from rlproxy.session.timeouts import NEVER
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 
@@ -27,19 +27,19 @@ class FailOpen(SessionPart):
 
     # -- late hits --------------------------------------------------------------------------------
 
-    def overdue(
-        self, now: float, limit_s: float, unsent_at: float | None, held: HeldHit | None
+    def answer_late(
+        self, now: float, unsent_at: float | None, held: HeldHit | None
     ) -> tuple[int, float]:
         """Answer the hits that Redis has not answered in time, and report them to the circuit.
 
-        limit_s: the hit timeout.
         unsent_at: time since which requests wait for the private connection; None: they do not.
         held: the client's held hit.
 
         Returns the number of late hits, and the time since which the oldest other hit is
         unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
         """
-        before = now - limit_s
+        timeout_s = self._context.timeouts.timeout_s
+        before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
         if held is not None and held.owed_since is not None:
@@ -54,16 +54,16 @@ class FailOpen(SessionPart):
             since = private.received_at
             hangs = since <= before  # reported once: `oldest` stays as it is
             if not hangs:
-                oldest = since if oldest == NOTHING else min(oldest, since)
+                oldest = min(oldest, since)
         if unsent_at is not None:
-            oldest = NEVER if oldest == NOTHING else oldest
+            oldest = min(oldest, NEVER)
             if number == 0 and unsent_at <= before:
                 since = unsent_at
                 answered = circuit.counts.without
                 self.answer_hits(self._context.failure.too_late(), "late")
                 number = circuit.counts.without - answered
         if number > 0 or hangs:
-            circuit.timed_out(number, since, now, limit_s)
+            circuit.timed_out(number, since, now, timeout_s)
         return number, oldest
 
     def _late(self, call: Call) -> bytes:
@@ -128,7 +128,7 @@ class FailOpen(SessionPart):
         if denied or code != COMMAND:
             return denied
         if not requests.command.ours:
-            return self._taken_on_trust()
+            return self._handshake_reply()
         call = requests.call(self._caller, context)
         if call is None:
             return b""
@@ -137,7 +137,7 @@ class FailOpen(SessionPart):
             return call.reply
         return context.failure.reply(call, error, kind)
 
-    def _taken_on_trust(self) -> bytes:
+    def _handshake_reply(self) -> bytes:
         """The reply to the framer's command if it is part of a handshake; Redis gets it later.
 
         b"" if it is not, or if hits get errors during an outage.
@@ -148,14 +148,15 @@ class FailOpen(SessionPart):
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
-        if reply and not handshake.empty():
+        if not handshake.empty():
             private.handshake = handshake
         return reply
 
-    def failed(self, code: int) -> int:
-        """Answer the framer's request, whose connection could not be opened.
+    def answer_unopened(self, code: int) -> int:
+        """Answer the framer's request, which waited for a connection that could not be opened.
 
-        Returns CLOSE if it is the last one, else WAIT_NOTHING.
+        Of a command that arrives in parts, the further parts will be dropped.
+        Returns CLOSE behind the client's last reply, else WAIT_NOTHING.
         """
         requests, private = self._requests, self._private
         if code == MALFORMED:

@@ -23,8 +23,8 @@ class HeldHit(OwnCalls):
     owed_since: time in seconds since which the private connection owes a reply; None: it owes none.
     """
 
-    def __init__(self, parts: SessionBase, hit: Call) -> None:
-        super().__init__(parts)
+    def __init__(self, session: SessionBase, hit: Call) -> None:
+        super().__init__(session)
         self._hit = hit
         self._waiter: Waiter | None = None  # while it is in its queue
         self._reply: bytes = b""  # of the private connection, which the waiter has not got yet
@@ -32,12 +32,12 @@ class HeldHit(OwnCalls):
 
     def start(self) -> None:
         """Join the queue of the key, which is not full, and send the first request."""
-        parts, hit = self._parts, self._hit
-        waiting, where = parts.context.waiting, (parts.private.state.identity.db, hit.key)
+        session, hit = self._session, self._hit
+        waiting, where = session.context.waiting, (session.private.state.identity.db, hit.key)
         self._waiter = waiter = Waiter(
             waiting, where, hit.rule, self._send, self._end, self.flush, self._keep
         )
-        if parts.requests.eof:
+        if session.requests.eof:
             waiter.expire()  # it waits for one reply at most
         waiter.start()
 
@@ -47,7 +47,7 @@ class HeldHit(OwnCalls):
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.cancel()
-        self._parts.lanes.remove_held()
+        self._session.lanes.remove_held()
 
     def end_of_file(self) -> bool:
         """End the wait because the client sends no more. Returns whether a reply will come."""
@@ -55,16 +55,19 @@ class HeldHit(OwnCalls):
 
     def late(self) -> None:
         """End the wait because Redis does not reply in time."""
+        self._fail(self._session.context.failure.too_late(), "late")
+
+    def _fail(self, error: bytes, kind: str) -> None:
+        """End the wait without Redis; see FailurePolicy.reply()."""
         self.owed_since = None
-        failure = self._parts.context.failure
         if self._waiter is not None:
-            self._waiter.leave(failure.reply(self._hit, failure.too_late(), "late"))
+            self._waiter.leave(self._session.context.failure.reply(self._hit, error, kind))
 
     def pass_reply(self) -> None:
         """Pass a reply of the private connection on to the queue."""
         reply, self._reply = self._reply, b""
         if reply.startswith(b"*"):
-            self._parts.private.state.probed = True
+            self._session.private.state.probed = True
         if reply and self._waiter is not None:
             self._waiter.answered(encoding.clean_error(reply))
 
@@ -72,7 +75,7 @@ class HeldHit(OwnCalls):
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""
-        self._parts.private.cover.answered(call, reply)
+        self._session.private.cover.answered(call, reply)
         if self._waiter is not None:
             self._waiter.answered(reply)
 
@@ -83,32 +86,32 @@ class HeldHit(OwnCalls):
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed()."""
-        self.late()
+        self._fail(error, kind)
 
     # -- as its queue sees it ---------------------------------------------------------------------
 
     def _end(self, reply: bytes) -> None:
         self._waiter = None
-        self._parts.held_finished(reply)
+        self._session.held_finished(reply)
 
     def _keep(self) -> None:
-        self._parts.private.keep_alive(0.0)
+        self._session.private.keep_alive(0.0)
 
     def _send(self, rule: Rule) -> None:
         """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
-        parts = self._parts
+        session = self._session
         call = Call(self, rule, self._hit.key)
-        private = parts.private
+        private = session.private
         lane = None
         if private.may_use_lanes():
-            lane = parts.lanes.lane_for(commands.HIT)
+            lane = session.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
             private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
             private.cover.sent(call)
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls
             return
-        self.owed_since = parts.context.clock()
+        self.owed_since = session.context.clock()
         private.query(call, self._take_reply)
 
     def _take_reply(self, reply: bytes) -> bytes:

@@ -45,13 +45,13 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
     return slots.touches(requests.buf, requests.start + requests.first, requests.end)
 
 
-def send_again(parts: SessionBase) -> None:
+def send_again(session: SessionBase) -> None:
     """Send hits that Redis has not run again, one at a time."""
-    private, lanes = parts.private, parts.lanes
+    private, lanes = session.private, session.lanes
     while private.slots.missing is not None:
         call, private.slots.missing = private.slots.missing, None
         lane = lanes.lane_for(commands.HIT)
-        hit = HitWithoutScript(parts)
+        hit = HitWithoutScript(session)
         if lane is not None:
             again = Call(hit, call.rule, call.key)
             lane.submit(again)
@@ -65,7 +65,7 @@ class HitWithoutScript(OwnCalls):
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""
-        private = self._parts.private
+        private = self._session.private
         private.cover.answered(call, reply)
         private.slots.lane_replied(reply)
 
@@ -75,14 +75,14 @@ class HitWithoutScript(OwnCalls):
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed()."""
-        slots = self._parts.private.slots
+        slots = self._session.private.slots
         slot = slots.head
         if slot is not None and slot.call is not None and slots.awaits_lane():
-            failure = self._parts.context.failure
+            failure = self._session.context.failure
             slots.lane_replied(failure.reply(slot.call, error, kind))
 
     def resume(self) -> None:
         """See Caller.resume()."""
-        parts = self._parts
-        parts.fenced = True  # commands behind the hit may not have run yet
-        parts.private_answered()
+        session = self._session
+        session.fenced = True  # commands behind the hit may not have run yet
+        session.private_answered()

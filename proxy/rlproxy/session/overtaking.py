@@ -5,20 +5,7 @@ from __future__ import annotations
 from rlproxy.ratelimit.hit_replies import integers
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding
-from rlproxy.session.call import Call, Caller
-from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.context import WorkerContext
-
-
-def next_call(
-    requests: ClientRequests, caller: Caller, context: WorkerContext, db: int
-) -> Call | None:
-    """Return the call of the framer's command, which may be a peek; see ClientRequests.call()."""
-    call = requests.call(caller, context)
-    waiting = context.waiting
-    if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
-        peek_if_queued(call, waiting, db)
-    return call
+from rlproxy.session.call import Call
 
 
 def peek_if_queued(call: Call, waiting: WaitQueues, db: int) -> None:

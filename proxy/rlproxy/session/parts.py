@@ -37,26 +37,26 @@ class SessionBase(Caller):
 class OwnCalls(Caller):
     """The sender of calls that the session itself makes for its client."""
 
-    def __init__(self, parts: SessionBase) -> None:
+    def __init__(self, session: SessionBase) -> None:
         super().__init__()
-        self.flush = parts.flush
+        self.flush = session.flush
         self.fenced = True  # no remembered refusal: the client may have written the key
-        self._parts = parts
+        self._session = session
 
     def resume(self) -> None:
         """See Caller.resume()."""
-        self._parts.resume()
+        self._session.resume()
 
 
 class SessionPart:
     """The base of Router, Sharing and FailOpen, which act on SessionBase."""
 
-    def __init__(self, parts: SessionBase) -> None:
-        self._context = parts.context
-        self._caller: Caller = parts
-        self._requests = parts.requests
-        self._private = parts.private
-        self._lanes = parts.lanes
+    def __init__(self, session: SessionBase) -> None:
+        self._context = session.context
+        self._caller: Caller = session
+        self._requests = session.requests
+        self._private = session.private
+        self._lanes = session.lanes
 
     def let_go(self) -> None:
         """Release the session."""

@@ -238,7 +238,7 @@ class PrivateStream:
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
         slots.expect(EditedSlot(cover.rewritten, S_DROP))
-        self.to_redis.append(requests.buf[requests.start : requests.pos])
+        self.to_redis.append(requests.written())
         slots.expect(EditedSlot(cover.judge(requests.command.name)))
 
     # -- RL commands in place ---------------------------------------------------------------------
@@ -315,7 +315,7 @@ class PrivateStream:
                 self.to_redis.append(command)
                 self.slots.expect_one()
 
-    def answer_status(self, requests: ClientRequests) -> None:
+    def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.
 
         So Redis refuses it to a client that has no right to make hits.
@@ -327,12 +327,12 @@ class PrivateStream:
             self.reject(error, requests.written())
             return
         if name == commands.RL_HELP:
-            call = help_text.CALL
+            request = help_text.REQUEST
         else:
-            call = context.status_call(name, requests.arguments())
+            request = context.report_request(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")
-        self.to_redis.append(call)
-        self.expanded += len(call)
+        self.to_redis.append(request)
+        self.expanded += len(request)
         self.slots.expect_one()
 
     def reject(self, error: bytes, written: bytes) -> None:

@@ -21,19 +21,23 @@ from rlproxy.fairness.budget import (
     CLIENT_WORK,
     WORK_BYTES_SHIFT,
     WORK_OF_OURS,
+    WORK_OF_REPORT,
     WORK_OF_STATE,
-    WORK_OF_STATUS,
 )
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
-from rlproxy.session.call import Call
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.fail_open import FailOpen
-from rlproxy.session.lane_hits import DONE, FULL, LaneHits
 from rlproxy.session.missing_script import waits_for_hits
-from rlproxy.session.parts import SessionBase
-from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPEN
+from rlproxy.session.parts import SessionBase, SessionPart
+from rlproxy.session.private_stream import (
+    MAX_LANE_CALL,
+    PRIVATE_NONE,
+    PRIVATE_OPEN,
+    REFRESH_S,
+)
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.waits import (
     CLOSE,
@@ -51,8 +55,13 @@ MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one clie
 
 _NOTHING_OURS: Final = encoding.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
+# Results of Router._send_hits().
+_DONE: Final = 0  # all unread hits went to the lane
+_FULL: Final = 1  # the rest must wait, for the lane or for the next tick
+_OTHER: Final = 2  # the rest is not for this lane now
 
-class Router(LaneHits):
+
+class Router(SessionPart):
     """The routing of one client's requests.
 
     fail_open: the answers to requests without Redis.
@@ -60,12 +69,12 @@ class Router(LaneHits):
     sharing: ordinary commands on command lanes; None without --share.
     """
 
-    def __init__(self, parts: SessionBase) -> None:
-        super().__init__(parts)
-        self.fail_open = FailOpen(parts)
+    def __init__(self, session: SessionBase) -> None:
+        super().__init__(session)
+        self.fail_open = FailOpen(session)
         self.sharing: Sharing | None = None
-        if parts.context.shares:
-            self.sharing = Sharing(parts)
+        if session.context.shares:
+            self.sharing = Sharing(session)
         self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
@@ -102,12 +111,12 @@ class Router(LaneHits):
                 return WAIT_LANE
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
-            found = self.send_hits(lane, room)
-            if found == DONE:
+            found = self._send_hits(lane, room)
+            if found == _DONE:
                 self.set_backlogged(False)
                 self._requests.release()
                 return WAIT_NOTHING
-            if found != FULL:  # what follows must not overtake the lane's calls
+            if found == _OTHER:  # what follows must not overtake the lane's calls
                 if lanes.count > 0:
                     return WAIT_LANE_EMPTY
                 break
@@ -143,6 +152,75 @@ class Router(LaneHits):
 
     def _may_use_lanes(self) -> bool:
         return self._private.may_use_lanes() and not self._requests.in_command()
+
+    # -- hits by lane -----------------------------------------------------------------------------
+
+    def _send_hits(self, lane: Lane, most: int) -> int:
+        """Submit at most `most` of the unread hits, if there are no other commands among them."""
+        requests = self._requests
+        requests.gather()  # else next() might join buffers and move `start`
+        start = requests.pos
+        calls: list[Call] = []
+        found = _DONE
+        empty = 0
+        while found == _DONE:
+            code = requests.next()
+            if code == NEED_MORE:
+                break
+            if code == EMPTY:
+                empty += 1
+                if empty >= CLIENT_WORK:
+                    found = _FULL
+                continue
+            call = self._lane_call(code)
+            if call is None:
+                requests.rewind(start)
+                return _OTHER
+            if call.rule.waits:
+                requests.rewind(requests.start)
+                found = _OTHER
+            else:
+                calls.append(call)
+                if len(calls) >= most:
+                    found = _FULL
+        self._context.budget.work += empty + len(calls) * (WORK_OF_OURS + 1)
+        if calls:
+            self._submit(lane, calls)
+        return found
+
+    def _lane_call(self, code: int) -> Call | None:
+        """The call of the framer's command if it may take a lane."""
+        requests = self._requests
+        command = requests.command
+        if code != COMMAND or not command.ours or command.ban is not None:
+            return None
+        if requests.size() > MAX_LANE_CALL:
+            return None
+        call = self._call()
+        if call is None or (call.rule.script is None and not call.reply):
+            return None
+        return call
+
+    def _call(self) -> Call | None:
+        """The call of the framer's command; a peek if the hit would overtake others."""
+        call, waiting = self._requests.call(self._caller, self._context), self._context.waiting
+        if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
+            overtaking.peek_if_queued(call, waiting, self._private.state.identity.db)
+        return call
+
+    def _submit(self, lane: Lane, calls: list[Call]) -> None:
+        self._private.keep_alive(REFRESH_S)
+        lanes = self._lanes
+        for call in calls:
+            lanes.append(call)
+            if not call.reply:
+                call.reply = lane.submit(call)
+                if call.reply:
+                    call.counted()  # by DenialCache.harvest()
+                else:
+                    self._private.cover.sent(call)
+        if not self._private.slots.mid():
+            lanes.emit()
 
     # -- the private connection -------------------------------------------------------------------
 
@@ -215,7 +293,7 @@ class Router(LaneHits):
             return WAIT_NOTHING
         if private.unopened > 0:
             self._work += WORK_OF_OURS
-            return self.fail_open.failed(code)
+            return self.fail_open.answer_unopened(code)
         if code == MALFORMED and requests.discarding:
             return CLOSE
         requests.rewind(requests.start)
@@ -298,19 +376,18 @@ class Router(LaneHits):
         if wait != WAIT_NOTHING:
             requests.rewind(requests.start)
             return wait
-        name = requests.command.name
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
-        if name != commands.RL_HIT and name in commands.REPORTS:
-            self._work += WORK_OF_STATUS
+        if requests.command.report:
+            self._work += WORK_OF_REPORT
         self.sends_hits = True
         state = private.state
         if code == OPEN:
             requests.discarding = True
             private.reject(TOO_LONG, _NOTHING_OURS)
             return WAIT_NOTHING
-        call = overtaking.next_call(requests, self._caller, self._context, state.identity.db)
+        call = self._call()
         if call is None:
-            private.answer_status(requests)
+            private.answer_report(requests)
             return WAIT_NOTHING
         if call.reply:
             private.reject(call.reply, requests.written())

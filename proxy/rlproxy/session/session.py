@@ -309,19 +309,17 @@ class Session(SessionBase):
 
     def overdue(self, now: float) -> float:
         """Answer the late hits; see HitTimeouts.watch()."""
-        timeout_s = self.context.timeouts.timeout_s
-        if self._closing or timeout_s <= 0.0:
+        if self._closing or self.context.timeouts.timeout_s <= 0.0:
             self._watched = False
             return NOTHING
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
         unsent_at = self._unsent_at if self.wait & TIMED else None
-        late, oldest = self._router.fail_open.overdue(now, timeout_s, unsent_at, self._held)
+        late, oldest = self._router.fail_open.answer_late(now, unsent_at, self._held)
         if late > 0:
             if self.wait & ENDED_BY_PRIVATE:
                 self._route()
-            if oldest == NOTHING:
-                oldest = NEVER  # the requests behind may have been sent
+            oldest = min(oldest, NEVER)  # the requests behind may have been sent
         if late > 0 or self.to_client:
             self.flush()
         self._watched = oldest != NOTHING

@@ -24,8 +24,8 @@ PRIVATE_AFTER_LARGE: Final = 1000  # reads sent privately after one whose reply 
 class Sharing(SessionPart):
     """The use of command lanes by one client."""
 
-    def __init__(self, parts: SessionBase) -> None:
-        super().__init__(parts)
+    def __init__(self, session: SessionBase) -> None:
+        super().__init__(session)
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 

@@ -44,7 +44,7 @@ class Slot:
         self.kind = kind
         self.passed = 0
         self.data = data
-        self.number = 0  # of the last request before the reply's own that changed the state
+        self.number = 0  # that of ConnectionState when its request was sent; 0: takes nothing back
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted

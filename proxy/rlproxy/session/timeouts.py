@@ -17,9 +17,9 @@ MAX_S: Final = 0.05  # longest time between two looks, in seconds
 LEAST_S: Final = 0.001
 STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait in the sockets
 
-# Return values of a `look` function in place of a time.
-NOTHING: Final = -1.0  # no hit is unanswered: stop watching
+# Return values of a `look` function in place of a time. The least of several values applies.
 NEVER: Final = 1e18  # keep watching, but no hit can be late yet
+NOTHING: Final = 2e18  # no hit is unanswered: stop watching
 
 
 class HitTimeouts:

@@ -20,13 +20,13 @@ from rlproxy.observability.hot_keys import (
     SIZES,
     SLOT_S,
     SLOTS,
+    HotKey,
     HotKeys,
-    Row,
     Sizes,
     Summary,
     covered,
     merge,
-    stride,
+    stride_for,
 )
 from rlproxy.ratelimit import grammar
 
@@ -209,7 +209,7 @@ HITS = st.lists(st.one_of(KEYS, st.sampled_from([b"x", b"y"])), max_size=40)
 STEPS = st.lists(st.tuples(HITS, HITS, st.floats(0, 30)), max_size=12)
 
 
-def check_bounds(found: list[Row], true: Counter[bytes], error_most: float, number: int) -> None:
+def check_bounds(found: list[HotKey], true: Counter[bytes], error_most: float, number: int) -> None:
     assert [count for _, count, *_ in found] == sorted([row[1] for row in found], reverse=True)
     assert len(found) <= number and len({key for key, *_ in found}) == len(found)
     for key, count, error, _ in found:
@@ -299,7 +299,7 @@ def test_error_bounds_hold_for_repeatedly_pruned_slots(
     ("hits_a_second", "every"), [(0, 1), (5_000, 1), (5_001, 2), (80_000, 16), (1e9, MAX_STRIDE)]
 )
 def test_high_rates_are_sampled(hits_a_second: float, every: int) -> None:
-    assert stride(hits_a_second) == every
+    assert stride_for(hits_a_second) == every
 
 
 @pytest.mark.parametrize("sizes", [SIZES, Sizes(400, 150, 100)])

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.process import server as module
-from rlproxy.process.server import Server
-from rlproxy.process.wiring import Wiring
+from rlproxy.process.channel import Channel
+from rlproxy.process.resources import Resources
+from rlproxy.process.server import Server, StopSignals
 
 
 async def test_a_failed_publication_is_logged_once(
@@ -21,5 +22,8 @@ async def test_a_failed_publication_is_logged_once(
         raise ZeroDivisionError
 
     wiring = SimpleNamespace(telemetry=SimpleNamespace(publish=fails))
-    await Server(Config(), supervised=True)._publish(cast("Wiring", wiring))
+    monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
+    resources = cast("Resources", SimpleNamespace(listeners=None))
+    channel = cast("Channel", None)
+    await Server(Config(), 0, resources, channel, StopSignals(supervised=True))._publish()
     assert caplog.messages == ["unexpected error"]

@@ -13,7 +13,7 @@ from rlproxy.config.urls import Address
 from rlproxy.downstream.connection import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
-from rlproxy.observability.hot_keys import HotKeys, Row, Top, merge
+from rlproxy.observability.hot_keys import HotKey, HotKeys, Top, merge
 from rlproxy.observability.published import Published
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.resources import Resources
@@ -101,7 +101,7 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
     other = HotKeys(lambda: now[0])
     merges = []
 
-    def merging(tops: list[Top], number: int, refused: bool) -> list[Row]:
+    def merging(tops: list[Top], number: int, refused: bool) -> list[HotKey]:
         merges.append(refused)
         return merge(tops, number, refused)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
-from rlproxy.ratelimit.entry_form import Form
+from rlproxy.ratelimit.entry_form import EntryForm
 from rlproxy.resp.encoding import bulk
 
 from tests.unit.session.entries import split
@@ -30,14 +30,14 @@ HELP_10 = (
 
 
 def test_entries_in_each_protocol() -> None:
-    assert Form(True).info(BY_NAME[b"rl.reset"]) == RESET_10
-    assert Form(False).info(BY_NAME[b"rl.help"]) == HELP_10
+    assert EntryForm(True).info(BY_NAME[b"rl.reset"]) == RESET_10
+    assert EntryForm(False).info(BY_NAME[b"rl.help"]) == HELP_10
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
 @pytest.mark.parametrize("resp3", [False, True])
 def test_entries_are_whole_frames(entry: Entry, resp3: bool) -> None:
-    line, values = split(Form(resp3).info(entry))
+    line, values = split(EntryForm(resp3).info(entry))
     assert line == b"*10\r\n"
     assert values[0] == bulk(entry.name)
 
@@ -45,7 +45,7 @@ def test_entries_are_whole_frames(entry: Entry, resp3: bool) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
 @pytest.mark.parametrize("resp3", [False, True])
 def test_docs_are_whole_frames(entry: Entry, resp3: bool) -> None:
-    line, values = split(b"*2\r\n" + Form(resp3).docs(entry))
+    line, values = split(b"*2\r\n" + EntryForm(resp3).docs(entry))
     assert values[0] == bulk(entry.name)
     line, values = split(values[1])
     assert line[:1] == (b"%" if resp3 else b"*")
@@ -84,5 +84,6 @@ AND_RESP2 = (
 
 
 def test_docs_in_each_form() -> None:
-    assert Form(True).docs(BY_NAME[b"rl.throttle"]) == b"$11\r\nrl.throttle\r\n" + THROTTLE_DOCS
-    assert Form(False).docs(BY_NAME[b"rl.hit"]).endswith(AND_RESP2)
+    docs = EntryForm(True).docs(BY_NAME[b"rl.throttle"])
+    assert docs == b"$11\r\nrl.throttle\r\n" + THROTTLE_DOCS
+    assert EntryForm(False).docs(BY_NAME[b"rl.hit"]).endswith(AND_RESP2)

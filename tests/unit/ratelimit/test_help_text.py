@@ -23,7 +23,7 @@ def test_help_names_every_command_and_option() -> None:
 
 
 def test_help_is_a_script_of_simple_strings() -> None:
-    words = help_text.CALL.split(b"\r\n")
+    words = help_text.REQUEST.split(b"\r\n")
     assert words[2] == b"EVAL"
     assert words[4].count(b"{ok='") == len(help_text.LINES)
     for line in help_text.LINES:

@@ -57,7 +57,7 @@ class Failing(Parts):
         return self.router.route()
 
     def overdue(self, now: float, unsent_at: float | None = None) -> tuple[int, float]:
-        return self.fail_open.overdue(now, 1.0, unsent_at, None)
+        return self.fail_open.answer_late(now, unsent_at, None)
 
 
 # -- the hits that come first ----------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_a_held_hit_is_late_by_its_call() -> None:
     failing.opened()
 
     def overdue(now: float) -> tuple[int, float]:
-        return failing.fail_open.overdue(now, 1.0, None, cast("HeldHit", held))
+        return failing.fail_open.answer_late(now, None, cast("HeldHit", held))
 
     assert overdue(10.9) == (0, 10.0)
     assert overdue(11.0) == (1, NEVER)

@@ -158,6 +158,15 @@ def test_a_late_call_ends_the_wait(by_lane: bool) -> None:
     assert held.got == [LATE]
 
 
+def test_a_call_whose_node_is_down_ends_the_wait_with_that_error() -> None:
+    held, error = Held(), encoding.unreachable("redis:2", "refused")
+    held.start()
+    call = held.lane.calls.pop()
+    call.caller.lane_failed(call, error, "unreachable")
+    assert held.got == [error]
+    assert held.context.stats.errors == {"unreachable": 1}
+
+
 def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     held = Held(by_lane=False)
     held.start()

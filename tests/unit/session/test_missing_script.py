@@ -245,6 +245,17 @@ def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     assert found + bench.down() == PONG + five(0, 10, 10, -1, 0) + PONG
 
 
+def test_a_missing_hit_whose_node_is_down_counts_once(bench: Bench) -> None:
+    context, error = bench.session.context, encoding.unreachable("redis:2", "refused")
+    bench.send(PING + HIT)
+    assert bench.answer(PONG + NOSCRIPT) == PONG
+    (call,) = bench.lane.calls
+    call.caller.lane_failed(call, error, "unreachable")
+    assert bench.down() == error
+    assert context.stats.errors == {"unreachable": 1}
+    assert context.circuit.counts.without == 1
+
+
 def test_no_remembered_refusal_is_taken_for_a_missing_hit(bench: Bench) -> None:
     bench.send(PING + HIT)
     bench.answer(PONG + NOSCRIPT)

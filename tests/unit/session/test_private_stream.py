@@ -124,7 +124,7 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
 @pytest.mark.parametrize(
     ("words", "sent", "row"),
     [
-        ((b"RL.HELP",), help_text.CALL, HELP),
+        ((b"RL.HELP",), help_text.REQUEST, HELP),
         ((b"RL.STATS",), b"call RL.STATS ", STATS),
         ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
         ((b"RL.POLICIES",), b"call RL.POLICIES ", POLICIES),
@@ -135,9 +135,9 @@ def test_status_commands_are_answered_by_a_script(
 ) -> None:
     parts = Parts()
     parts.opened()
-    parts.context.status_call = lambda name, args: b"call %b %b" % (name, b" ".join(args))
+    parts.context.report_request = lambda name, args: b"call %b %b" % (name, b" ".join(args))
     parts.next(bulks(*words))
-    parts.private.answer_status(parts.requests)
+    parts.private.answer_report(parts.requests)
     assert parts.up() == sent
     assert parts.context.stats.calls[row] == 1
     assert parts.answer(b"*0\r\n") == b"*0\r\n"

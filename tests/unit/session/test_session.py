@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS, WORK_OF_STATUS
+from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS, WORK_OF_REPORT
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import reply_slots
@@ -227,5 +227,5 @@ def test_status_commands_cost_more_work() -> None:
     bench.session.receive(bulks(b"RL.STATS") * 20)
     assert bench.session.wait == WAIT_TICK
     sent_now = len(bench.session.private.to_redis)
-    assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_STATUS + 1
+    assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_REPORT + 1
     assert bench.up().count(b"EVAL") == 20

@@ -124,7 +124,7 @@ class World:
     def callers(self) -> list[Caller]:
         """The sessions of these calls."""
         callers = [call.caller for call in self.calls()]
-        return [each._parts if isinstance(each, OwnCalls) else each for each in callers]
+        return [each._session if isinstance(each, OwnCalls) else each for each in callers]
 
     def on_lanes(self) -> list[bytes]:
         """The same, each as it would go over a private connection."""
