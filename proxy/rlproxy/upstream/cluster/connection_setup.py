@@ -44,8 +44,7 @@ class ConnectionSetup:
         if query is None:
             self._query = query = Request(bulks(b"PING"))
             query.on_reply = self._pinged
-            exchange.send(exchange.links.home(), query)
-            query.silent = True
+            exchange.send_own(exchange.links.home(), query)
             exchange.redirects.drain()
         if not query.done:
             return None
