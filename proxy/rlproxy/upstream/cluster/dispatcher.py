@@ -163,7 +163,7 @@ class Dispatcher:
         elif how == routes.CLUSTER:
             exchange.answer(self._face.cluster_reply(args, exchange.protocol))
         elif how == routes.REFUSED:
-            exchange.answer(routes.refusal(route))
+            exchange.answer(routes.unavailable(route))
         elif how in (routes.OK, routes.QUIT):
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
