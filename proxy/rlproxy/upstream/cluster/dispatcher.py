@@ -112,7 +112,7 @@ class Dispatcher:
             return refusal is not None
         if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
-                self.transactions.refuse(transaction, route.name)
+                self.transactions.reject_by_name(transaction, route.name)
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True

@@ -59,7 +59,7 @@ class Exchange(LinkOwner):
         self.logged_in = False  # a node has run a command of the client
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
-        self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
+        self.caching: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
         self.delivers: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
@@ -92,8 +92,8 @@ class Exchange(LinkOwner):
     def send(self, link: Link, request: Request) -> None:
         """Send a command of the client."""
         self._expect_reply(request)
-        if self.prefix:
-            self._take_prefix(request)
+        if self.caching:
+            self._take_caching(request)
         link.send(request)
 
     def send_own(self, link: Link, request: Request) -> None:
@@ -108,13 +108,13 @@ class Exchange(LinkOwner):
     def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         """Send the parts of `whole`, each to its link: MAX_AT_ONCE of them in a tick."""
         self._expect_reply(whole)
-        if self.prefix:
-            self._take_prefix(whole)
+        if self.caching:
+            self._take_caching(whole)
         self._send_some(whole, parts)
 
-    def _take_prefix(self, request: Request) -> None:
-        request.front = [Request(self.prefix)]
-        self.prefix = b""
+    def _take_caching(self, request: Request) -> None:
+        request.front = [Request(self.caching)]
+        self.caching = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         for link, part in islice(parts, MAX_AT_ONCE):

@@ -90,7 +90,7 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
     client.nodes[0].reply(shard_push(b"ssubscribe", 1))
     client.got()
     client.exchange.skips = True
-    client.exchange.prefix = b"CACHING"
+    client.exchange.caching = b"CACHING"
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
     client.nodes[0].reply(shard_push(b"ssubscribe", 1))
     client.exchange.flush()
