@@ -23,7 +23,8 @@ from redis.retry import Retry
 from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.upstream.failover import Failover, MasterTarget
+from rlproxy.upstream.failover import Failover
+from rlproxy.upstream.master_target import MasterTarget
 
 from tests import harness
 from tests.harness import Raw, RedisServer, ReplyError, wait_until

@@ -33,9 +33,10 @@ from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.failover import Failover, MasterTarget
+from rlproxy.upstream.failover import Failover
 from rlproxy.upstream.lane import ServerLane
 from rlproxy.upstream.lane_pool import IDLE_S
+from rlproxy.upstream.master_target import MasterTarget
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most

@@ -243,7 +243,7 @@ class PrivateStream:
 
     # -- RL commands in place ---------------------------------------------------------------------
 
-    def answer_unreachable(self, call: Call) -> bool:
+    def answer_node_down(self, call: Call) -> bool:
         """Answer `call` in its place if the circuit of its node is open. Returns whether it has.
 
         Where its place is uncertain, the node gets it.

@@ -392,7 +392,7 @@ class Router(SessionPart):
         if call.reply:
             private.reject(call.reply, requests.written())
             return WAIT_NOTHING
-        if private.answer_unreachable(call):
+        if private.answer_node_down(call):
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
         if crowded and self._must_be_quiescent(call):

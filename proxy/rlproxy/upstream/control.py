@@ -202,7 +202,7 @@ class Control:
     async def _introduce(self) -> None:
         reply = await self._connection.query(*control_hello(self._upstream))
         if isinstance(reply, hiredis.ReplyError):
-            why = refusal(str(reply), self._upstream.password)
+            why = hello_error(str(reply), self._upstream.password)
             self.kind = LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
             return
@@ -317,7 +317,7 @@ class Control:
         self._report()
 
 
-def refusal(text: str, password: str | None) -> str:
+def hello_error(text: str, password: str | None) -> str:
     """Describe the error reply to HELLO in a few words, without the password."""
     if text.startswith("ERR unknown command"):  # Redis quotes the arguments, password included
         return "it does not know HELLO (a server before Redis 6, or without that command)"

@@ -225,7 +225,7 @@ class ServerLane(PooledLane):
     async def _connect(self) -> None:
         """Open the connection. Never raises: the next wake() after a failure tries again."""
         try:
-            transport = await self._context.target.connect(lambda: _Link(self))
+            transport = await self._context.target.connect(lambda: _LaneProtocol(self))
         except OSError as error:
             now = self._context.loop.time()
             self._context.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
@@ -318,7 +318,7 @@ def resume_all(touched: list[Caller]) -> None:
         caller.flush()
 
 
-class _Link(asyncio.Protocol):
+class _LaneProtocol(asyncio.Protocol):
     """The protocol of one connection of a lane."""
 
     def __init__(self, lane: ServerLane) -> None:

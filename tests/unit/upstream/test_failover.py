@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from rlproxy.config.urls import Address, parse_upstream
 from rlproxy.upstream import failover as module
-from rlproxy.upstream.failover import Failover, MasterTarget
+from rlproxy.upstream.failover import Failover
+from rlproxy.upstream.master_target import MasterTarget
 
 from tests.unit.upstream.test_control import until
 

@@ -28,7 +28,7 @@ class ConnectionSetup:
     def __init__(self, exchange: Exchange, face: Face) -> None:
         self._exchange = exchange
         self._face = face
-        self._set_up = exchange.links.setup
+        self._setup = exchange.links.setup
         self._query: Request | None = None  # the PING of login_error()
 
     def login_error(self) -> bytes | None:
@@ -44,8 +44,7 @@ class ConnectionSetup:
         if query is None:
             self._query = query = Request(bulks(b"PING"))
             query.on_reply = self._pinged
-            exchange.send(exchange.links.home(), query)
-            query.silent = True
+            exchange.send_own(exchange.links.home(), query)
             exchange.redirects.drain()
         if not query.done:
             return None
@@ -65,7 +64,7 @@ class ConnectionSetup:
         elif how == routes.CLIENT_REPLY:
             self._reply(args, written)
         elif how == routes.CLIENT_CACHING and self._may_cache(args):
-            self._exchange.prefix = written
+            self._exchange.caching = written
             self._exchange.answer(OK)
         elif how == routes.CLIENT_CACHING:
             self._exchange.send(self._exchange.links.home(), Request(written))
@@ -85,7 +84,7 @@ class ConnectionSetup:
     @property
     def tracking(self) -> bytes:
         """The CLIENT TRACKING that is in force, in upper case; empty if it is off."""
-        written = self._set_up.get(b"TRACKING", b"").upper()
+        written = self._setup.get(b"TRACKING", b"").upper()
         return written if b"\r\nON\r\n" in written else b""
 
     def _may_cache(self, args: list[bytes]) -> bool:
@@ -106,12 +105,12 @@ class ConnectionSetup:
             if frame.startswith(b"-"):
                 return frame
             if how == routes.AUTH:
-                self._set_up[b"AUTH"] = written
+                self._setup[b"AUTH"] = written
             else:
                 self._take_hello(args)
                 home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
-            exchange.links.set_up_others([self._set_up[b"AUTH"], self._set_up[b"HELLO"]])
+            exchange.links.set_up_others([self._setup[b"AUTH"], self._setup[b"HELLO"]])
             return frame
 
         self._send_home(written, on_reply)
@@ -120,15 +119,15 @@ class ConnectionSetup:
         """Take a HELLO that the home node has accepted."""
         if args:
             self._exchange.protocol = 3 if args[0] == b"3" else 2
-            self._set_up[b"HELLO"] = bulks(b"HELLO", args[0])
+            self._setup[b"HELLO"] = bulks(b"HELLO", args[0])
         at = 1
         while at < len(args):
             option = args[at].upper()
             if option == b"AUTH":
-                self._set_up[b"AUTH"] = bulks(b"AUTH", *args[at + 1 : at + 3])
+                self._setup[b"AUTH"] = bulks(b"AUTH", *args[at + 1 : at + 3])
                 at += 3
             else:
-                self._set_up[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
+                self._setup[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
     def reset(self, written: bytes, done: Callable[[], None]) -> None:
@@ -136,9 +135,9 @@ class ConnectionSetup:
 
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"+RESET"):
-                for key in self._set_up:
-                    self._set_up[key] = b""
-                self._exchange.prefix = b""
+                for key in self._setup:
+                    self._setup[key] = b""
+                self._exchange.caching = b""
                 self._exchange.protocol = 2
                 self._exchange.logged_in = False
                 self._query = None
@@ -157,9 +156,9 @@ class ConnectionSetup:
         def on_reply(frame: bytes) -> bytes:
             if frame == OK:
                 if key == b"TRACKING":  # off, or all keys
-                    for prefixes in [each for each in self._set_up if each.startswith(key)]:
-                        del self._set_up[prefixes]
-                self._set_up[key] = written
+                    for prefixes in [each for each in self._setup if each.startswith(key)]:
+                        del self._setup[prefixes]
+                self._setup[key] = written
                 for link in exchange.links.others():
                     link.send(Request(written))
                 if b"BCAST" in self.tracking:

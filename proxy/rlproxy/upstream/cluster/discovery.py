@@ -17,7 +17,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
-from rlproxy.upstream.control import refusal
+from rlproxy.upstream.control import hello_error
 from rlproxy.upstream.query_connection import QueryConnection, opened, text
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
@@ -76,7 +76,7 @@ async def _viewed(
     words[1] = b"2"  # in RESP2, replies hold only lists
     reply = await connection.query(*words)
     if isinstance(reply, hiredis.ReplyError):
-        return View(problem=refusal(str(reply), upstream.password), kind=LOGIN)
+        return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
         if str(slots).startswith(_NO_NODE):

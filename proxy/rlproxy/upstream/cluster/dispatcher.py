@@ -112,7 +112,7 @@ class Dispatcher:
             return refusal is not None
         if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
-                self.transactions.refuse(transaction, route.name)
+                self.transactions.reject_by_name(transaction, route.name)
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
             return True
@@ -163,7 +163,7 @@ class Dispatcher:
         elif how == routes.CLUSTER:
             exchange.answer(self._face.cluster_reply(args, exchange.protocol))
         elif how == routes.REFUSED:
-            exchange.answer(routes.refusal(route))
+            exchange.answer(routes.unavailable(route))
         elif how in (routes.OK, routes.QUIT):
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT

@@ -59,7 +59,7 @@ class Exchange(LinkOwner):
         self.logged_in = False  # a node has run a command of the client
         self.silent = False  # CLIENT REPLY OFF
         self.skips = False  # CLIENT REPLY SKIP: of the next command
-        self.prefix: bytes = b""  # CLIENT CACHING: goes in front of the next command
+        self.caching: bytes = b""  # CLIENT CACHING: goes in front of the next command
         # Whether a push, or a message of pub/sub, goes to the client.
         self.delivers: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
@@ -76,29 +76,45 @@ class Exchange(LinkOwner):
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def expect(self, request: Request) -> Request:
-        """Append `request` to what the client is owed."""
+    def _expect(self, request: Request) -> Request:
+        """Append `request` to what waits for a reply, and so has a place in the order."""
         self.last += 1
         request.number = self.last
-        request.silent = (self.silent or self.skips) and not request.subscribes
-        self.skips = False
         self.queue.append(request)
         return request
 
+    def _expect_reply(self, request: Request) -> Request:
+        """Append a command of the client, which gets its reply."""
+        request.silent = (self.silent or self.skips) and not request.subscribes
+        self.skips = False
+        return self._expect(request)
+
     def send(self, link: Link, request: Request) -> None:
         """Send a command of the client."""
-        self._take_prefix(self.expect(request))
+        self._expect_reply(request)
+        if self.caching:
+            self._take_caching(request)
         link.send(request)
+
+    def send_own(self, link: Link, request: Request) -> None:
+        """Send a command of the proxy's own in its place among those of the client.
+
+        The client gets no reply. CLIENT REPLY SKIP and CLIENT CACHING wait for the client's next
+        command.
+        """
+        request.silent = True
+        link.send(self._expect(request))
 
     def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         """Send the parts of `whole`, each to its link: MAX_AT_ONCE of them in a tick."""
-        self._take_prefix(self.expect(whole))
+        self._expect_reply(whole)
+        if self.caching:
+            self._take_caching(whole)
         self._send_some(whole, parts)
 
-    def _take_prefix(self, request: Request) -> None:
-        if self.prefix:
-            request.front = [Request(self.prefix)]
-            self.prefix = b""
+    def _take_caching(self, request: Request) -> None:
+        request.front = [Request(self.caching)]
+        self.caching = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         for link, part in islice(parts, MAX_AT_ONCE):
@@ -115,7 +131,7 @@ class Exchange(LinkOwner):
 
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node."""
-        self.done(self.expect(Request(b"")), reply)
+        self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
 

@@ -16,7 +16,6 @@ A call waits for at most the hit timeout, counted from the moment at which it fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rlproxy.config.urls import Address
@@ -87,7 +86,6 @@ class ClusterLane(PooledLane):
         self._queues: dict[int, SlotQueue] = {}  # by slot
         self._opening_since: float = self._loop.time()
         self._serving = False  # whether there is a queue
-        self._serve_soon: Callable[[], None] = self._serve_queues
         self.take_map()
 
     # -- calls ------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ class ClusterLane(PooledLane):
             queue = self._queues[slot] = SlotQueue()
         if not self._serving:
             self._serving = True
-            self._loop.call_soon(self._serve_soon)
+            self._loop.call_soon(self._serve_queues)
         return queue
 
     def _not_run(self, lane: NodeLane, call: Call, error: bytes) -> None:
@@ -229,7 +227,7 @@ class ClusterLane(PooledLane):
             if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]
         if self._queues:
-            self._loop.call_later(SERVE_S, self._serve_soon)
+            self._loop.call_later(SERVE_S, self._serve_queues)
         else:
             self._serving = False
 

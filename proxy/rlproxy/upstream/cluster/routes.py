@@ -62,7 +62,7 @@ UNWATCH: Final = 37
 # Answered by the proxy.
 CLUSTER: Final = 38
 OK: Final = 39
-REFUSED: Final = 40  # see refusal()
+REFUSED: Final = 40  # see unavailable()
 
 # Where the timeout of a blocking command stands.
 BLOCKS_NOT: Final = 0
@@ -404,7 +404,7 @@ class Routes:
         return route
 
 
-def refusal(route: Route) -> bytes:
+def unavailable(route: Route) -> bytes:
     """Return the error for a command whose route is REFUSED."""
     reason = REASONS[route.name.replace(b" ", b"|")]
     return error(f"ERR {route.name.decode()} is not available through rlproxy: {reason}")

@@ -218,9 +218,7 @@ class Subscriptions:
         slot = key_slot(channel)
         request = _subscribing(_SHARD, [channel], slot)
         request.on_reply = on_reply
-        exchange.expect(request)
-        request.silent = True
-        exchange.links.of_slot(slot).send(request)
+        exchange.send_own(exchange.links.of_slot(slot), request)
         exchange.flush()
 
     def _postpones(self, again: Callable[[], None]) -> bool:

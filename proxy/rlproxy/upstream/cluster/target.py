@@ -51,12 +51,12 @@ class ClusterTarget(Target):
             await pause(SETTLE_S, cluster.settled)
         exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         await self._require_home()
-        found = protocol()
-        dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(found), self._splits)
-        transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, found))
+        made = protocol()
+        dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
+        transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))
         self._exchanges[exchange] = None
         exchange.at_end.append(lambda: self._exchanges.pop(exchange))
-        found.connection_made(transport)
+        made.connection_made(transport)
         return transport
 
     def close_idle(self, now: float) -> None:

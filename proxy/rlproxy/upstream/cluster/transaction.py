@@ -36,7 +36,7 @@ class Transaction:
 
     link: where its commands go; None before the first one.
     multi: as the client wrote it.
-    prefix: CLIENT CACHING, which precedes MULTI.
+    caching: CLIENT CACHING, which precedes MULTI; empty for none.
     commands: those that are queued.
     aborted: a command was rejected, so that EXEC fails.
     rejected_by: the node that has rejected one: it has the error for EXEC.
@@ -48,7 +48,7 @@ class Transaction:
     slot: int
     watched: bool
     multi: bytes
-    prefix: bytes
+    caching: bytes
     link: Link | None = None
     commands: list[bytes] = field(default_factory=list)
     aborted: bool = False
@@ -112,7 +112,7 @@ class Transactions:
             elif how == routes.MULTI and not args:
                 self._begin(written)
             elif how == routes.UNWATCH:
-                link = self._watch if self._watch is not None else exchange.links.home()
+                link = self._watch or exchange.links.home()
                 self.forget()
                 exchange.send(link, Request(written))
             else:
@@ -132,12 +132,12 @@ class Transactions:
 
     def _watch_keys(self, slot: int, written: bytes) -> None:
         exchange = self._exchange
-        if self._watch is not None and slot != self._watch_slot:
+        first = self._watch is None
+        if not first and slot != self._watch_slot:
             exchange.answer(CROSSSLOT)
             return
-        link = self._watch if self._watch is not None else exchange.links.of_slot(slot)
+        link = self._watch or exchange.links.of_slot(slot)
         request = Request(written, slot)
-        first = self._watch is None
 
         def on_reply(frame: bytes) -> bytes:
             if frame != OK and first:
@@ -157,9 +157,9 @@ class Transactions:
     def _begin(self, written: bytes) -> None:
         exchange = self._exchange
         watched = self._watch is not None
-        transaction = Transaction(self._watch_slot, watched, written, exchange.prefix)
+        transaction = Transaction(self._watch_slot, watched, written, exchange.caching)
         self.current = transaction
-        exchange.prefix = b""
+        exchange.caching = b""
         if self._watch is not None:
             self._move(transaction, self._watch)
         exchange.answer(OK)
@@ -170,7 +170,7 @@ class Transactions:
         """Send a command of the transaction."""
         slots = {*map(key_slot, keys), transaction.slot} - {NO_SLOT}
         if len(slots) > 1:
-            self.reject(transaction, CROSSSLOT)
+            self._reject(transaction, CROSSSLOT)
             return
         if slots and transaction.slot == NO_SLOT and transaction.rejected_by is None:
             transaction.slot = slots.pop()
@@ -179,15 +179,15 @@ class Transactions:
         request.on_error = transaction.on_queue_error
         self._send(transaction, request)
 
-    def reject(self, transaction: Transaction, refusal: bytes) -> None:
+    def reject_by_name(self, transaction: Transaction, name: bytes) -> None:
+        """Reject the command `name`, which can't be part of a transaction here."""
+        text = f"ERR Command not allowed inside a transaction: {name.decode()} on a Redis Cluster"
+        self._reject(transaction, error(text))
+
+    def _reject(self, transaction: Transaction, reply: bytes) -> None:
         """Answer a command of the transaction with an error; EXEC fails then."""
         transaction.abort()
-        self._exchange.answer(refusal)
-
-    def refuse(self, transaction: Transaction, name: bytes) -> None:
-        """Reject a command that can't be part of a transaction here, in Redis' own words."""
-        text = f"ERR Command not allowed inside a transaction: {name.decode()} on a Redis Cluster"
-        self.reject(transaction, error(text))
+        self._exchange.answer(reply)
 
     def _send(self, transaction: Transaction, request: Request) -> None:
         link = transaction.link or self._move(transaction, self._exchange.links.home())
@@ -202,8 +202,8 @@ class Transactions:
         if transaction.link is not None:
             transaction.link.send(Request(_DISCARD))
         transaction.link = link
-        if transaction.prefix:
-            link.send(Request(transaction.prefix))
+        if transaction.caching:
+            link.send(Request(transaction.caching))
         for request in transaction.replay():
             link.send(request)
         return link

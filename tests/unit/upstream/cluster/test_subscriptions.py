@@ -25,6 +25,10 @@ def reply(kind: bytes, count: int) -> bytes:
     return b"*3\r\n" + bulk(kind) + bulk(PATTERN) + b":%d\r\n" % count
 
 
+def shard_push(kind: bytes, count: int) -> bytes:
+    return b">3\r\n" + bulk(kind) + bulk(PATTERN) + b":%d\r\n" % count
+
+
 class Subscriber(Client):
     """A client of three masters that subscribes to keyspace events."""
 
@@ -76,4 +80,22 @@ async def test_the_end_of_events_on_all_masters_is_one_reply() -> None:
     assert client.got() == EVENT + reply(b"punsubscribe", 0)
     client.grow()
     assert NEW not in client.exchange.links.by_address
+    client.exchange.close()
+
+
+async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None:
+    client = Subscriber()
+    client.exchange.protocol = 3
+    client.ask(b"SSUBSCRIBE")
+    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
+    client.got()
+    client.exchange.skips = True
+    client.exchange.caching = b"CACHING"
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
+    client.exchange.flush()
+    client.send(0, 0)
+    assert client.nodes[0].link._out[0] == b"CACHING"
+    client.nodes[0].reply(b"+OK\r\n+SKIPPED\r\n+NEXT\r\n")
+    assert client.got() == b"+NEXT\r\n"
     client.exchange.close()
