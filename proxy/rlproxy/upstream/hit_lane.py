@@ -62,7 +62,7 @@ class HitLane(ServerLane):
 
         To be called only while `ready`.
         """
-        if self._denials.tracks:
+        if self._denials.entries:
             known = self._denials.known(call, len(self._again) > 0)
             if known:
                 return known
