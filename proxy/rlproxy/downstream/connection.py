@@ -218,10 +218,9 @@ class ClientConnection(asyncio.Protocol):
                 private.write(data)
         if session.to_client:
             data = _joined(session.to_client)
-            if not transport.is_closing():
-                self._written += len(data)
-                self.stats.client_out += len(data)
-                transport.write(data)
+            self._written += len(data)
+            self.stats.client_out += len(data)
+            transport.write(data)
         if private is None:
             if stream.status == PRIVATE_OPENING:
                 self._open()
