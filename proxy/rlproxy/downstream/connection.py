@@ -56,8 +56,8 @@ class ClientConnection(asyncio.Protocol):
         "_private",
         "_queued",
         "_reading",
-        "_received_at",
         "_resting",
+        "_silent_since",
         "_taken",
         "_taken_at",
         "_transport",
@@ -80,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
         self._eof_sent = False
         self._ended = False  # whether the client's end of file was read
         self._closing = False  # whether the connection closes: nothing more is written
-        self._received_at: float = 0.0  # loop time of the client's latest bytes
+        self._silent_since: float = 0.0  # loop time of the first sweep after its latest bytes, or 0
         self._written: int = 0  # bytes written to the client in total
         self._taken: int = _ALL  # bytes of these that the client took, as of the latest sweep
         self._taken_at: float = 0.0  # loop time of the latest sweep that saw it take some
@@ -97,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
-        self._received_at = clients.clock()
+        self._silent_since = clients.clock()
         client.set_write_buffer_limits(clients.max_unread)
         self.stats.accepted += 1
         self.session.flush = self.flush
@@ -135,7 +135,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         session = self.session
-        self._received_at = self.clients.clock()
+        self._silent_since = 0.0
         session.receive(data)
         if len(data) > LARGE and self.rests(len(data)):
             self._resting = True
@@ -218,10 +218,9 @@ class ClientConnection(asyncio.Protocol):
                 private.write(data)
         if session.to_client:
             data = _joined(session.to_client)
-            if not transport.is_closing():
-                self._written += len(data)
-                self.stats.client_out += len(data)
-                transport.write(data)
+            self._written += len(data)
+            self.stats.client_out += len(data)
+            transport.write(data)
         if private is None:
             if stream.status == PRIVATE_OPENING:
                 self._open()
@@ -281,7 +280,8 @@ class ClientConnection(asyncio.Protocol):
                 self.cut()
             return
         self._taken = _ALL
-        silent_s = now - self._received_at
+        self._silent_since = self._silent_since or now
+        silent_s = now - self._silent_since
         silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_pushes()
         if silent and not self.session.outstanding():
             self.stats.error("idle")
@@ -305,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._closing = True
         self.session.abandon()
-        silent = self._reading and self.clients.clock() - self._received_at >= LINGER_S
+        silent = self._reading and 0 < self._silent_since <= self.clients.clock() - LINGER_S
         at_once = self._ended or (silent and not pending(transport))
         linger(transport, self.clients.loop, at_once)
         if self._private is not None:

@@ -94,9 +94,9 @@ class Counters:
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
         self._refused_by: dict[bytes, Rule] = {}  # rule of the latest refusal, by key
-        self.stride: int = 1  # mean number of hits per counted key; see sample()
-        self._skip: int = 0  # hits until the next counted key
-        self._random: int = 1  # state of _gap()
+        self.stride: i64 = 1  # mean number of hits per counted key; see sample()
+        self._skip: i64 = 0  # hits until the next counted key
+        self._random: i64 = 1  # state of _gap()
         self.on_keys: OnKeys = lambda _keys, _refused, _stride, _rules: None
         self.harvest: Callable[[], list[tuple[Rule, bytes, int]]] = list
 
@@ -177,7 +177,7 @@ class Counters:
         self.stride = stride
         self._skip = self._gap() if stride > 1 else 0
 
-    def _gap(self) -> int:
+    def _gap(self) -> i64:
         """Return the number of hits to skip, stride - 1 in the mean.
 
         The number varies, because a constant one would find only one key of a client whose requests

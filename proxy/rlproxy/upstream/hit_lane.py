@@ -10,8 +10,6 @@ order, by EVAL. So no call overtakes another one of its client; see `script_load
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
 from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
@@ -41,7 +39,7 @@ class HitLane(ServerLane):
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(context, key)
         self._unsent: list[Call] = []
-        self._inflight: deque[Call] = deque()
+        self._inflight: list[Call] = []
         self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
         self._again_at: float = 0.0  # loop time of the first call in `_again`
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
@@ -64,7 +62,7 @@ class HitLane(ServerLane):
 
         To be called only while `ready`.
         """
-        if self._denials.tracks:
+        if self._denials.entries:
             known = self._denials.known(call, len(self._again) > 0)
             if known:
                 return known
@@ -128,15 +126,15 @@ class HitLane(ServerLane):
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """See ServerLane._answer()."""
-        inflight = self._inflight
+        answered = 0
         while frame := self._frame(framer):
-            call = inflight.popleft()
+            call = self._inflight[answered]
             if call.expects_ok:
                 call.expects_ok = False
-                inflight.appendleft(call)
                 if frame != encoding.OK:
                     self._denials.track(False)
                 continue
+            answered += 1
             self._owed -= 1
             frame = self._hit_reply(call, frame)
             if not frame:
@@ -146,6 +144,7 @@ class HitLane(ServerLane):
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)
+        del self._inflight[:answered]
 
     def _pushed(self, push: bytes) -> None:
         """See ServerLane._pushed()."""
@@ -190,7 +189,7 @@ class HitLane(ServerLane):
         late = times.due(len(inflight), now)
         if late > 0:
             end = times.late - answered
-            _report_late(list(islice(inflight, end - late, end)), timeout_s)
+            _report_late(inflight[end - late : end], timeout_s)
         if times.late > answered and times.deaf(now):
             self._abort()
         return times.oldest(now)

@@ -20,25 +20,26 @@ _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 class LaneDenials:
     """The entries of one lane.
 
+    entries: by key as a bulk string.
     tracks: whether Redis reports touched keys, so refusals may be remembered.
     """
 
     def __init__(self, cache: DenialCache) -> None:
         self._cache = cache
-        self._entries: dict[bytes, Denial] = {}  # by key as a bulk string
+        self.entries: dict[bytes, Denial] = {}
         self.tracks = False
 
     def track(self, tracks: bool) -> None:
         """Record whether Redis reports touched keys, and forget all remembered refusals."""
         self.tracks = tracks
-        self._entries = {}
+        self.entries = {}
 
     def _entry(self, call: Call) -> Denial | None:
         """Find the entry of exactly this hit, before the hit is sent.
 
         An entry of another hit on the same key is dropped if `call` may write.
         """
-        denial = self._entries.get(call.key)
+        denial = self.entries.get(call.key)
         if denial is None:
             return None
         if denial.rule is not call.rule:
@@ -97,9 +98,9 @@ class LaneDenials:
             refused
             and call.rule.denies
             and len(call.key) <= MAX_KEPT_KEY
-            and call.key not in self._entries
+            and call.key not in self.entries
         ):
-            self._cache.mark(self._entries, call.key, call.rule)
+            self._cache.mark(self.entries, call.key, call.rule)
         return frame
 
     def _opened(self, call: Call, frame: bytes) -> bytes:
@@ -117,8 +118,8 @@ class LaneDenials:
         if not push.startswith(_INVALIDATE):
             return
         if push.startswith(b"*1\r\n", len(_INVALIDATE)):
-            denial = self._entries.get(push[len(_INVALIDATE) + 4 :])
+            denial = self.entries.get(push[len(_INVALIDATE) + 4 :])
             if denial is not None:
                 self._cache.drop(denial)
         else:
-            self._entries = {}
+            self.entries = {}
