@@ -49,10 +49,6 @@ FIGURES = {
     ): "the five integers' names",
     ("patterns.md", "limited  limit  remaining  retry_after  reset_after"): "the same",
     ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
-    (
-        "tutorial.md",
-        "limited      0: admitted, and counted. 1: refused, and not counted",
-    ): "what they mean",
 }
 # Blocks with a dedicated test: the page, the block's first words, and the test.
 ELSEWHERE = {
