@@ -14,9 +14,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
+import ssl
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,7 @@ from tests.harness import ROOT, Proxy, Raw, RedisServer
 from tests.integration import shell, test_acl, test_docs
 from tests.integration.shell import Shell
 from tests.integration.started import started
-from tests.tlsparts import Certificates, secure
+from tests.tlsparts import NAMES, Certificates, secure, tls_relay
 
 ATTEMPTS = 5  # times in replies differ on a busy machine
 
@@ -45,10 +49,6 @@ FIGURES = {
     ): "the five integers' names",
     ("patterns.md", "limited  limit  remaining  retry_after  reset_after"): "the same",
     ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
-    (
-        "tutorial.md",
-        "limited      0: admitted, and counted. 1: refused, and not counted",
-    ): "what they mean",
 }
 # Blocks with a dedicated test: the page, the block's first words, and the test.
 ELSEWHERE = {
@@ -167,8 +167,30 @@ def front(one_server: RedisServer, admin_port: int, admin_token: Path) -> Iterat
         yield made
 
 
+@pytest.fixture(scope="module")
+def tls_files(certificates: Certificates) -> list[Path]:
+    """The CA and the certificates that the page about deployment makes, with their keys."""
+    made = [Path(certificates.ca)]
+    for owner in ("rlproxy", "app"):
+        made += map(Path, certificates.issue(owner, *NAMES))
+    return made
+
+
+@pytest.fixture(scope="module")
+def tls_port(one_server: RedisServer, certificates: Certificates) -> Iterator[int]:
+    """The port for rediss:// of the pages. It requires a client certificate."""
+    with tls_relay(certificates, one_server.port) as port:
+        yield port
+
+
+@cache
+def redis_cli_has_tls() -> bool:
+    done = subprocess.run(["redis-cli", "--help"], capture_output=True, text=True, timeout=20)
+    return "--cacert" in done.stdout + done.stderr
+
+
 # Machines that a block names: its command lines are checked, and not run.
-ELSEWHERE_HOSTS = re.compile(r"redis\.example|10\.0\.0\.1|node-1")
+ELSEWHERE_HOSTS = re.compile(r"10\.0\.0\.1|node-1")
 
 
 def listens(port: int) -> bool:
@@ -186,27 +208,30 @@ def test_typed_commands_work_as_shown(
     admin_port: int,
     admin_token: Path,
     certificates: Certificates,
+    tls_files: list[Path],
+    tls_port: int,
     tmp_path: Path,
 ) -> None:
     words, session = shell.commands(block.text)
     shown = below or session
     if ELSEWHERE_HOSTS.search(words):
         words = re.sub(r"^(rlproxy|scripts/run) ", r"\1 --check-config ", words, flags=re.MULTILINE)
+    if not redis_cli_has_tls():
+        words = re.sub(r"^redis-cli --tls .*\n", "", words, flags=re.MULTILINE)
     for attempt in range(1, ATTEMPTS + 1):
         one_server.ask("FLUSHALL")
-        ports = {"6379": one_server.port}
+        ports = {"6379": tls_port if "rediss://127.0.0.1:6379" in words else one_server.port}
         if not shell.starts_a_proxy(block.text):
             ports |= {"6380": front.port, "9121": admin_port}
             if "9121" in block.text:
                 harness.wait_until(lambda: listens(admin_port), "something listens at --admin")
-        terminal = Shell(tmp_path / str(attempt), ports, SSL_CERT_FILE=certificates.ca)
-        (terminal.directory / admin_token.name).write_text(admin_token.read_text())
-        (terminal.directory / "cert.pem").write_bytes(Path(certificates.cert).read_bytes())
-        (terminal.directory / "key.pem").write_bytes(Path(certificates.key).read_bytes())
+        terminal = Shell(tmp_path / str(attempt), ports)
+        for file in (admin_token, *tls_files):
+            shutil.copy(file, terminal.directory)
         try:
             output = checked_output(words, terminal)
             for _, log in terminal.started():
-                serves(log, certificates)
+                serves(log, certificates.client((certificates.cert, certificates.key)))
         finally:
             terminal.close()
         if shown is None or as_shown(shown, output) or attempt == ATTEMPTS:
@@ -232,13 +257,13 @@ def as_shown(shown: str, output: str) -> bool:
     )
 
 
-def serves(log: str, certificates: Certificates) -> None:
+def serves(log: str, client: ssl.SSLContext) -> None:
     """Whether a started proxy admits a hit."""
     found = re.search(r"listening on +(tls:)?[\w.]+:(\d+)", log)
     assert found is not None, log
     with Raw(int(found[2])) as raw:
         if found[1]:
-            secure(raw, certificates.client())
+            secure(raw, client)
         assert raw.ask("RL.HIT", f"typed:{found[2]}", 5, 60) == [0, 5, 4, -1, 60], log
 
 

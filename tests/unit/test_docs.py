@@ -74,7 +74,8 @@ def test_record_has_its_headings(path: Path) -> None:
 
 
 def test_every_page_has_one_title_and_short_lines() -> None:
-    for page in [*PAGES, DECISIONS, *RECORDS]:
+    root = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    for page in [*root, *PAGES, DECISIONS, *RECORDS]:
         text = page.read_text()
         assert re.match(r"# \S", text), page.name
         outside = documents.outside(page)
