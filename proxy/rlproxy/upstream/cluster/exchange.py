@@ -168,7 +168,7 @@ class Exchange(LinkOwner):
         """Write what was sent on all links."""
         while self.unsent:  # a link that is full may wake the client
             self.unsent.pop().flush()
-        if self._paused or self._held > MAX_HELD or not self._all_read:
+        if self._held > MAX_HELD or not self._all_read:
             self._read()
 
     def pause(self, paused: bool) -> None:
