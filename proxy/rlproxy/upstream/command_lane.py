@@ -39,7 +39,7 @@ class CommandLane(ServerLane):
             self._commands.append(commands[number])
         self._unsent.append(part)
         self.room -= len(part.numbers)
-        self._queued(len(self._commands), MAX_UNSENT)
+        self._schedule(len(self._commands), MAX_UNSENT)
 
     def _flush(self) -> None:
         transport = self._transport

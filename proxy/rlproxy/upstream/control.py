@@ -31,9 +31,8 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
-# Limit for a reply on the control connection, and pause before a refused step is tried again, in
-# seconds.
-_PING_S: Final = 5.0
+_REPLY_S: Final = 5.0  # limit for a reply on the control connection, in seconds
+_REFUSED_S: Final = 5.0  # pause before a refused step is tried again, in seconds
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
@@ -144,7 +143,7 @@ class Control:
             circuit.connect_failed(self._loop.time(), reason(error), lacks(error))
             raise
 
-    async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float = _PING_S) -> None:
+    async def _in_time(self, work: Coroutine[Any, Any, object], most_s: float) -> None:
         """Run `work` for at most `most_s` seconds. Raises TimeoutError.
 
         While the circuit is open, the limit is the hit timeout, within _MIN_PROBE_S and
@@ -196,7 +195,7 @@ class Control:
     async def _prepare(self) -> None:
         """Log in, identify the server and load the scripts; log a step that fails."""
         self.reached = True
-        await self._in_time(self._introduce())
+        await self._in_time(self._introduce(), _REPLY_S)
         self._report()
 
     async def _introduce(self) -> None:
@@ -286,18 +285,18 @@ class Control:
     async def _look(self) -> None:
         if self._ping_now.is_set():
             self._ping_now.clear()
-            await self._in_time(self._connection.query(b"PING"))
+            await self._in_time(self._connection.query(b"PING"), _REPLY_S)
         elif self._is_worth_another_try():
-            self._retry_at = self._loop.time() + _PING_S
+            self._retry_at = self._loop.time() + _REFUSED_S
             if self.kind == LOGIN:
                 # Redis keeps refusing HELLO on a connection that it accepted with a password set.
                 self.move()
             else:
                 await self._prepare()
         elif self._misses_scripts():
-            await self._in_time(self._load_again())
+            await self._in_time(self._load_again(), _REPLY_S)
         else:
-            await self._in_time(self._connection.query(b"PING"))
+            await self._in_time(self._connection.query(b"PING"), _REPLY_S)
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""

@@ -72,7 +72,7 @@ class HitLane(ServerLane):
     def _queue(self, call: Call) -> None:
         self._unsent.append(call)
         self.room -= 1
-        self._queued(len(self._unsent), MAX_UNSENT)
+        self._schedule(len(self._unsent), MAX_UNSENT)
 
     def _flush(self) -> None:
         transport = self._transport

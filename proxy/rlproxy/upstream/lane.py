@@ -122,7 +122,7 @@ class ServerLane(PooledLane):
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _queued(self, unsent: int, most: int) -> None:
+    def _schedule(self, unsent: int, most: int) -> None:
         """Write the `unsent` requests once there are `most`, else at the end of the tick."""
         if unsent >= most:
             self._flush()

@@ -159,7 +159,7 @@ class Unanswered(Answered):
 async def test_the_circuit_opens_without_any_hit(
     monkeypatch: pytest.MonkeyPatch, closes: bool, timeout_s: float, opens: bool
 ) -> None:
-    monkeypatch.setattr(module, "_PING_S", 0.02)
+    monkeypatch.setattr(module, "_REPLY_S", 0.02)
     monkeypatch.setattr(Silent, "closes", closes)
     world = World(target=Unanswered(), timeout_s=timeout_s)
     await until(lambda: world.control.problem)

@@ -38,11 +38,11 @@ GONE_S: Final = 1.0  # the private connections and command lanes that wait for i
 class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
-    map: empty until discovered; replaced, never edited.
+    map: empty until discovered. Another owner of a slot makes another map; the replicas of the
+        masters change in place.
     tls: the TLS settings of new connections; may be replaced at any time.
     lost_slots: by the latest change, for each master that has lost some, or that has left.
-    routes: made of the reply to COMMAND of a node, for RESP2; requested again when the server's
-    version changes.
+    routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
@@ -223,7 +223,7 @@ class Cluster:
 
 
 class NodeTarget(Target):
-    """Opens connections to one node of a cluster, which is looked at if that fails."""
+    """Opens connections to one node. A failed one has the cluster query its nodes soon."""
 
     def __init__(self, cluster: Cluster, address: Address) -> None:
         super().__init__(address, cluster.timeout_s)

@@ -63,35 +63,18 @@ class ConnectionSetup:
             self._log_in(how, args, written)
         elif how == routes.CLIENT_REPLY:
             self._reply(args, written)
-        elif how == routes.CLIENT_CACHING and self._may_cache(args):
-            self._exchange.caching = written
-            self._exchange.answer(OK)
         elif how == routes.CLIENT_CACHING:
-            self._exchange.send(self._exchange.links.home(), Request(written))
+            self._cache(args, written)
         elif how == routes.SELECT:
             self._set(route.name, written)
         else:
-            words = [word.upper() for word in args]
-            if words[0] == b"TRACKING" and b"REDIRECT" in words:
-                self._exchange.answer(_NO_REDIRECT)
-                return
-            several = words[0] == b"SETINFO"  # it sets one of several attributes
-            key = b" ".join(words[: 1 + several])
-            if key == b"TRACKING" and b"PREFIX" in words and b"BCAST" in self.tracking:
-                key += written  # the prefixes of several commands add up
-            self._set(key, written)
+            self._set_state([word.upper() for word in args], written)
 
     @property
     def tracking(self) -> bytes:
         """The CLIENT TRACKING that is in force, in upper case; empty if it is off."""
         written = self._setup.get(b"TRACKING", b"").upper()
         return written if b"\r\nON\r\n" in written else b""
-
-    def _may_cache(self, args: list[bytes]) -> bool:
-        """Return whether CLIENT CACHING is valid: YES with OPTIN, NO with OPTOUT."""
-        word = args[1].upper() if len(args) == 2 else b""
-        option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
-        return option is not None and option in self.tracking
 
     def _send_home(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> None:
         request = Request(written)
@@ -167,6 +150,27 @@ class ConnectionSetup:
             return frame
 
         self._send_home(written, on_reply)
+
+    def _set_state(self, words: list[bytes], written: bytes) -> None:
+        """Send CLIENT SETNAME, TRACKING and the like; `words` are their arguments in upper case."""
+        if words[0] == b"TRACKING" and b"REDIRECT" in words:
+            self._exchange.answer(_NO_REDIRECT)
+            return
+        several = words[0] == b"SETINFO"  # it sets one of several attributes
+        key = b" ".join(words[: 1 + several])
+        if key == b"TRACKING" and b"PREFIX" in words and b"BCAST" in self.tracking:
+            key += written  # the prefixes of several commands add up
+        self._set(key, written)
+
+    def _cache(self, args: list[bytes], written: bytes) -> None:
+        """Have the next command take CLIENT CACHING along: YES with OPTIN, NO with OPTOUT."""
+        word = args[1].upper() if len(args) == 2 else b""
+        option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
+        if option is not None and option in self.tracking:
+            self._exchange.caching = written
+            self._exchange.answer(OK)
+        else:
+            self._exchange.send(self._exchange.links.home(), Request(written))
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""

@@ -23,7 +23,7 @@ from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import gather, info_reply, routes
 from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
-from rlproxy.upstream.cluster.exchange import MAX_AT_ONCE, Exchange
+from rlproxy.upstream.cluster.exchange import MAX_PER_TICK, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.request import Divided, Request, slot_of
@@ -193,7 +193,7 @@ class Dispatcher:
         One with many words has no other command of its client beside it.
         """
         exchange = self._exchange
-        if len(args) > MAX_AT_ONCE and exchange.queue:
+        if len(args) > MAX_PER_TICK and exchange.queue:
             return False
         by_slot: dict[int, list[int]] = {}
         for at in route.keys(args):
@@ -219,7 +219,7 @@ class Dispatcher:
                 yield self._links.of_slot(slot), part
 
         exchange.send_parts(Divided(len(by_slot), merge), parts())
-        if len(args) > MAX_AT_ONCE:
+        if len(args) > MAX_PER_TICK:
             exchange.redirects.drain()
         return True
 

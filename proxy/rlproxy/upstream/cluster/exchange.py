@@ -23,7 +23,7 @@ from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
-MAX_AT_ONCE: Final = 512  # parts of one command that are sent in one tick
+MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
 # First words of the replies to commands that subscribe. A message before the reply to one that
@@ -106,7 +106,7 @@ class Exchange(LinkOwner):
         link.send(self._expect(request))
 
     def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
-        """Send the parts of `whole`, each to its link: MAX_AT_ONCE of them in a tick."""
+        """Send the parts of `whole`, each to its link: MAX_PER_TICK of them in a tick."""
         self._expect_reply(whole)
         if self.caching:
             self._take_caching(whole)
@@ -117,7 +117,7 @@ class Exchange(LinkOwner):
         self.caching = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
-        for link, part in islice(parts, MAX_AT_ONCE):
+        for link, part in islice(parts, MAX_PER_TICK):
             whole.add(part)
             link.send(part)
         if len(whole.parts) < whole.count:
@@ -168,7 +168,7 @@ class Exchange(LinkOwner):
         """Write what was sent on all links."""
         while self.unsent:  # a link that is full may wake the client
             self.unsent.pop().flush()
-        if self._paused or self._held > MAX_HELD or not self._all_read:
+        if self._held > MAX_HELD or not self._all_read:
             self._read()
 
     def pause(self, paused: bool) -> None:

@@ -33,10 +33,10 @@ from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
 
 SERVE_S: Final = 0.001  # seconds between two rounds over the queues
-RETRY_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
+PAUSE_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
-DIRECT: Final = 3  # redirects of one call that are followed without a pause
+AT_ONCE: Final = 3  # redirects of one call that are followed without a pause
 
 
 class Drain(NamedTuple):
@@ -196,7 +196,7 @@ class ClusterLane(PooledLane):
         call.redirects += 1
         address = record_redirect(self._cluster, lane.address, error)
         asks = address if error.startswith(b"-ASK") else None
-        pauses = address is None or call.redirects > DIRECT
+        pauses = address is None or call.redirects > AT_ONCE
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
@@ -206,7 +206,7 @@ class ClusterLane(PooledLane):
         queue = self._wait(call)
         if pauses:
             queue.why = error[1:-2].decode("utf-8", "replace")
-            queue.not_before = self._loop.time() + RETRY_S
+            queue.not_before = self._loop.time() + PAUSE_S
             self._cluster.refresh()
         queue.again.append((call, asks))
 

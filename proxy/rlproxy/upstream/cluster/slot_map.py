@@ -29,7 +29,7 @@ class Shard:
 
 
 class SlotMap:
-    """The owners of all slots. They do not change; a refresh makes another map.
+    """The owners of all slots. They do not change: another owner makes another map.
 
     shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.

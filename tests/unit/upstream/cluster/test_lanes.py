@@ -21,7 +21,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import SILENT_S, Cluster
-from rlproxy.upstream.cluster.lanes import RETRY_S, ClusterLane, ClusterLanes
+from rlproxy.upstream.cluster.lanes import PAUSE_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
@@ -264,9 +264,9 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     assert bench.a.sent()
     bench.a.answer(DOWN)
     bench.hit(NEAR)
-    bench.wait(0.5 * RETRY_S)
+    bench.wait(0.5 * PAUSE_S)
     assert bench.a.sent() == b""
-    bench.wait(RETRY_S)
+    bench.wait(PAUSE_S)
     assert bench.a.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
     assert refreshed(bench.cluster)
     bench.a.answer(ADMITTED, ADMITTED)
@@ -278,7 +278,7 @@ def test_a_cluster_that_stays_down(bench: Bench) -> None:
     while not call.reply:
         if bench.a.sent():
             bench.a.answer(DOWN)
-        bench.wait(RETRY_S)
+        bench.wait(PAUSE_S)
         assert bench.loop.now < 3 * LIMIT_S
     assert bench.loop.now >= LIMIT_S
     assert call.reply.startswith(b"-UPSTREAMDOWN") and b"CLUSTERDOWN" in call.reply
