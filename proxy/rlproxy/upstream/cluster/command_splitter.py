@@ -6,7 +6,7 @@ The framer passes on a large command in parts. The splitter joins them: a node g
 from __future__ import annotations
 
 from rlproxy.resp.encoding import bulks, content
-from rlproxy.resp.requests import BODY, COMMAND, MALFORMED, MAX_BULK, OPEN, TAIL, RequestFramer
+from rlproxy.resp.requests import BODY, COMMAND, MAX_BULK, OPEN, TAIL, RequestFramer
 
 
 class CommandSplitter(RequestFramer):
@@ -30,8 +30,6 @@ class CommandSplitter(RequestFramer):
         """
         code = super().next()
         while code in (OPEN, BODY):
-            if self._skip > MAX_BULK:  # by default, servers reject this without waiting for it
-                return MALFORMED
             self._begun.append(self.buf[self.start : self.pos])
             self._begun_bytes += self.pos - self.start
             code = super().next()
@@ -46,6 +44,11 @@ class CommandSplitter(RequestFramer):
             self._begun, self._begun_bytes = [], 0
         self.argv, self.written = words_of(written), written
         return COMMAND
+
+    def _bulk(self, pos: int) -> int:
+        """See RequestFramer. By default, servers reject a longer bulk without waiting for it."""
+        length = super()._bulk(pos)
+        return self._reject(pos) if length > MAX_BULK else length
 
     def unread(self) -> int:
         """See RequestBuffer.unread()."""

@@ -207,6 +207,9 @@ class Dispatcher:
             return False
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
+        if len(args) % step:  # a value is missing: a node writes the error if the keys are one
+            first = [*args[:2], args[0]]
+            return self._by_key(route, first, encoding.bulks(words[0], *first))
         order = [at for places in by_slot.values() for at in places]
         merge = gather.MERGES.get(route.how) or partial(gather.placed, order)
 

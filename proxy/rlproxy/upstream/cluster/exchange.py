@@ -26,6 +26,9 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
+# Begins a node's reply to bytes that only some servers accept: Valkey from 9.1 checks the line end
+# behind a bulk.
+_PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 # First words of the replies to commands that subscribe. A message before the reply to one that
 # ends a subscription belongs before it.
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
@@ -38,7 +41,7 @@ class Exchange(LinkOwner):
     out: bytes for the client; `wake` is called after they have changed.
     clients: the exchanges of the process, by the client id that their clients were shown.
     ended: the client's connection ends now, because a link with state was lost.
-    leaving: the client's connection ends behind its last reply, because of QUIT.
+    leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
 
     def __init__(
@@ -212,6 +215,8 @@ class Exchange(LinkOwner):
             if not frame:
                 return
             request.frames = 0
+            # The node closes the link. What the client has sent behind it is to run nowhere.
+            self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
         if request.on_reply is not None:
             frame = request.on_reply(frame)
         if not request.number:

@@ -332,8 +332,6 @@ class Route:
         if self.only_key >= 0:
             return [self.only_key] if size > self.only_key else []
         found: list[int] = []
-        if self.how == SPLIT_OK and size % 2:
-            return found
         for spec in self.specs:
             if not spec.find(args, found):
                 break

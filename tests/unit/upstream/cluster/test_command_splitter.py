@@ -66,6 +66,7 @@ def test_what_servers_do_not_check(size: int) -> None:
         b"*1\r\n$x\r\n",
         b"*1\r\n$-1\r\n",
         b"*1\r\n$536870913\r\n",
+        b"*2\r\n$3\r\nGET\r\n$536870913\r\n" + command("KEYS", "*"),
         b'SET "k\r\n',
         b"*99999999999\r\n",
         b"x" * 70_000,
@@ -76,4 +77,18 @@ def test_what_is_malformed(data: bytes) -> None:
     splitter.feed(command("PING") + data)
     assert splitter.next() == c.COMMAND
     assert splitter.next() == c.MALFORMED
+    assert splitter.rest() == data
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 60_000])
+def test_an_open_command_that_turns_out_malformed_is_kept_whole(size: int) -> None:
+    begin = b"*3\r\n$3\r\nSET\r\n$30000\r\n" + b"k" * 30_000 + b"\r\n"
+    data = begin + b"$536870913\r\n" + command("KEYS", "*")
+    splitter = CommandSplitter()
+    code = c.NEED_MORE
+    for at in range(0, len(data), size):
+        splitter.feed(data[at : at + size])
+        code = code if code == c.MALFORMED else splitter.next()
+        splitter.release()
+    assert code == c.MALFORMED
     assert splitter.rest() == data
