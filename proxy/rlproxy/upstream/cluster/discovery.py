@@ -137,8 +137,8 @@ async def best_view(
 
     query: returns the view of one node, as a coroutine.
     epoch: that of the present map; a view with a smaller one is old.
-    slots: number of slots with an owner in the present map. During a failover a node can know for
-        a moment that a master has become a replica, and not yet who has its slots.
+    slots: number of slots with an owner in the present map; a view with fewer is old. During a
+        failover a node may report for a moment no owner of the slots of a former master.
     Returns the best view; None without nodes. A view without masters has a problem, or is of a
     cluster without slots. While the cluster is down, silent nodes are not waited for: so the next
     look, which may find it up again, comes sooner.
