@@ -7,7 +7,7 @@ another one, if the first is slow or old ──────┴─> the view to u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -131,14 +131,17 @@ def node_address(host: bytes | None, port: int, reached: str) -> Address:
 
 
 async def best_view(
-    nodes: Sequence[Address], query: Callable[[Address], Any], epoch: int, slots: int = 0
+    nodes: Sequence[Address],
+    query: Callable[[Address], Coroutine[Any, Any, View]],
+    epoch: int,
+    slots: int = 0,
 ) -> View | None:
     """Query `nodes` one after the other, until one has a view that is healthy and not old.
 
-    query: returns the view of one node, as a coroutine.
+    query: returns the view of one node.
     epoch: that of the present map; a view with a smaller one is old.
-    slots: number of slots with an owner in the present map. During a failover a node can know for
-        a moment that a master has become a replica, and not yet who has its slots.
+    slots: number of slots with an owner in the present map; a view with fewer is old. During a
+        failover a node may report for a moment no owner of the slots of a former master.
     Returns the best view; None without nodes. A view without masters has a problem, or is of a
     cluster without slots. While the cluster is down, silent nodes are not waited for: so the next
     look, which may find it up again, comes sooner.

@@ -106,10 +106,12 @@ class Dispatcher:
             return self._by_key(route, args, written)
         if how in _ALONE and exchange.queue:
             return False
-        if how in _ANSWERED_HERE and (refusal := self.setup.login_error()) != b"":
-            if refusal:
-                exchange.answer(refusal)
-            return refusal is not None
+        error = self.setup.login_error() if how in _ANSWERED_HERE else b""
+        if error is None:
+            return False
+        if error:
+            exchange.answer(error)
+            return True
         if transaction is not None and how not in _NOT_QUEUED:
             if how in _NOT_INSIDE:
                 self.transactions.reject_by_name(transaction, route.name)

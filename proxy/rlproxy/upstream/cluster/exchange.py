@@ -68,7 +68,7 @@ class Exchange(LinkOwner):
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
-        self.last: int = 0  # number of the latest request
+        self._last: int = 0  # number of the latest request
         self._map = cluster.map  # by which the latest command was sent
         self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
@@ -81,8 +81,8 @@ class Exchange(LinkOwner):
 
     def _expect(self, request: Request) -> Request:
         """Append `request` to what waits for a reply, and so has a place in the order."""
-        self.last += 1
-        request.number = self.last
+        self._last += 1
+        request.number = self._last
         self.queue.append(request)
         return request
 

@@ -468,7 +468,7 @@ def _specs(found: list[Any]) -> list[Spec]:
 
 
 def _spec(fields: dict[bytes, Any]) -> list[Spec]:
-    """Return one key specification; nothing if it does not say where keys are."""
+    """Return one key specification; nothing if it does not give their places."""
     begin, find = _fields(fields[b"begin_search"]), _fields(fields[b"find_keys"])
     at, keys = _fields(begin[b"spec"]), _fields(find[b"spec"])
     if begin[b"type"] == b"index":

@@ -123,10 +123,10 @@ class Transactions:
             self._discard(transaction, written)
         elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
-        else:
+        else:  # nested MULTI, DISCARD with arguments, or WATCH: the node writes the error
             request = Request(written)
             request.on_error = lambda _node, _request, frame: frame  # no redirect is followed
-            self._send(transaction, request)  # an error
+            self._send(transaction, request)
 
     # -- outside of MULTI -------------------------------------------------------------------------
 
