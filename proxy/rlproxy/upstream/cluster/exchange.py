@@ -230,6 +230,7 @@ class Exchange(LinkOwner):
         """Take the whole reply to `request`."""
         request.reply = reply
         request.done = True
+        request.on_reply = None  # which may refer to the request
         self._held += len(reply)
         whole = request.part_of
         if whole is not None:
@@ -306,7 +307,12 @@ class Exchange(LinkOwner):
         self.links.close()
         for request in under_way(self.queue):
             request.pieces.clear()
-        # Links refer to their exchange: the cycle would keep what waits here.
+            request.on_reply = None
+        # The client's objects refer to each other. Cycles would keep them until a full collection.
+        self.redirects.close()
+        self.delivers = lambda _link, _frame: False
+        self.at_end.clear()
+        self._on_change.clear()
         self.queue.clear()
         self.out.clear()
         self._messages.clear()

@@ -145,7 +145,7 @@ class Links:
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
         if self._loop.time() < until:
-            self._owner.lost(link, error)
+            self._lost(link, error)
             return
         target = self._cluster.target(link.address)
         try:
@@ -153,22 +153,29 @@ class Links:
         except OSError as failure:
             if self.is_home(link):
                 self._home = self._cluster.home(link.address)
-            self._owner.lost(link, encoding.unreachable(target.where, reason(failure)))
+            self._lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
             link.close()
 
+    def _lost(self, link: Link, error: bytes) -> None:
+        if self.by_address.get(link.address) is link:
+            self._owner.lost(link, error)
+
     def _on_login_reply(self, link: Link, frame: bytes) -> bytes:
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
-            self._owner.lost(link, frame)
+            self._lost(link, frame)
         return frame
 
     def close(self) -> None:
-        """Close all links."""
-        for task in self._tasks:
-            task.cancel()
+        """Close all links, those that are being opened once they are open.
+
+        A connection whose opening is cancelled may reach its link all the same, and stay there.
+        """
         for link in self.by_address.values():
             link.owed.clear()
             link.close()
         self.by_address.clear()
+        self._owner = LinkOwner()
+        self.holds_state = lambda _link: False

@@ -132,6 +132,11 @@ class Redirects:
         self.drain()
         return b""
 
+    def close(self) -> None:
+        """Send nothing again: the client has ended."""
+        self.pending.clear()
+        self._resumed = lambda: None
+
     def _known_master(self, node: Address, frame: bytes) -> Address | None:
         """Return the master that a redirect names; None if the map has no such master."""
         _, address = redirect(frame, node)

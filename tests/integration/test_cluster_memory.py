@@ -1,0 +1,42 @@
+"""A client of a cluster is freed as it leaves, without a collection by the garbage collector."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.harness import Raw, command, wait_until
+from tests.stress.load import WatchedProxy
+
+OBJECTS = ("Session", "ClientConnection", "Link", "Exchange", "Call")
+
+# What the last command of a client leaves behind. Of the keys, each is on another master.
+LEAVES: dict[str, list[tuple[object, ...]]] = {
+    "nothing": [],
+    "a subscription": [("SUBSCRIBE", "c")],
+    "a watched key in MULTI": [("WATCH", "{0}"), ("MULTI",), ("GET", "{0}")],
+    "a watched key of a transaction that is over": [("WATCH", "{0}"), ("MULTI",), ("EXEC",)],
+    "a command that blocks": [("BLPOP", "{1}", 0)],
+    "parts of a command": [("MSET", "{0}", "x" * 2_000_000, "{1}", 1), ("MGET", "{0}", "{1}")],
+    "a scan": [("SCAN", 0)],
+    "replies of all masters": [("INFO",), ("CLIENT", "LIST")],
+}
+
+
+@pytest.mark.parametrize("last", LEAVES)
+def test_a_client_that_leaves_is_freed_at_once(module_cluster: Cluster, last: str) -> None:
+    keys = module_cluster.keys_of_all()
+    proxy = WatchedProxy("--upstream", module_cluster.url, "--listen", "127.0.0.1:0")
+    try:
+        for owed in (False, True):  # whether it leaves before the last replies
+            with Raw(proxy.port()) as client:
+                for key in keys:
+                    assert client.ask("SET", key, 1) == "OK"
+                assert client.ask("RL.HIT", f"{{{keys[2]}}}hit", 100, 60)
+                for words in LEAVES[last]:
+                    client.send(command(*[str(word).format(*keys) for word in words]))
+                    if not owed and words[0] != "BLPOP":
+                        client.reply()
+            wait_until(lambda: not any(map(proxy.counts().get, OBJECTS)), "the client is freed")
+    finally:
+        proxy.close()
