@@ -114,7 +114,8 @@ class Session(SessionBase):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
-        owed = self.private.slots.owing() or self.lanes.count > 0
+        open_command = self.requests.in_command()
+        owed = self.private.slots.owing(open_command) or self.lanes.count > 0
         return owed or (self.wait != WAIT_NOTHING and self.requests.unread() > 0)
 
     def answers_alone(self) -> bool:
