@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: the arguments, by default those of the process.
     Returns the exit code.
     """
+    _open_closed_streams()
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
     if name in SUBCOMMANDS:
@@ -30,3 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGHUP would end the process. It waits until the proxy serves, and reloads the settings then.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     return int(import_module(_PROXY).main(argv))
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null as each standard stream that is closed, as by 2>&- in a shell.
+
+    Otherwise a socket would get its number, and the log would be written into that socket.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115 - it gets the lowest free number
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)

@@ -19,7 +19,8 @@ TIMEOUT_S: Final = 2.0
 USAGE: Final = """\
 usage: rlproxy health [[tls:]HOST:PORT|unix:PATH|URL]
 
-Exits with 0 if a proxy runs there, whatever Redis does, with 1 if not. Without an argument it uses
+Exits with 0 if that address accepts clients, whatever Redis does, with 1 if not. It sends no
+command, so it can't tell a proxy from a Redis. Without an argument it uses
 the first address of RLPROXY_LISTEN, or 127.0.0.1:6380."""
 
 # names of the TLS alerts that a server sends to a client without a certificate
@@ -28,7 +29,7 @@ _HEADER: Final = b"PROXY UNKNOWN\r\n"
 
 
 def alive(address: str, header: bool = False) -> str:
-    """Check that a proxy runs at `address`.
+    """Check that `address` accepts clients.
 
     address: as for --listen, or a URL. Its certificate is not verified.
     header: whether the connection begins with a PROXY protocol header.

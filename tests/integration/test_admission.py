@@ -283,13 +283,15 @@ def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
 # -- timeouts --------------------------------------------------------------------------------------
 
 IDLE = ("--idle-timeout", "0.5")
+HALF = b"*2\r\n$3\r\nGET\r\n$10\r\nab"  # Redis has received this part
 
 
 def test_idle_client_is_closed(own_server: RedisServer) -> None:
     with harness.proxy(own_server, *IDLE) as proxy, contextlib.ExitStack() as stack:
-        silent, spoke, half, busy = (stack.enter_context(proxy.raw()) for _ in range(4))
+        silent, spoke, half, behind, busy = (stack.enter_context(proxy.raw()) for _ in range(5))
         assert spoke.ask("PING") == "PONG"
-        half.send(b"*1\r\n$4\r\nPI")
+        half.send(HALF)
+        behind.send(command("BLPOP", "other", 0) + HALF)
         pairs = [(stack.enter_context(proxy.raw()), words) for words in (
             (b"SUBSCRIBE", b"a"), (b"MONITOR",), (b"BLPOP", b"nothing", b"0"),
         )]  # fmt: skip
@@ -312,7 +314,7 @@ def test_idle_client_is_closed(own_server: RedisServer) -> None:
             time.sleep(0.05)
         assert all(gone)
         time.sleep(1.6)  # longer than the timeout and a sweep
-        for raw in (*(pair[0] for pair in pairs), waits):
+        for raw in (*(pair[0] for pair in pairs), waits, behind):
             assert not closed_by_peer(raw)
         with own_server.raw() as direct:
             direct.ask("RPUSH", "nothing", "x")

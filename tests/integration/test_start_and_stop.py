@@ -23,7 +23,7 @@ from rlproxy.top.client import Client
 from rlproxy.version import VERSION
 
 from tests import harness
-from tests.harness import Raw, RedisServer, ReplyError, wait_until
+from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, wait_until
 from tests.info import blocked_clients
 from tests.integration.started import (
     Started,
@@ -491,6 +491,26 @@ def test_drain_does_not_wait_for_a_client_that_left(own_server: RedisServer) -> 
             assert made.running()
         assert made.wait() == 0
         assert "clients cut" not in made.log()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_stop_without_standard_streams(workers: str) -> None:
+    """As by `rlproxy <&- >&- 2>&-` in a shell."""
+    at = f"127.0.0.1:{harness.free_port()}"
+    command = [sys.executable, "-m", "rlproxy", "--listen", at, "--workers", workers]
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command, "--upstream", "redis://127.0.0.1:1"],
+        cwd=harness.ROOT,
+    )
+    try:
+        wait_until(lambda: not health.alive(at), "it takes clients")
+        for stream in range(3):
+            assert os.readlink(f"/proc/{process.pid}/fd/{stream}") == os.devnull
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_stop_while_the_server_is_down(unstarted_server: RedisServer) -> None:

@@ -218,26 +218,40 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
             assert log.count(" is back after ") == 1, log
 
 
-def test_clients_that_begin_with_hello_when_redis_hangs(own_server: RedisServer) -> None:
-    """The first waits for Redis. Its handshake opens the circuit, and later clients are served."""
+@pytest.mark.parametrize("mode", ["allow", "deny"])
+def test_clients_whose_handshake_redis_has_not_answered_connect_again(
+    own_server: RedisServer, mode: str
+) -> None:
+    """The first handshake opens the circuit. Its client is closed, and then served."""
     hello, hit = command("HELLO", 3), command("RL.HIT", "k", 5, 60)
-    with failing(own_server, "allow") as proxy, proxy.raw() as first, paused(own_server.pid):
+    with (
+        failing(own_server, mode) as proxy,
+        proxy.raw() as first,
+        proxy.raw() as blocks,
+        paused(own_server.pid),
+    ):
         begin = time.monotonic()
+        blocks.send(command("BLPOP", "list", 0))
         first.send(hello + hit)
-
-        def served() -> bool:
-            with proxy.raw() as later:
-                later.send(hello + hit)
-                if not later.quiet(0.02, 0.05):
-                    return False
-            with proxy.raw() as later:
-                assert isinstance(later.ask("HELLO", 3), dict)
-                assert by_mode("allow", later.ask("RL.HIT", "k", 5, 60), 5)
-            return True
-
-        wait_until(served, "later clients are served")
+        assert first.closes()
         assert time.monotonic() - begin >= TIMEOUT_S - 0.01
-        assert first.quiet(0.1) == b""
+        with proxy.raw() as again:
+            assert isinstance(again.ask("HELLO", 3), dict)
+            assert by_mode(mode, again.ask("RL.HIT", "k", 5, 60), 5)
+            again.send(command("GET", "s"))  # waits, like a client that blocks
+            assert again.quiet(0.1, 2 * TIMEOUT_S) == b""
+            os.kill(own_server.pid, signal.SIGCONT)
+            assert again.reply() is None
+        with proxy.raw() as raw:
+            assert raw.ask("RPUSH", "list", "x") == 1
+        assert blocks.reply() == [b"list", b"x"]
+
+
+def test_with_error_a_handshake_waits_for_redis(own_server: RedisServer) -> None:
+    with failing(own_server, "error") as proxy, proxy.raw() as first, paused(own_server.pid):
+        first.send(command("HELLO", 3) + command("RL.HIT", "k", 5, 60))
+        wait_until(lambda: "does not answer" in proxy.read_log(), "the circuit is open")
+        assert first.quiet(0.1, 2 * TIMEOUT_S) == b""
         os.kill(own_server.pid, signal.SIGCONT)
         assert isinstance(first.reply(), dict)
         assert first.reply() == [0, 5, 4, -1, 60]

@@ -31,7 +31,7 @@ example:
 
 Subcommands:
   rlproxy top [--url ADDRESS]    shows a running proxy in the terminal: see rlproxy top --help
-  rlproxy health [ADDRESS]       exits with 0 if a proxy answers there
+  rlproxy health [ADDRESS]       exits with 0 if that address accepts clients
   rlproxy docs FILE ...          writes the generated tables into the pages of docs/
 
 Every option is also an environment variable (--hit-timeout: RLPROXY_HIT_TIMEOUT) and a key of the

@@ -31,6 +31,8 @@ STREAM: Final = 15  # afterwards replies cannot be counted
 INTROSPECT: Final = 16  # COMMAND: stateless, but the RL commands are added to its reply
 OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
 
+HANDSHAKE: Final = (HELLO, AUTH, SELECT, CLIENT)  # kinds that client libraries begin with
+
 # Kinds of lanes. With --share, a command has one of these, or PRIVATE.
 PRIVATE: Final = 0  # never on a command lane
 SHARED_READ: Final = 1  # sent again on the private connection if its reply is large

@@ -55,6 +55,8 @@ class FailOpen(SessionPart):
             hangs = since <= before  # reported once: `oldest` stays as it is
             if not hangs:
                 oldest = min(oldest, since)
+            elif self.awaits_handshake():
+                oldest = min(oldest, NEVER)
         if unsent_at is not None:
             oldest = min(oldest, NEVER)
             if number == 0 and unsent_at <= before:
@@ -65,6 +67,15 @@ class FailOpen(SessionPart):
         if number > 0 or hangs:
             circuit.timed_out(number, since, now, timeout_s)
         return number, oldest
+
+    def awaits_handshake(self) -> bool:
+        """Return whether the client waits for Redis only because it connected before the outage.
+
+        Its handshake was sent to Redis. If it connects again, the handshake is answered here.
+        """
+        private = self._private
+        waits = private.begins_with_handshake and private.never_answered()
+        return waits and self._context.failure.answers_hits()
 
     def _late(self, call: Call) -> bytes:
         """The client's reply to a late call."""

@@ -70,6 +70,7 @@ class PrivateStream:
         self.cover = WaitCover(context.server.in_cluster)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
         self.started = False  # this connection has received bytes
+        self.begins_with_handshake = False  # by its first command
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.received_at: float = 0.0  # time of its latest bytes, in seconds
         self._kept_at: float = 0.0  # time of the latest empty request
@@ -84,14 +85,15 @@ class PrivateStream:
         """Return whether Redis owes a reply here, and has sent nothing at all yet.
 
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
-        hit. These clients wait. The circuit opens, and later ones get their hits answered.
+        hit. The circuit opens, and the hits of later clients are answered.
         """
         return not self.started and not self.slots.quiescent()
 
-    def open(self) -> None:
-        """Ask the owner to open the connection."""
+    def open(self, first: int) -> None:
+        """Ask the owner to open the connection. first: the kind of its first command."""
         self.status = PRIVATE_OPENING
         self.started = False
+        self.begins_with_handshake = first in commands.HANDSHAKE
 
     def opened(self, requests: ClientRequests) -> None:
         """Take the connection, which is open now."""

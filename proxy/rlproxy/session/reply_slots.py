@@ -70,10 +70,16 @@ class ReplySlots(OwedReplies):
 
     # -- what is owed -----------------------------------------------------------------------------
 
-    def owing(self) -> bool:
-        """Return whether a reply is owed that the client may wait for."""
+    def owing(self, open_command: bool) -> bool:
+        """Return whether a reply is owed that the client may wait for.
+
+        open_command: the last command has not ended yet. Its reply does not count.
+        """
         slot = self._first_of_client()
-        return slot is not None and slot.kind != S_RAW
+        if slot is None or slot.kind == S_RAW:
+            return False
+        own = slot.kind not in (S_PASS, S_DROP)
+        return not open_command or slot.next is not None or own + slot.passed > 1
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""

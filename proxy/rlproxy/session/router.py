@@ -298,7 +298,7 @@ class Router(SessionPart):
             return CLOSE
         requests.rewind(requests.start)
         if private.status == PRIVATE_NONE:
-            private.open()
+            private.open(requests.command.kind)
         return WAIT_OPEN
 
     def _malformed(self) -> None:

@@ -114,7 +114,8 @@ class Session(SessionBase):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply."""
-        owed = self.private.slots.owing() or self.lanes.count > 0
+        open_command = self.requests.in_command()
+        owed = self.private.slots.owing(open_command) or self.lanes.count > 0
         return owed or (self.wait != WAIT_NOTHING and self.requests.unread() > 0)
 
     def answers_alone(self) -> bool:
@@ -315,7 +316,12 @@ class Session(SessionBase):
         if self.slow and self.wait != WAIT_HELD:
             return NEVER  # the private connection is not read: Redis may have replied in time
         unsent_at = self._unsent_at if self.wait & TIMED else None
-        late, oldest = self._router.fail_open.answer_late(now, unsent_at, self._held)
+        fail_open = self._router.fail_open
+        late, oldest = fail_open.answer_late(now, unsent_at, self._held)
+        if self.context.circuit.open and fail_open.awaits_handshake():
+            self._close(answered=False)
+            self.flush()
+            return NOTHING
         if late > 0:
             if self.wait & ENDED_BY_PRIVATE:
                 self._route()

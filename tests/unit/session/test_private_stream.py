@@ -8,7 +8,7 @@ from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
-from rlproxy.resp import encoding
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
@@ -37,7 +37,7 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     parts.private.slots.expect_one()
     parts.private.started = True
     assert not parts.private.never_answered()
-    parts.private.open()
+    parts.private.open(commands.PASS)
     parts.private.opened(parts.requests)
     assert parts.private.never_answered()
 

@@ -7,7 +7,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
-from rlproxy.session.timeouts import NEVER
+from rlproxy.session.timeouts import NEVER, NOTHING
 
 from tests.unit.session.bench import FIVE, HIT, in_place
 from tests.unit.session.test_session_faults import REFUSED, Faulty
@@ -163,11 +163,12 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
     assert bench.up() == hello + in_place()
     assert bench.session.overdue(10.9) == 10.0  # Redis is in doubt since then
     assert not bench.circuit.open
-    assert bench.session.overdue(11.0) == NEVER
+    assert bench.session.overdue(11.0) == NOTHING
     assert bench.circuit.open
     assert bench.circuit.why == "no answer within 1000 ms"
     assert bench.circuit.counts.timeouts == 0
-    assert bench.down() == b""  # this client waits
+    assert bench.session.closed  # it is to connect again
+    assert bench.down() == b""
 
     later = Faulty(mode)
     later.session = sn.Session(bench.session.context)
@@ -195,7 +196,7 @@ def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello
         ("allow", MAINTENANCE * (MAX_COMMANDS + 1)),
     ],
 )
-def test_commands_that_redis_may_have_run_wait_for_it(mode: str, written: bytes) -> None:
+def test_commands_that_redis_may_have_run_get_no_reply_here(mode: str, written: bytes) -> None:
     bench = silent(mode, written + HIT)
     sent = bench.up()
     assert sent
@@ -218,3 +219,50 @@ def test_no_handshake_of_an_authenticated_client_is_answered() -> None:
     bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
     assert bench.send_at(2.0, SELECT) == SELECT
     assert bench.down() == b""
+
+
+def hung(mode: str, first: bytes) -> Faulty:
+    """A client whose first command is `first`, sent at 10 s to a Redis that hangs."""
+    bench = Faulty(mode)
+    bench.send_at(10.0, first + HIT)
+    bench.session.upstream_opened()
+    assert bench.up().startswith(first)
+    assert bench.session.overdue(10.9) == 10.0
+    assert not bench.session.closed
+    return bench
+
+
+@pytest.mark.parametrize("first", [HELLO, AUTH, INFO, SELECT])
+def test_a_client_that_waits_for_its_handshake_is_closed(first: bytes) -> None:
+    bench = hung("allow", first)
+    assert bench.session.overdue(11.0) == NOTHING
+    assert bench.session.closed
+    assert bench.down() == b""
+
+
+@pytest.mark.parametrize(("mode", "first"), [("error", HELLO), ("allow", GET)])
+def test_other_clients_wait_for_redis(mode: str, first: bytes) -> None:
+    bench = hung(mode, first)
+    bench.session.overdue(11.0)
+    bench.session.overdue(12.0)
+    assert bench.circuit.open
+    assert not bench.session.closed
+
+
+def test_a_client_stays_while_redis_answers_elsewhere() -> None:
+    bench = hung("allow", HELLO)
+    bench.circuit.replied(10.95)
+    assert bench.session.overdue(12.0) == NEVER
+    assert not bench.session.closed
+    bench.circuit.timed_out(1, 11.0, 12.0, 1.0)  # from now on Redis answers nowhere
+    assert bench.session.overdue(12.0) == NOTHING
+    assert bench.session.closed
+
+
+def test_a_client_whose_handshake_was_answered_here_waits_for_redis() -> None:
+    bench = deferred()
+    bench.now = 10.0
+    asking(bench)
+    bench.session.overdue(11.0)
+    assert bench.circuit.open
+    assert not bench.session.closed
