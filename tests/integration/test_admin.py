@@ -26,7 +26,7 @@ from rlproxy.observability.shared_memory import SharedMemory
 
 from tests import harness
 from tests.clusters import Cluster
-from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
+from tests.harness import DEADLINE_S, Raw, RedisServer, command, wait_until
 from tests.integration.started import (
     Started,
     UnixRaw,
@@ -262,6 +262,35 @@ def test_a_replica_is_a_problem_until_it_is_a_master(own_server: RedisServer) ->
         answers(made, "/readyz", 200, r"ok\n")
 
 
+def test_server_that_loads_its_data_is_not_ready(own_server: RedisServer) -> None:
+    with own_server.raw() as server:
+        for number in range(1000):
+            server.send(command("SET", f"key{number}", "x" * 2000))
+        assert [server.reply() for _ in range(1000)] == ["OK"] * 1000
+        assert server.ask("SAVE") == "OK"
+    slow = ("--rdbcompression", "no", "--loading-process-events-interval-bytes", "1024")
+    own_server.args = (*slow, "--key-load-delay", "4000")
+    reason = rf"Redis at 127\.0\.0\.1:{own_server.port}: LOADING "
+    allow = ("--on-upstream-failure", "allow")
+    with (
+        started(*HERE, "--upstream", url(own_server)) as made,
+        started(*HERE, "--upstream", url(own_server), *allow) as open_one,
+    ):
+        for proxy in (made, open_one):
+            answers(proxy, "/readyz", 200, r"^ok\n")
+        own_server.stop()
+        own_server.start()
+        answers(made, "/readyz", 503, f"^{reason}")
+        answers(open_one, "/readyz", 200, f"^degraded: {reason}")
+        for proxy in (made, open_one):
+            assert problem(proxy, "unable")
+        for proxy in (made, open_one):
+            proxy.logged(f"WARNING {reason}")
+            answers(proxy, "/readyz", 200, r"^ok\n")
+            assert problem(proxy, "")
+            assert proxy.log().endswith("the proxy's own connection works again\n")
+
+
 def test_server_that_becomes_a_cluster_node_is_not_ready(own_server: RedisServer) -> None:
     made = own_server
     with started(*HERE, "--upstream", url(made)) as proxy:
@@ -296,6 +325,21 @@ def test_a_cluster_is_ready_while_a_master_answers(one_engine: str) -> None:
                 answers(proxy, "/readyz", 200, r"degraded: Redis at cluster .*: connection refused")
                 assert problem(proxy, "node")
         answers(proxy, "/readyz", 503, r"Redis at cluster .* does not answer \(")
+
+
+def test_a_cluster_that_counts_itself_as_down_is_not_ready(one_engine: str) -> None:
+    down = "the nodes count the cluster as down (cluster_state:fail)"
+    with Cluster(one_engine) as cluster, started(*HERE, "--upstream", cluster.url) as proxy:
+        answers(proxy, "/readyz", 200, r"ok\n")
+        killed = cluster.nodes[1]
+        cluster.kill(killed)
+        refused = rf"Redis at cluster .*: {re.escape(down)}; {killed.address}: connection refused"
+        answers(proxy, "/readyz", 503, f"^{refused}")
+        assert problem(proxy, "unable")
+        proxy.logged(f"WARNING {re.escape(down)}\n")
+        killed.start()
+        answers(proxy, "/readyz", 200, r"^ok\n")
+        proxy.logged("the nodes of the cluster count it as available again\n")
 
 
 def test_readiness_follows_redis_and_an_outage_is_one_warning_per_worker(

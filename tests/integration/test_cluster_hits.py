@@ -369,7 +369,7 @@ def test_hits_while_the_cluster_is_down_get_an_error_and_then_run(one_engine: st
             cluster.kill(killed)
 
             def refused() -> bool:
-                return "CLUSTERDOWN" in str(raw.ask("RL.HIT", kept, LIMIT, 60))
+                return str(raw.ask("RL.HIT", kept, LIMIT, 60)).startswith("CLUSTERDOWN ")
 
             wait_until(refused, "the others refuse hits")
             time.sleep(1)

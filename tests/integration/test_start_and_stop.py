@@ -25,6 +25,7 @@ from rlproxy.version import VERSION
 from tests import harness
 from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, wait_until
 from tests.info import blocked_clients
+from tests.integration.sentinels import Sentinel
 from tests.integration.started import (
     Started,
     UnixRaw,
@@ -252,6 +253,19 @@ def test_server_without_cluster_is_refused_as_a_cluster(one_server: RedisServer)
     assert log.count("\n") == 1, log
     assert "it is no node of a Redis Cluster" in log
     assert f"--upstream redis://127.0.0.1:{one_server.port}" in log
+
+
+def test_sentinel_is_refused_as_a_server(own_server: RedisServer) -> None:
+    sentinel = Sentinel(own_server.executable, own_server.port, 1)
+    with contextlib.closing(sentinel):
+        sentinel.start()
+        where = f"127.0.0.1:{sentinel.port}"
+        code, output, log = ended(*ANY_PORT, "--upstream", f"redis://{where}")
+    assert (code, output) == (1, "")
+    assert log == (
+        f"rlproxy: Redis at {where}: it is a Sentinel. Write --upstream "
+        f"redis+sentinel://{where}/NAME-OF-THE-MASTER\n"
+    )
 
 
 def test_missing_password_is_reported_and_clients_can_log_in(one_engine: str) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.observability.metrics import CLUSTER, FULL, REPLICA, UNREACHABLE
+from rlproxy.observability.metrics import FULL, MISFITS, REPLICA, UNABLE, UNREACHABLE
 from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts, fresh
 
 ERROR: Final = "error"  # the value of --on-upstream-failure
-UNUSABLE: Final = (UNREACHABLE, CLUSTER)  # kinds of problem with which the proxy is never ready
-NO_HITS: Final = (FULL, REPLICA)  # kinds with which hits get the answer of --on-upstream-failure
+UNUSABLE: Final = (UNREACHABLE, *MISFITS)  # kinds of problem with which the proxy is never ready
+# Kinds with which hits get the answer of --on-upstream-failure.
+NO_HITS: Final = (FULL, REPLICA, UNABLE)
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 

@@ -216,6 +216,9 @@ LOGIN: Final = "login"
 SCRIPTS: Final = "scripts"
 REPLICA: Final = "replica"
 NODE: Final = "node"
+SENTINEL: Final = "sentinel"
+UNABLE: Final = "unable"
+MISFITS: Final = (CLUSTER, SENTINEL)  # kinds of a server that does not fit the URL
 
 # Every kind of rlproxy_upstream_problem.
 PROBLEMS: Final = {
@@ -225,7 +228,10 @@ PROBLEMS: Final = {
     LOGIN: "the server refuses the user or password of the URL, or wants one",
     SCRIPTS: "the server refuses to load the scripts",
     REPLICA: "the server is a replica, which refuses hits (READONLY)",
-    NODE: "a master of a Redis Cluster can't be reached, and others serve their keys",
+    NODE: "a master of a Redis Cluster can't be used, and others serve their keys",
+    SENTINEL: "the server is a Sentinel, and the URL of --upstream names a server",
+    UNABLE: "the server can't run hits now: it answers LOADING, BUSY, MASTERDOWN or MISCONF; "
+    "or a cluster is down",
 }
 
 

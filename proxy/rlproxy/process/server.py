@@ -11,7 +11,7 @@ from typing import Final
 from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
-from rlproxy.observability.metrics import CLUSTER
+from rlproxy.observability.metrics import MISFITS
 from rlproxy.process.banner import advise, describe_upstream
 from rlproxy.process.channel import Channel
 from rlproxy.process.resources import Resources, StartError
@@ -105,7 +105,7 @@ class Server:
         wiring = self._wiring
         await self._make_contact()
         state = wiring.upstream.state()
-        if state.kind == CLUSTER and self._channel.first:
+        if state.kind in MISFITS and self._channel.first:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
         self._tasks += [

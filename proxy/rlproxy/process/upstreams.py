@@ -21,12 +21,12 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import NODE, UNREACHABLE
+from rlproxy.observability.metrics import NODE, UNABLE, UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
-from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.cluster import IS_DOWN, Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
@@ -39,6 +39,7 @@ from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.master_target import MasterTarget
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
+_AWAY: Final = (UNREACHABLE, UNABLE)  # kinds of problem of a server that serves no keys
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
@@ -214,8 +215,11 @@ class ClusterUpstream:
         if not masters:
             cluster = self.cluster
             return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
-        kind, problem = next(filter(None, map(_problem, masters)), ("", ""))
-        if kind == UNREACHABLE and not self.cluster.is_down():
+        found = list(map(_problem, masters))
+        kind, problem = next(filter(None, found), ("", ""))
+        if self.cluster.down_since:
+            kind, problem = UNABLE, f"{IS_DOWN}; {problem}" if problem else IS_DOWN
+        elif kind in _AWAY and not all(each and each[0] in _AWAY for each in found):
             kind = NODE
         number = len(self.cluster.map.shards)
         return State(

@@ -63,6 +63,11 @@ class ServerFacts:
         return name == commands.CL_THROTTLE and self.found.has_throttle
 
 
+def cannot_run(error: bytes) -> bool:
+    """Return whether an error shows that the server can't run any hit at present."""
+    return error.startswith(_CANNOT_RUN)
+
+
 class FailurePolicy:
     """What a hit gets that Redis does not answer, or can't run.
 
@@ -93,7 +98,7 @@ class FailurePolicy:
         if reply[0] == 45 and call.row != NO_ROW:  # else reply() has counted and answered it
             if reply.startswith(encoding.UNREACHABLE):
                 return self.reply(call, reply, "unreachable")
-            if self.mode != _ERROR and reply.startswith(_CANNOT_RUN) and _limit(call) > 0:
+            if self.mode != _ERROR and cannot_run(reply) and _limit(call) > 0:
                 return self.reply(call, reply, "redis")
         row = call.counted()
         self.stats.answered(row, reply, call.key, call.rule)

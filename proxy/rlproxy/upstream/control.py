@@ -15,13 +15,16 @@ from rlproxy.observability.metrics import (
     CLUSTER,
     FULL,
     LOGIN,
+    MISFITS,
     REPLICA,
     SCRIPTS,
+    SENTINEL,
+    UNABLE,
     UNREACHABLE,
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
-from rlproxy.session.context import Identification, ServerFacts
+from rlproxy.session.context import Identification, ServerFacts, cannot_run
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
@@ -185,9 +188,9 @@ class Control:
     def _report(self) -> None:
         """Log a new problem, or the end of the last one.
 
-        A Cluster node at the first attempt is left out: the server reports it as a start error.
+        A server that does not fit the URL is left out at the first attempt: that is a start error.
         """
-        if self.kind != CLUSTER or self.settled.is_set():
+        if self.kind not in MISFITS or self.settled.is_set():
             self.outages.control_works(self.problem)
 
     # -- preparing the server ---------------------------------------------------------------------
@@ -200,6 +203,9 @@ class Control:
 
     async def _introduce(self) -> None:
         reply = await self._connection.query(*control_hello(self._upstream))
+        if _unable(reply):
+            self.kind, self.problem = UNABLE, str(reply)
+            return
         if isinstance(reply, hiredis.ReplyError):
             why = hello_error(str(reply), self._upstream.password)
             self.kind = LOGIN
@@ -209,24 +215,31 @@ class Control:
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
         self._identify_again = False
-        kind, problem = self._wrong_mode(reply.get(b"mode") == b"cluster")
+        kind, problem = self._wrong_mode(text(reply.get(b"mode")))
         if not kind and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
-        if not self.loading.loaded and self.loading.drained():
+        pong = await self._connection.query(b"PING")
+        if not kind and _unable(pong):
+            kind, problem = UNABLE, str(pong)
+        elif not self.loading.loaded and self.loading.drained():
             await self._load()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
 
-    def _wrong_mode(self, clustered: bool) -> tuple[str, str]:
+    def _wrong_mode(self, mode: str) -> tuple[str, str]:
         """Compare the server with the URL. Returns kind and text of the problem, if there is one.
 
-        clustered: whether the server is a node of a Redis Cluster.
+        mode: that of the server in its reply to HELLO.
         """
+        clustered = mode == "cluster"
         if self._upstream.cluster:
             return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
         if clustered and not self._upstream.standalone:
             return CLUSTER, _in_cluster(self._upstream)
+        if mode == "sentinel":
+            where = _url(self._upstream, "sentinel")
+            return SENTINEL, f"it is a Sentinel. Write --upstream {where}/NAME-OF-THE-MASTER"
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:
@@ -285,7 +298,7 @@ class Control:
     async def _look(self) -> None:
         if self._ping_now.is_set():
             self._ping_now.clear()
-            await self._in_time(self._connection.query(b"PING"), _REPLY_S)
+            await self._in_time(self._ping(), _REPLY_S)
         elif self._is_worth_another_try():
             self._retry_at = self._loop.time() + _REFUSED_S
             if self.kind == LOGIN:
@@ -296,11 +309,19 @@ class Control:
         elif self._misses_scripts():
             await self._in_time(self._load_again(), _REPLY_S)
         else:
-            await self._in_time(self._connection.query(b"PING"), _REPLY_S)
+            await self._in_time(self._ping(), _REPLY_S)
+
+    async def _ping(self) -> None:
+        """Send a PING. An error in reply may be a new problem."""
+        reply = await self._connection.query(b"PING")
+        if not self.kind and _unable(reply):
+            self.kind, self.problem = UNABLE, str(reply)
+            self._report()
 
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
-        return bool(self.problem or self._identify_again) and self._loop.time() >= self._retry_at
+        due = self.kind == UNABLE or self._loop.time() >= self._retry_at
+        return due and bool(self.problem or self._identify_again)
 
     def _misses_scripts(self) -> bool:
         """Return whether the scripts are to be loaded now. Refused ones wait for another try."""
@@ -327,13 +348,23 @@ def hello_error(text: str, password: str | None) -> str:
     return text.replace(password, "***") if password else text
 
 
+def _unable(reply: object) -> bool:
+    """Return whether a reply shows that the server can't run commands at present."""
+    return isinstance(reply, hiredis.ReplyError) and cannot_run(encoding.error(str(reply)))
+
+
 def _in_cluster(upstream: Upstream) -> str:
     """Describe that the server of a URL for one server is a node of a Redis Cluster."""
-    scheme = "rediss+cluster" if upstream.tls else "redis+cluster"
+    return (
+        f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
+        f"{_url(upstream, 'cluster')}; for this node alone append ?standalone=yes to its URL"
+    )
+
+
+def _url(upstream: Upstream, kind: str) -> str:
+    """Return the URL of `kind` for the server of `upstream`, without its login."""
+    scheme = "rediss" if upstream.tls else "redis"
     login = "USER:PASSWORD@" if upstream.password is not None else ""
     address = upstream.address
     where = "HOST:PORT" if address is None or address.path else str(address)
-    return (
-        f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
-        f"{scheme}://{login}{where}; for this node alone append ?standalone=yes to its URL"
-    )
+    return f"{scheme}+{kind}://{login}{where}"

@@ -50,7 +50,7 @@ def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     assert degraded([seen(0), seen(1, 9.0, **facts)]) == ""
 
 
-@pytest.mark.parametrize("kind", ["unreachable", "cluster"])
+@pytest.mark.parametrize("kind", ["unreachable", "cluster", "sentinel"])
 def test_unusable_server_is_not_ready(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it is of no use")}
     assert not_ready([seen(0, **facts)]) == ["Redis at redis:6379: it is of no use"]

@@ -168,6 +168,21 @@ async def test_the_circuit_opens_without_any_hit(
         assert "write rediss://" in world.circuit.why
 
 
+async def test_errors_to_ping_are_a_problem_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_KEEP_S", 0.01)
+    world = World()
+    await world.control.settled.wait()
+    for kind, reply in [("unable", b"-BUSY a script\r\n"), ("", b"+PONG\r\n"), ("", b"-ERR x\r\n")]:
+        sent = world.count(b"PING")
+        world.target.replies[b"PING"] = reply
+        await until(lambda sent=sent: world.count(b"PING") >= sent + 3)  # type: ignore[misc]
+        assert world.control.kind == kind
+    assert world.count(b"LOAD") == len(load())
+    world.task.cancel()
+
+
 async def test_a_replica_is_a_problem_until_it_is_a_master() -> None:
     world = World()
     await until(world.control.settled.is_set)

@@ -25,6 +25,7 @@ from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.connector import Target
 
+IS_DOWN: Final = "the nodes count the cluster as down (cluster_state:fail)"
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
 TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
@@ -160,10 +161,12 @@ class Cluster:
             self._logged = ""
             log.info("cluster_back", "the nodes of the cluster report their slots again")
         self._epoch = found.epoch
-        if found.healthy:
+        if found.healthy and self.down_since:
             self.down_since = 0.0
-        elif not self.down_since:
+            log.info("cluster_back", "the nodes of the cluster count it as available again")
+        elif not (found.healthy or self.down_since):
             self.down_since = asyncio.get_running_loop().time()
+            log.warning("cluster_down", IS_DOWN)
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         seen = found.map

@@ -57,7 +57,7 @@ class SlotQueue:
         None where the owner of the slot gets the call.
     calls: calls that no node has got, in order of their `since`. They wait for the `drains`, too.
     not_before: earliest loop time at which `again` is sent.
-    why: the latest error of a node that could not run a call; empty for none.
+    error: the latest error of a node that could not run a call; empty for none.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class SlotQueue:
         self.calls: list[Call] = []
         self.drains: list[Drain] = []
         self.not_before: float = 0.0
-        self.why = ""
+        self.error = b""
 
 
 class ClusterLane(PooledLane):
@@ -205,7 +205,7 @@ class ClusterLane(PooledLane):
                 return
         queue = self._wait(call)
         if pauses:
-            queue.why = error[1:-2].decode("utf-8", "replace")
+            queue.error = encoding.clean_error(error) if address is None else b""
             queue.not_before = self._loop.time() + PAUSE_S
             self._cluster.refresh()
         queue.again.append((call, asks))
@@ -288,14 +288,14 @@ class ClusterLane(PooledLane):
         if not late:
             return
         where, why = _reason(lane)
-        error = encoding.unreachable(where, queue.why or why)
+        error = encoding.unreachable(where, why)
         if lane is not None and limit_s > 0.0 and not lane.ready:
             lane.circuit.timed_out(len(late), latest, now, limit_s)
-        refuses = lane is not None and lane.refused
+        refusal = _REFUSED if lane is not None and lane.refused else queue.error
         touched: list[Caller] = []
         for call in late:
-            if refuses:  # its node serves others: the failure policy doesn't answer it
-                call.caller.lane_answered(call, _REFUSED)
+            if refusal:
+                call.caller.lane_answered(call, refusal)
             else:
                 call.caller.lane_failed(call, error, "unreachable")
             touch(call.caller, touched)
