@@ -32,6 +32,8 @@ def test_a_client_that_leaves_is_freed_at_once(module_cluster: Cluster, last: st
             with Raw(proxy.port()) as client:
                 for key in keys:
                     assert client.ask("SET", key, 1) == "OK"
+                client.send(command("GET", keys[0]) + command("INCR", keys[1]))  # not by lane
+                assert [client.reply(), client.reply()] == [b"1", 2]
                 assert client.ask("RL.HIT", f"{{{keys[2]}}}hit", 100, 60)
                 for words in LEAVES[last]:
                     client.send(command(*[str(word).format(*keys) for word in words]))

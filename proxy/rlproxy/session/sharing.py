@@ -49,6 +49,7 @@ class Sharing(SessionPart):
         requests.release()  # else next() might join buffers and move `start`
         batch = Batch(self._caller)
         if not self._gather(batch):
+            batch.parts.clear()  # which refer to the batch
             requests.rewind(0)
             return False
         requests.release()
