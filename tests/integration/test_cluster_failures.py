@@ -100,6 +100,9 @@ def test_a_killed_node(cluster: Cluster, proxy: Proxy) -> None:
     with proxy.raw() as late:
         assert late.ask("GET", keys[1]) == b"1"
 
+    wait_until(lambda: "does not answer" in proxy.read_log(), "the outage is logged")
+    missed = isinstance(free[0].ask("RL.HIT", "{" + keys[0] + "}hit", 5, 60), ReplyError)
+
     def promoted() -> bool:
         reply = replica.ask("SET", "{" + keys[0] + "}direct", 1)
         return reply == "OK"
@@ -116,6 +119,8 @@ def test_a_killed_node(cluster: Cluster, proxy: Proxy) -> None:
         time.sleep(0.01)
     assert served_s - (back_s or served_s) < ADDED_S
     assert free[1].ask("GET", keys[0]) == b"2"
+    left = f"Redis at {node.address} is no master any more; hits answered without it: {missed:d}\n"
+    wait_until(lambda: left in proxy.read_log(), "the end of the outage is logged")
     node.start()
     cluster.wait_ok()
     cluster.failover(node)

@@ -51,6 +51,10 @@ class CircuitBreaker:
         """Return the error for a call whose node of a cluster takes no hits now, else b""."""
         return b""
 
+    def without(self) -> int:
+        """Return the number of hits that were answered without Redis since the circuit opened."""
+        return self.counts.without - self._without if self.open else 0
+
     def replied(self, now: float) -> None:
         """Record a reply of Redis, and close the circuit."""
         self.last_reply_at = now
@@ -88,8 +92,8 @@ class CircuitBreaker:
         self.on_open()
 
     def _close(self, now: float) -> None:
+        out_s, without = now - self.since, self.without()
         self.open = False
-        out_s = now - self.since
         self.since = now
         self.why = ""
-        self.on_close(out_s, self.counts.without - self._without)
+        self.on_close(out_s, without)

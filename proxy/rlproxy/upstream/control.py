@@ -216,7 +216,8 @@ class Control:
         await self._identify(reply)
         self._identify_again = False
         kind, problem = self._wrong_mode(text(reply.get(b"mode")))
-        if not kind and reply.get(b"role") == b"replica":
+        # Of a cluster's nodes, the map has the masters.
+        if not (kind or self._upstream.cluster) and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):

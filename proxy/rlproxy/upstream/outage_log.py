@@ -21,6 +21,7 @@ class OutageLog:
         self._target = target
         self._circuit = circuit
         self._clock = clock
+        self._serves = True
         self._logged = False  # the present outage is logged
         self._unexplained = False  # the control connection was lost, and no line states why
         self._problem = ""  # the problem that was logged last
@@ -52,6 +53,26 @@ class OutageLog:
             )
         self._logged = False
 
+    def follow(self, serves: bool) -> None:
+        """Take whether the server serves keys: nothing else of it is logged while it does not.
+
+        A master of a cluster may leave in an outage or with a problem, which ends in the log.
+        """
+        if serves == self._serves:
+            return
+        if not serves and (self._logged or self._problem):
+            log.warning(
+                "redis_left",
+                "Redis at {address} is no master any more; hits answered without it: {hits}",
+                address=self._target.where,
+                hits=self._circuit.without(),
+            )
+            self._logged = False
+            self._problem = ""
+        self._serves = serves
+        if serves and self._circuit.open:
+            self.circuit_opened()
+
     def control_lost(self) -> None:
         """Record that the control connection was lost; control_works() logs it."""
         self._unexplained = not self._circuit.open
@@ -74,6 +95,7 @@ class OutageLog:
         problem: empty if there is none.
         """
         where = self._target.where
+        problem = problem if self._serves else ""
         if problem and (self._logged or problem != self._problem):
             text = "Redis at {address}: {reason}"
             log.warning("redis_refuses", text, address=where, reason=problem)
@@ -88,6 +110,8 @@ class OutageLog:
 
     def _may_log(self) -> bool:
         """Return whether to log an outage, and count it: MAX_LOGGED per LOGGED_S."""
+        if not self._serves:
+            return False
         now = self._clock()
         if now - self._since >= LOGGED_S:
             self._since = now

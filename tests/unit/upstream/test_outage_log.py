@@ -16,6 +16,7 @@ UNREACHABLE = "cannot reach Redis at h:1: down; retrying"
 BACK = "Redis at h:1 is back"
 WORKS = "Redis at h:1: the proxy's own connection works again"
 REPLACED = "Redis at h:1: the proxy's own connection was lost; a new one works"
+LEFT = "Redis at h:1 is no master any more; hits answered without it: 0"
 FULL = "Redis at h:1: full"
 
 
@@ -35,6 +36,8 @@ class Server:
             "fails": lambda: log.control_failed("down", False),
             "lost": log.control_lost,
             "works": lambda: log.control_works(""),
+            "leaves": lambda: log.follow(False),
+            "serves": lambda: log.follow(True),
             "full": lambda: log.control_works("full"),
         }
 
@@ -55,6 +58,10 @@ class Server:
         ("lost works works", [REPLACED]),
         ("opens lost closes works", [SILENT, BACK]),
         ("lost fails opens closes works", [UNREACHABLE, BACK]),
+        ("opens leaves leaves closes works serves", [SILENT, LEFT]),
+        ("fails leaves works full serves full works", [UNREACHABLE, LEFT, FULL, WORKS]),
+        ("leaves opens lost serves closes works", [SILENT, BACK]),
+        ("full leaves full lost works serves works", [FULL, LEFT]),
         ("opens closes lost fails works works", [SILENT, BACK, UNREACHABLE, WORKS]),
     ],
 )

@@ -113,9 +113,11 @@ class Nodes:
         return node is not None and node.circuit.open
 
     def take_map(self) -> None:
-        """Make the nodes of the present map."""
+        """Make the nodes of the present map. Of other nodes no outage is logged."""
         for shard in self._cluster.map.shards:
             self.of(shard.address)
+        for address, node in self._nodes.items():
+            node.control.outages.follow(address in self._cluster.map.index)
 
     def use(self, timeout_s: float) -> None:
         """Apply --hit-timeout to all nodes."""
