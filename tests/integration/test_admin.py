@@ -407,7 +407,8 @@ def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
         assert len(page) == 1
         assert not page & (sockets(first) | sockets(second))
         os.kill(second, signal.SIGSTOP)
-        answers(made, "/healthz", 503, r"^worker \d last reported [\d.]+ s ago\n$")
+        silent = rf"^worker \d \(process {second}\) last reported [\d.]+ s ago\n$"
+        answers(made, "/healthz", 503, silent)
         assert get(made, "/readyz").status == 200
         wait_until(lambda: samples(made)["rlproxy_workers{}"] == 1, "the metric follows")
         os.kill(second, signal.SIGCONT)

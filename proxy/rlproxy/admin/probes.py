@@ -81,7 +81,8 @@ def _problem(upstream: UpstreamFacts) -> str:
 def _silence(one: Seen) -> str:
     if one.age_s is None:
         return f"worker {one.worker + 1} has not reported yet"
-    return f"worker {one.worker + 1} last reported {abs(one.age_s):.1f} s ago"
+    process = one.facts.pid
+    return f"worker {one.worker + 1} (process {process}) last reported {abs(one.age_s):.1f} s ago"
 
 
 def _reasons(facts: Facts, ignore_redis: bool) -> list[str]:

@@ -205,7 +205,7 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
     A syntax error is one mistake. Then nothing of the file is used.
     """
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         return {}, (), [f"--config {path}: {error.strerror or error}"]
     except UnicodeDecodeError as error:

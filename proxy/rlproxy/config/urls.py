@@ -114,6 +114,10 @@ def parse_listen(text: str) -> Address:
         if not path:
             raise ValueError("no path")
         return Address(path=path)
+    if "," in text:
+        raise ValueError(
+            "an address has no comma; several are --listen A --listen B, or RLPROXY_LISTEN='A B'"
+        )
     host, colon, port = text.removeprefix("tls:").rpartition(":")
     if not colon:
         raise ValueError("expected HOST:PORT, such as :6380, tls:HOST:PORT or unix:PATH")

@@ -219,8 +219,10 @@ def _joined(value: object) -> object:
 
 def _value(name: str, value: object, longest: int) -> object:
     """Return a value as JSON can have it, texts with at most `longest` characters."""
-    if name in _WHOLE or value is None or isinstance(value, bool | int | float):
+    if name in _WHOLE or value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, float):
+        return round(value, 3)
     if isinstance(value, list | tuple):
         return [_value(name, each, longest) for each in value[:longest]]
     text = str(value)

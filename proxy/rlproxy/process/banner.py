@@ -63,7 +63,10 @@ def advise(upstream: Upstream, state: State) -> str:
     if state.kind == FULL:
         return "raise maxclients of Redis, or close connections to it"
     if state.kind == UNREACHABLE or not state.settled:
-        return "start Redis there, or correct --upstream; the proxy finds it without a restart"
+        return (
+            "start Redis, or mend the cause above: the proxy keeps trying; "
+            "a changed --upstream takes a restart"
+        )
     return ""
 
 

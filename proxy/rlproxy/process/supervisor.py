@@ -272,7 +272,8 @@ class Supervisor:
         self._signals = max(self._signals, 1)
         seen = 1
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._config.drain_timeout_s + KILL_S
+        limit_s = self._config.drain_timeout_s + KILL_S
+        deadline = time.monotonic() + limit_s
         while any(worker.pid for worker in self._workers):
             if self._signals > seen:
                 seen = self._signals
@@ -285,8 +286,12 @@ class Supervisor:
                 self._reports.recv()
             for worker, code in self._ended():
                 worker.pid = 0
-                if code not in (0, -signal.SIGTERM, -CUT) and not self._failed:
-                    self._failed = f"{worker.name} {ending(code)} at the signal to stop"
+                if code in (0, -signal.SIGTERM, -CUT) or self._failed:
+                    continue
+                how = f"{ending(code)} at the signal to stop"
+                if left_s <= 0 and code == -signal.SIGKILL:
+                    how = f"was killed: it had not ended {limit_s:g} s after the signal to stop"
+                self._failed = f"{worker.name} {how}"
 
     def _signal(self, number: int) -> None:
         for worker in self._workers:

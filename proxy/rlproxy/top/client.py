@@ -61,6 +61,8 @@ class Client:
         except Exception as error:  # the view goes on with the next sample
             known = isinstance(error, redis.RedisError | OSError)
             text = str(error).strip() if known else "unexpected replies"
+            if text.startswith("unknown command"):
+                text = "a Redis answers there, and no rlproxy: it does not know RL.STATS"
             late = isinstance(error, redis.TimeoutError)
             if late:
                 text = f"no reply within {TIMEOUT_S:g} s; does Redis answer?"

@@ -11,7 +11,7 @@ from rlproxy.observability.published import SILENT_S, Facts, UpstreamFacts
 
 UP = UpstreamFacts("redis:6379")
 AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")
-GOOD = Facts(on_upstream_failure="error", upstream=UP)
+GOOD = Facts(42, on_upstream_failure="error", upstream=UP)
 
 
 def seen(worker: int = 0, age_s: float | None = 0.1, **facts: Any) -> Seen:
@@ -24,7 +24,7 @@ def test_worker_with_a_recent_snapshot_is_alive() -> None:
 
 def test_silent_worker_is_named() -> None:
     assert not_alive([seen(0), seen(1, 3.21), Seen(2)]) == [
-        "worker 2 last reported 3.2 s ago",
+        "worker 2 (process 42) last reported 3.2 s ago",
         "worker 3 has not reported yet",
     ]
 

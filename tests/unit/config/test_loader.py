@@ -186,6 +186,12 @@ def test_a_syntax_error_is_the_only_mistake_of_a_file(
     assert [line.partition(":")[0] for line in both] == [f"--config {file}", "--workers 0"]
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_bytes(b"\xef\xbb\xbfworkers = 3\n")
+    assert load("--config", str(file)).workers == 3
+
+
 def test_a_missing_file() -> None:
     assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
 

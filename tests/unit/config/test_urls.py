@@ -153,6 +153,12 @@ def test_wrong_listen(text: str) -> None:
         urls.parse_listen(text)
 
 
+def test_several_addresses_to_listen_on() -> None:
+    with pytest.raises(ValueError, match="no comma; several are --listen A --listen B, or RLP"):
+        urls.parse_listen("127.0.0.1:1,127.0.0.1:2")
+    assert urls.parse_listen("unix:/a,b") == Address(path="/a,b")
+
+
 URLS = [
     ("embedded:", Upstream(None)),
     ("EMBEDDED:", Upstream(None)),

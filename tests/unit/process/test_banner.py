@@ -18,7 +18,10 @@ URL = "redis://:secret@h"
 
 
 STATE = State(loaded=True, kind="", problem="", reached=True, settled=True)
-START = "start Redis there, or correct --upstream; the proxy finds it without a restart"
+START = (
+    "start Redis, or mend the cause above: the proxy keeps trying; "
+    "a changed --upstream takes a restart"
+)
 
 
 NO_ANSWER = "it accepts connections, but does not answer as Redis does"

@@ -312,7 +312,6 @@ class Exchange(LinkOwner):
         self.redirects.close()
         self.delivers = lambda _link, _frame: False
         self.at_end.clear()
-        self._on_change.clear()
         self.queue.clear()
         self.out.clear()
         self._messages.clear()
