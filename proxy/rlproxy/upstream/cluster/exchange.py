@@ -307,7 +307,6 @@ class Exchange(LinkOwner):
         self.links.close()
         for request in under_way(self.queue):
             request.pieces.clear()
-            request.on_reply = None
         # The client's objects refer to each other. Cycles would keep them until a full collection.
         self.redirects.close()
         self.delivers = lambda _link, _frame: False
