@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clusters import Cluster
-from tests.harness import Raw, command, wait_until
+from tests.harness import Raw, ReplyError, command, wait_until
 from tests.stress.load import WatchedProxy
 
 OBJECTS = ("Session", "ClientConnection", "Link", "Exchange", "Call")
@@ -21,6 +21,11 @@ LEAVES: dict[str, list[tuple[object, ...]]] = {
     "a scan": [("SCAN", 0)],
     "replies of all masters": [("INFO",), ("CLIENT", "LIST")],
 }
+
+
+@pytest.fixture(autouse=True)
+def _without_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHED_COLLECTS", "no")
 
 
 @pytest.mark.parametrize("last", LEAVES)
@@ -42,3 +47,20 @@ def test_a_client_that_leaves_is_freed_at_once(module_cluster: Cluster, last: st
             wait_until(lambda: not any(map(proxy.counts().get, OBJECTS)), "the client is freed")
     finally:
         proxy.close()
+
+
+def test_a_transaction_at_a_master_that_is_down_is_freed(one_engine: str) -> None:
+    with Cluster(one_engine, 3) as cluster:
+        key = cluster.keys_of_all()[2]
+        proxy = WatchedProxy("--upstream", cluster.url, "--listen", "127.0.0.1:0")
+        try:
+            with Raw(proxy.port()) as client:
+                assert client.ask("PING") == "PONG"
+            cluster.kill(cluster.nodes[2])
+            for _ in range(3):
+                with Raw(proxy.port()) as client:
+                    assert client.ask("MULTI") == "OK"
+                    assert isinstance(client.ask("GET", key), ReplyError)
+            wait_until(lambda: not any(map(proxy.counts().get, OBJECTS)), "the client is freed")
+        finally:
+            proxy.close()

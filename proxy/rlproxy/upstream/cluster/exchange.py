@@ -332,6 +332,7 @@ class Exchange(LinkOwner):
         if not self.links.forget(link):
             return
         owed = [request for request in link.owed if request.number]
+        link.owed.clear()  # requests of a transaction refer to their link
         if self.links.holds_state(link) or (owed and not error):
             self.ended = True
         if error:
