@@ -80,7 +80,8 @@ class ClientConnection(asyncio.Protocol):
         self._eof_sent = False
         self._ended = False  # whether the client's end of file was read
         self._closing = False  # whether the connection closes: nothing more is written
-        self._silent_since: float = 0.0  # loop time of the first sweep after its latest bytes, or 0
+        # Loop time of the accept, or of the first sweep behind its latest bytes; 0 before that.
+        self._silent_since: float = 0.0
         self._written: int = 0  # bytes written to the client in total
         self._taken: int = _ALL  # bytes of these that the client took, as of the latest sweep
         self._taken_at: float = 0.0  # loop time of the latest sweep that saw it take some

@@ -19,6 +19,7 @@ from tests.unit.session.bench import (
 )
 
 MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
+FOO = bulks(b"FOO")  # the table has no such command
 
 
 def test_wait_behind_a_hit_on_the_lane() -> None:
@@ -55,8 +56,7 @@ def test_wait_behind_exec_waits_for_its_reply() -> None:
 
 def test_wait_behind_a_command_that_redis_may_not_know_waits_for_its_reply() -> None:
     bench = lane_used()
-    unknown = bulks(b"FOO")
-    assert bench.send(unknown + WAIT) == unknown
+    assert bench.send(FOO + WAIT) == FOO
     error = b"-ERR unknown command 'FOO', with args beginning with: \r\n"
     assert bench.answer(error) == error
     assert bench.up() == REWRITE + WAIT
@@ -65,8 +65,7 @@ def test_wait_behind_a_command_that_redis_may_not_know_waits_for_its_reply() -> 
 
 def test_wait_behind_a_command_that_left_state_is_an_error() -> None:
     bench = lane_used()
-    unknown = bulks(b"FOO")
-    assert bench.send(unknown + WAIT) == unknown
+    assert bench.send(FOO + WAIT) == FOO
     assert bench.answer(PONG) == PONG
     assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
 
