@@ -21,7 +21,7 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import NODE, UNABLE, UNREACHABLE
+from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
@@ -39,7 +39,7 @@ from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.master_target import MasterTarget
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
-_AWAY: Final = (UNREACHABLE, UNABLE)  # kinds of problem of a server that serves no keys
+_AWAY: Final = (UNREACHABLE, UNABLE, FULL)  # with these, a server serves no keys to new clients
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
@@ -89,6 +89,7 @@ class OneServer(ServerParts):
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
+        self.facts.full = control.identify_again
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:
@@ -156,6 +157,7 @@ class ClusterUpstream:
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
+        self.facts.full = self._identify_nodes
         self.settings = NodeSettings(
             **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,
@@ -187,6 +189,10 @@ class ClusterUpstream:
     def _ping_nodes(self) -> None:
         for node in self.nodes.masters():
             node.control.ping_now()
+
+    def _identify_nodes(self) -> None:
+        for node in self.nodes.masters():
+            node.control.identify_again()
 
     def _identified(self) -> None:
         """Record the facts about the first master; commands must exist on all."""

@@ -114,7 +114,11 @@ class PrivateStream:
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
         self.received_at = now
-        self.started = True
+        if not self.started:
+            self.started = True
+            if data.startswith(encoding.NO_ROOM):
+                self._context.circuit.counts.connects_failed += 1
+                self._context.server.full()
         if self.slots.raw:
             self.to_client.append(data)
             return False

@@ -40,7 +40,7 @@ RETRY_FIRST_S: Final = 0.05
 MAX_RETRY_S: Final = 1.0
 
 # Refusals of a handshake that may pass.
-_PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
+_PASSING: Final = (b"-LOADING", b"-BUSY", encoding.NO_ROOM)
 
 
 class LaneKey(NamedTuple):
