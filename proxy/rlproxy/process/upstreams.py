@@ -89,7 +89,7 @@ class OneServer(ServerParts):
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
-        self.facts.full = control.identify_again
+        self.facts.full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:
@@ -157,7 +157,6 @@ class ClusterUpstream:
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
-        self.facts.full = self._identify_nodes
         self.settings = NodeSettings(
             **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,
@@ -189,10 +188,6 @@ class ClusterUpstream:
     def _ping_nodes(self) -> None:
         for node in self.nodes.masters():
             node.control.ping_now()
-
-    def _identify_nodes(self) -> None:
-        for node in self.nodes.masters():
-            node.control.identify_again()
 
     def _identified(self) -> None:
         """Record the facts about the first master; commands must exist on all."""

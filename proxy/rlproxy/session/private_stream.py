@@ -117,7 +117,6 @@ class PrivateStream:
         if not self.started:
             self.started = True
             if data.startswith(encoding.NO_ROOM):
-                self._context.circuit.counts.connects_failed += 1
                 self._context.server.full()
         if self.slots.raw:
             self.to_client.append(data)

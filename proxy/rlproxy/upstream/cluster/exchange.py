@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import NO_ROOM
 from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
@@ -207,9 +208,12 @@ class Exchange(LinkOwner):
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
-        if frame[0] != 45:
+        is_error = frame[0] == 45
+        if not is_error:
             self.logged_in = True
-        elif request.number:
+        elif frame.startswith(NO_ROOM):
+            self.cluster.on_full(link.address)
+        if is_error and request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:
