@@ -134,7 +134,8 @@ class Exchange(LinkOwner):
             self.flush()
 
     def answer(self, reply: bytes) -> None:
-        """Answer a command of the client without a node."""
+        """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
+        self.caching = b""
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
