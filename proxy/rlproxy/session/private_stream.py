@@ -29,7 +29,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, EditedSlot, Slot
-from rlproxy.session.wait_cover import WaitCover, not_covered
+from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
@@ -236,6 +236,9 @@ class PrivateStream:
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover
+        if not slots.counting and code == COMMAND:
+            self.to_redis.append(refusal(requests.command.name))
+            return
         if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
             self.deny(not_covered(requests.command.name), requests, code)
             return
