@@ -69,12 +69,14 @@ class ClientRequests(RequestFramer):
 
         NO_SLOT if it is never shared, if it has no key, or if its keys are in several slots.
         """
-        command, argc = self.command, self.argc
-        last = command.last_key if command.last_key >= 0 else argc - 1
-        if not 0 < last < argc:
+        command = self.command
+        last = command.last_key if command.last_key >= 0 else self.argc - 1
+        if not 0 < last < self.argc:
             return NO_SLOT
-        data, pos = self.buf, self.start + self.first
+        data = self.buf
+        pos = self.start + self.first
         slot = slot_of_bulk(data, pos)
+        at: i64
         for at in range(1, last):
             _, end = encoding.content(data, pos)
             pos = end + 2
