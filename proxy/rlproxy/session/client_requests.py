@@ -78,8 +78,7 @@ class ClientRequests(RequestFramer):
         slot = slot_of_bulk(data, pos)
         at: i64
         for at in range(1, last):
-            _, end = encoding.content(data, pos)
-            pos = end + 2
+            pos = encoding.content(data, pos)[1] + 2
             if at % command.key_step == 0 and slot_of_bulk(data, pos) != slot:
                 return NO_SLOT
         return slot
@@ -112,9 +111,9 @@ class ClientRequests(RequestFramer):
             tail = b"".join([encoding.bulk(arg) for arg in args[1:]])
         else:
             first = self.start + self.first
-            _, end = encoding.content(self.buf, first)
-            key = self.buf[first : end + 2]
-            tail = self.buf[end + 2 : self.end]
+            second = encoding.content(self.buf, first)[1] + 2
+            key = self.buf[first:second]
+            tail = self.buf[second : self.end]
         if name == commands.RL_RESET:
             return self._reset(caller, context, key, tail)
         written = tail if name == commands.RL_HIT else name + tail
