@@ -316,12 +316,14 @@ class PrivateStream:
         Writes that have run keep their replies. Reads are all sent again: their replies then are
         not older than those before them.
         """
-        for command, reply in zip(batch.commands[first:], batch.replies[first:], strict=True):
+        for part in batch.parts[first:]:
+            reply = part.replies[part.passed]
             if reply and batch.writes:
                 self.slots.local(reply)
             else:
-                self.to_redis.append(command)
+                self.to_redis.append(part.commands[part.passed])
                 self.slots.expect_one()
+            part.passed += 1
 
     def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.
