@@ -72,15 +72,15 @@ class Node(ServerParts):
         busy = any(lane.unanswered() for lane in self.pool.lanes())
         return self.used_at < since and not busy
 
-    def opened(self) -> None:
-        """See ServerParts.opened()."""
-        super().opened()
+    def circuit_opened(self) -> None:
+        """See ServerParts.circuit_opened()."""
+        super().circuit_opened()
         self._cluster.refresh()
         self._settings.on_state()
 
-    def closed(self, out_s: float, without: int) -> None:
-        """See ServerParts.closed()."""
-        super().closed(out_s, without)
+    def circuit_closed(self, out_s: float, without: int) -> None:
+        """See ServerParts.circuit_closed()."""
+        super().circuit_closed(out_s, without)
         for lane in self.pool.lanes():
             lane.retry()
         self._settings.on_state()
