@@ -47,6 +47,16 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     assert bench.up() == b""
 
 
+def test_no_request_is_taken_once_upstream_is_lost() -> None:
+    bench = probed()
+    bench.send(HIT)
+    bench.session.upstream_lost()
+    bench.send(HIT)
+    assert len(bench.lane.calls) == 1
+    assert bench.settle() == FIVE
+    assert bench.session.closed
+
+
 def test_upstream_lost_and_then_the_lane_too() -> None:
     bench = probed()
     bench.send(HIT * 2)
