@@ -26,7 +26,8 @@ from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
-GONE_S: Final = 1.0  # seconds of silence after which a former master is left
+# Seconds for which a former master was silent when another node replied: then it is left.
+GONE_S: Final = 1.0
 
 
 @dataclass
@@ -157,8 +158,11 @@ class Nodes:
         return gone
 
     def _is_gone(self, node: Node) -> bool:
-        replaced = node.was_master and node.address not in self._cluster.map.index
-        return replaced and self._loop.time() - node.circuit.last_reply_at >= GONE_S
+        if not node.was_master or node.address in self._cluster.map.index:
+            return False
+        # Not the present time: if this process has stalled, replies of all nodes are unread.
+        latest = max(each.circuit.last_reply_at for each in self._nodes.values())
+        return latest - node.circuit.last_reply_at >= GONE_S
 
     async def stop(self) -> None:
         """End all control connections and lanes."""

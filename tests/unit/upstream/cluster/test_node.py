@@ -41,7 +41,7 @@ def sweep(nodes: Nodes) -> list[object]:
     return [*nodes.close_idle(asyncio.get_running_loop().time() - IDLE_S)]
 
 
-def silent(node: Node, seconds: float) -> None:
+def silent(node: Node, seconds: float = 0.0) -> None:
     """Let the latest reply of `node` be as long ago."""
     node.circuit.last_reply_at = asyncio.get_running_loop().time() - seconds
 
@@ -58,7 +58,8 @@ async def test_a_silent_former_master_is_closed(
     lanes = node.pool.lanes()
     if replaced:
         nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
-    silent(node, silent_s)
+    silent(node, silent_s + 0.001)
+    silent(nodes.of(B))
     assert sweep(nodes) == ([A] if closed else [])
     assert (node not in nodes.all()) == closed
     assert [lane.retired for lane in lanes] == [closed] * len(KINDS)
@@ -69,7 +70,17 @@ async def test_a_silent_former_master_is_closed(
 async def test_a_former_master_that_never_replied_is_closed() -> None:
     nodes = made()
     nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
+    silent(nodes.of(B))
     assert sweep(nodes) == [A]
+    await nodes.stop()
+
+
+async def test_replies_that_a_stalled_process_has_not_read_close_nothing() -> None:
+    nodes = made()
+    nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
+    for node in nodes.all():
+        silent(node, 2 * GONE_S)
+    assert sweep(nodes) == []
     await nodes.stop()
 
 
@@ -77,6 +88,7 @@ async def test_a_node_that_was_no_master_yet_is_waited_for() -> None:
     nodes = made()
     node = nodes.of(OUTSIDE)
     silent(node, IDLE_S)
+    silent(nodes.of(B))
     assert sweep(nodes) == []
     node.used_at -= IDLE_S + 1
     assert sweep(nodes) == []
