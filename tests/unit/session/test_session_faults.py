@@ -205,6 +205,15 @@ def test_what_was_lost_with_its_connection_is_not_admitted() -> None:
     assert bench.circuit.counts.without == 0
 
 
+def test_late_while_it_opens() -> None:
+    bench = Faulty("allow")
+    bench.send_at(10.0, HIT)
+    assert bench.session.overdue(10.9) == NEVER
+    assert bench.down() == b""
+    bench.session.overdue(11.0)
+    assert bench.down() == bench.without(b"")
+
+
 def test_hits_that_come_while_it_opens_are_answered_at_once() -> None:
     bench = Faulty("allow")
     bench.send(HIT)

@@ -18,6 +18,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.command_lane import MAX_SHARED_REPLY
+from rlproxy.upstream.lane import MAX_RETRY_S
 from rlproxy.upstream.lane_pool import IDLE_S
 
 from tests.unit.upstream.cluster.test_lanes import (
@@ -182,8 +183,11 @@ def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> N
     share = bench.share()
     assert share.for_slot(SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
+    bench.loop.now += MAX_RETRY_S
     for _ in range(3):
         assert share.for_slot(SLOT) is None
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 1
     bench.sweep()
     assert bench.a.pool.lanes() == []
     assert share.retired
