@@ -230,7 +230,7 @@ class ClusterUpstream:
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
             f"{number} master{'s' if number > 1 else ''}" if number else "",
-            {node.where: not node.circuit.open for node in masters},
+            {str(node.address): not node.circuit.open for node in masters},
         )
 
     def configure(self, config: Config, contexts: Contexts) -> None:
@@ -248,9 +248,10 @@ class ClusterUpstream:
     def close_idle(self) -> None:
         """Close what has been unused for a while; called regularly."""
         now = self._loop.time()
+        for address in self.nodes.close_idle(now - IDLE_S):
+            self.target.leave(address)
         self._lanes.close_idle(now - IDLE_S)
         self.target.close_idle(now)
-        self.nodes.close_unused()
 
     async def stop(self) -> None:
         """Close all lanes and the proxy's own connections."""
@@ -283,9 +284,9 @@ def upstream_of(
 def _problem(node: Node) -> tuple[str, str] | None:
     """Return kind and text of a node's problem, with its address; None if it has none."""
     if node.control.problem:
-        return node.control.kind, f"{node.where}: {node.control.problem}"
+        return node.control.kind, f"{node.address}: {node.control.problem}"
     if node.circuit.open:
-        return UNREACHABLE, f"{node.where}: {node.circuit.why}"
+        return UNREACHABLE, f"{node.address}: {node.circuit.why}"
     return None
 
 

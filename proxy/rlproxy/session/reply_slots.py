@@ -285,7 +285,7 @@ class ReplySlots(OwedReplies):
                 break
             dropped = slot
             slot = slot.next
-        return number, first, NEVER if self.ours > 0 else NOTHING
+        return number, first, NEVER if self.bounded > 0 else NOTHING
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""

@@ -31,9 +31,6 @@ TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
 RETRY_FIRST_S: Final = 0.1
 MAX_RETRY_S: Final = 1.0
-# Seconds of silence of a node that is no master any more, and owes replies:
-SILENT_S: Final = 0.25  # hits on its former slots, which go to another node, wait no longer
-GONE_S: Final = 1.0  # the private connections and command lanes that wait for it are closed
 
 
 class Cluster:

@@ -14,11 +14,11 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
-from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.command_lane import MAX_SHARED_REPLY
+from rlproxy.upstream.lane import MAX_RETRY_S
 from rlproxy.upstream.lane_pool import IDLE_S
 
 from tests.unit.upstream.cluster.test_lanes import (
@@ -102,6 +102,8 @@ class Bench:
 
     def sweep(self) -> None:
         """Close what has been unused for IDLE_S."""
+        for node in self.all():
+            node.pool.close_command_lanes(self.loop.now - IDLE_S)
         self.lanes.close_idle(self.loop.now - IDLE_S)
 
     def submit(self, count: int = 1, kind: int = c.SHARED_READ) -> Batch:
@@ -177,30 +179,15 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     assert bench.node_of() is bench.a
 
 
-@pytest.mark.parametrize(
-    ("is_master", "silent_s", "cut"),
-    [(False, GONE_S, True), (False, GONE_S - 0.1, False), (True, GONE_S, False)],
-)
-def test_a_silent_node_that_was_replaced_is_left(
-    bench: Bench, is_master: bool, silent_s: float, cut: bool
-) -> None:
-    batch = bench.submit()
-    bench.a.circuit.replied(bench.loop.now)
-    if not is_master:
-        bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
-    bench.loop.now += silent_s
-    bench.sweep()
-    bench.loop.turns()
-    assert (batch.open == 0, batch.parts[0].replies) == (cut, [b""] if cut else [])
-    assert (bench.a.pool.lanes() == []) == cut
-
-
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
     assert share.for_slot(SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
+    bench.loop.now += MAX_RETRY_S
     for _ in range(3):
         assert share.for_slot(SLOT) is None
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 1
     bench.sweep()
     assert bench.a.pool.lanes() == []
     assert share.retired
