@@ -4,6 +4,7 @@ handshake in OpenSSL's words.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -177,7 +178,27 @@ def _words(reason: str) -> str:
 
 
 def warnings(config: Config) -> Sequence[str]:
-    """Return warnings about settings that are allowed but unsafe."""
+    """Return warnings about settings that are allowed but unsafe, or that clients refuse."""
+    found = []
     if config.upstream.tls and not config.upstream_tls_verify:
-        return ["Redis' certificate is not checked (--upstream-tls-verify no)"]
-    return []
+        found.append("Redis' certificate is not checked (--upstream-tls-verify no)")
+    if any(address.tls for address in config.listen):
+        try:
+            _verify(_server(config, []), config.tls_cert)
+        except OSError as error:  # an SSLError, or the file is gone since it was loaded
+            found.append(f"--tls-cert {config.tls_cert}: {why(error)}")
+    return found
+
+
+def _verify(server: ssl.SSLContext, cert: str) -> None:
+    """Raise OSError if a client that trusts this very certificate of the server refuses it."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(cert)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server)
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (near, far, near):  # the client's hello; the certificate; its verification
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()

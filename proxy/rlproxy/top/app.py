@@ -21,7 +21,9 @@ _URL: Final = (
 )
 PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
 PARSER.add_argument(
-    "--url", default=f"redis://{DEFAULT_LISTEN}", help=f"{_URL} (default %(default)s)"
+    "--url",
+    default=f"redis://{DEFAULT_LISTEN}",
+    help=f"{_URL} (default %(default)s); rediss://HOST:PORT?ssl_ca_certs=FILE for a private CA",
 )
 PARSER.add_argument(
     "--interval", type=float, default=1.0, metavar="SECONDS", help="between samples (default 1)"

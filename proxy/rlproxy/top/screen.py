@@ -22,6 +22,7 @@ from rich.text import Text
 from rlproxy.top.client import Client
 
 POLICIES: Final = 8  # rows of policies
+SMALL: Final = 20  # lines; a smaller screen has no counts and no outcomes, to have room for keys
 _COUNTS: Final = "clients private_connections lanes waiting denials timeouts errors"
 _RATES: Final = "commands bytes_in bytes_out"
 _OUTCOMES: Final = (  # title, style, counters
@@ -69,14 +70,14 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the view; what keys do is shown on a screen only."""
-        yield self._head(options.max_width)
+        yield self._head(options.max_width, console.is_alt_screen and options.max_height < SMALL)
         if self.sample.modes:
             yield self._policies()
         usage = f"q quit  h r k sort  / filter {self.filter}{'_' * self.typing}"
         yield Text(usage * console.is_alt_screen, "dim")
         yield self._keys()
 
-    def _head(self, width: int) -> Text:
+    def _head(self, width: int, small: bool) -> Text:
         stats, numbers, rates = self.sample.stats, self.sample.numbers, self.rates
         up = timedelta(seconds=int(min(numbers["uptime_in_seconds"], 1e9)))
         text = Text().append(f"rlproxy {stats.get('version')}", "bold")
@@ -89,13 +90,13 @@ class View:
         text.append(*(("answers", "green") if numbers["upstream_up"] else silent))
         counts = [f"{name} {numbers[name]:,.0f}" for name in _COUNTS.split()]
         counts += [f"{name} {_short(rates[name])}/s" for name in _RATES.split()]
-        text.append(f"\n{'  '.join(counts)}\n\n".replace("_", " "))
+        text.append("\n" if small else f"\n{'  '.join(counts)}\n\n".replace("_", " "))
         bars = list(self.bars)[-max(width - 43, 1) :]
         most = max(bars, default=0.0)
         drawn = "".join("▁▂▃▄▅▆▇█"[min(int(8 * bar / most), 7) if most else 0] for bar in bars)
         text.append(f"hits/s    {_short(rates['hits']):>10}  ", "bold").append(drawn, "green")
         text.append(f"  at most {_short(most)}\n", "dim")
-        for title, style, names in _OUTCOMES:
+        for title, style, names in () if small else _OUTCOMES:
             rate = sum(rates[name] for name in names.split())
             share = f"{rate / rates['hits']:10.1%}" if rates["hits"] else ""
             text.append(f"{title:10}{_short(rate):>10}{share}\n", style if rate else "")

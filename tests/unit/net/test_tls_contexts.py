@@ -80,6 +80,19 @@ def test_client_context(made: Certificates) -> None:
     assert tls_contexts.warnings(config(*UPSTREAM)) == []
 
 
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_an_expired_certificate_is_warned_of(made: Certificates, version: str) -> None:
+    more = ("--tls-min-version", version, "--tls-client-ca", made.ca)
+    assert tls_contexts.warnings(config(*LISTEN, *made.server_args(), *more)) == []
+    cert, key = made.issue("old", "localhost", expired=True)
+    expired = config(*LISTEN, "--tls-cert", cert, "--tls-key", key, *more)
+    assert tls_contexts.contexts(expired).server is not None
+    reason = f"--tls-cert {cert}: certificate verify failed: certificate has expired"
+    assert tls_contexts.warnings(expired) == [reason]
+    Path(cert).unlink()
+    assert tls_contexts.warnings(expired) == [f"--tls-cert {cert}: No such file or directory"]
+
+
 def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -> None:
     def file(name: str, data: bytes) -> str:
         path = tmp_path / name

@@ -140,6 +140,16 @@ def test_the_frame_that_the_page_shows() -> None:
     assert f"```text\n{shown}\n```\n" in page
 
 
+def test_a_small_screen_has_keys() -> None:
+    rows: Rows = {f"user:{n}": (5000.0, 0.0, "") for n in range(9)}
+    policies = {"login": ("enforced", 20.0, 3.0), "api": ("shadow", 2.0, 1.0)}
+    view = seen(sample(100.0), sample(102.0, 2000, rows, policies=policies))
+    assert frame(view, 40, 15)[-1].startswith("user:")
+    assert any(line.startswith("user:8") for line in frame(view, 80, 19))
+    whole = frame(view, 80, 20)
+    assert whole[5:12] == frame(view, 80)[5:12]
+
+
 def test_trouble_is_shown_and_the_last_values_stay() -> None:
     view = two(2000)
     view.trouble = "Connection refused"
