@@ -235,7 +235,7 @@ def without_program(written: bytes, instead: bytes) -> bytes:
 
 
 def runs_own_script(written: bytes) -> bool:
-    """Return whether a command runs a script of the proxy, which returns no redirect of its own.
+    """Return whether a command runs a script of the proxy, which writes no redirect.
 
     written: EVAL, EVALSHA, FCALL or one of their kin as an array of bulks.
     """
