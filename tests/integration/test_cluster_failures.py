@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.resp.encoding import LOST
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
 from tests.clusters import Cluster, Node, private_proxy
@@ -76,6 +77,35 @@ def test_a_stopped_node_holds_up_only_its_own_keys(cluster: Cluster, proxy: Prox
         client.close()
     held.close()
     cluster.failover(node)
+
+
+def test_nothing_waits_for_a_silent_master_that_was_replaced(cluster: Cluster) -> None:
+    cluster.wait_ok()
+    with (
+        private_proxy(cluster, "--hit-timeout", "0") as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        node = cluster.masters()[0]
+        (replica,) = cluster.replicas(node)
+        key = cluster.key_at(node)
+        hit = command("RL.HIT", "{" + key + "}hit", 5, 60)
+        hits, later, blocked, watching = (stack.enter_context(proxy.raw()) for _ in range(4))
+        for client in (hits, later):
+            for _ in range(2):  # the second one takes a lane
+                client.ask("RL.HIT", "{" + key + "}warm", 99, 60)
+        assert watching.ask("WATCH", key) == "OK"
+        blocked.send(command("BLPOP", "{" + key + "}list", 0))
+        wait_until(lambda: node.info("clients")["blocked_clients"] == "1", "a client is blocked")
+        cluster.stop(node)
+        stack.callback(cluster.wait_ok)
+        stack.callback(cluster.cont, node)
+        hits.send(hit)
+        cluster.wait_promoted(replica)
+        wait_until(lambda: "the masters of the cluster are now" in proxy.read_log(), "it is known")
+        later.send(hit)
+        assert hits.line() == LOST
+        assert later.reply() == [0, 5, 4, -1, 60]
+        assert blocked.closes() and watching.closes()
 
 
 def test_a_killed_node(cluster: Cluster, proxy: Proxy) -> None:

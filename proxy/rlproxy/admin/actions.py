@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from rlproxy.admin.access import Access, read_token
-from rlproxy.admin.page_data import shown
+from rlproxy.admin.page_data import label
 from rlproxy.config.config import ConfigError
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
@@ -79,7 +79,7 @@ def command_of(body: bytes) -> Command:
         raise HTTPException(400, "the body is no JSON object")
     for name in found:
         if name not in _FIELDS:
-            raise HTTPException(400, f"unknown field {shown(name)}; known: {', '.join(_FIELDS)}")
+            raise HTTPException(400, f"unknown field {label(name)}; known: {', '.join(_FIELDS)}")
     texts = {name: _text(name, value) for name, value in found.items()}
     action = texts.get("action", "")
     if action not in _REQUIRED:
@@ -193,7 +193,7 @@ class Actions:
                     "{client} requests {action} of the key {key}: {result}",
                     client=client,
                     action=command.action,
-                    key=shown(command.key),
+                    key=label(command.key),
                     result=result,
                 )
         return answer
@@ -274,7 +274,7 @@ def _status(error: RedisError) -> int:
 
 
 def _shown(error: Exception) -> str:
-    return shown(str(error).strip()) or type(error).__name__
+    return label(str(error).strip()) or type(error).__name__
 
 
 async def _body(request: Request) -> bytes:

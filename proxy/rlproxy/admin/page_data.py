@@ -31,7 +31,7 @@ _QUANTILES: Final = (0.5, 0.99)
 _UNKNOWN: Final = (None,) * len(_QUANTILES)
 
 
-def shown(text: bytes | str) -> str:
+def label(text: bytes | str) -> str:
     """Escape `text` to one line of at most MAX_SHOWN characters, plus "…" where it is cut."""
     data = text.encode(errors="replace") if isinstance(text, str) else text
     out = escape.shown(data[: 4 * MAX_SHOWN + 4])  # a character has at most 4 bytes
@@ -67,11 +67,11 @@ def view(
         "compiled": compiled(),
         "python": platform.python_version(),
         "started": min((one.facts.started for one in fresh), default=0),
-        "listen": [shown(each) for each in facts.listen],
+        "listen": [label(each) for each in facts.listen],
         "draining": any(one.facts.draining for one in fresh),
-        "not_ready": [shown(why) for why in not_ready(seen)],
-        "rejected": [shown(why) for why in rejected],
-        "on_upstream_failure": shown(facts.on_upstream_failure),
+        "not_ready": [label(why) for why in not_ready(seen)],
+        "rejected": [label(why) for why in rejected],
+        "on_upstream_failure": label(facts.on_upstream_failure),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
         "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
@@ -89,13 +89,13 @@ def view(
         "addresses": _addresses(fresh),
         "prefixes": _prefixes(samples),
         "policies": [
-            [shown(name), mode(shadow), *(round(rate, 2) for rate in rates)]
+            [label(name), mode(shadow), *(round(rate, 2) for rate in rates)]
             for name, shadow, *rates in recent.busiest(POLICIES)
         ],
         "lanes": _lanes(fresh),
         "workers": [_worker(one, samples) for one in seen],
-        "busiest": [[shown(key), count, error] for key, count, error, _ in busiest],
-        "refused": [[shown(key), count, error, shown(rule)] for key, count, error, rule in refused],
+        "busiest": [[label(key), count, error] for key, count, error, _ in busiest],
+        "refused": [[label(key), count, error, label(rule)] for key, count, error, rule in refused],
     }
 
 
@@ -122,12 +122,12 @@ def _upstream(at: float, fresh: Sequence[Seen]) -> dict[str, Any]:
         return {}
     worst, changed = min(rows, key=lambda found: (found[0].up, found[1] or at))
     return {
-        "where": shown(worst.where),
-        "server": shown(worst.server),
+        "where": label(worst.where),
+        "server": label(worst.server),
         "up": worst.up,
         "changed": None if changed is None else round(changed),
-        "why": shown(worst.why),
-        "problem": shown(worst.problem),
+        "why": label(worst.why),
+        "problem": label(worst.problem),
         "workers": len(rows),
         "seen_by": sum(row.up for row, _ in rows),
     }
@@ -139,7 +139,7 @@ def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
         for address, count in one.facts.addresses:
             clients[address] = clients.get(address, 0) + count
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
-    return [[shown(address), count] for address, count in most]
+    return [[label(address), count] for address, count in most]
 
 
 def _prefixes(samples: Samples) -> list[list[Any]]:
@@ -151,7 +151,7 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     for (prefix, kind), value in samples.get(PREFIX_HITS, {}).items():
         found.setdefault(prefix, [0, 0])[kind == REFUSED] = int(value)
     most = sorted(found.items(), key=lambda row: (-row[1][0], row[0]))[:PREFIXES]
-    return [[shown(prefix), *counts] for prefix, counts in most]
+    return [[label(prefix), *counts] for prefix, counts in most]
 
 
 def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
@@ -167,7 +167,7 @@ def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
             counts[1] += lane.ready
             counts[2] += lane.unanswered
     most = sorted(found.items(), key=lambda row: (-row[1][2], row[0]))[:MAX_LANES]
-    return [[shown(user), db, shown(carries), *counts] for (user, db, carries), counts in most]
+    return [[label(user), db, label(carries), *counts] for (user, db, carries), counts in most]
 
 
 def _worker(one: Seen, samples: Samples) -> dict[str, Any]:

@@ -1,14 +1,17 @@
-"""The log throttle: the first event of a kind is logged at once, further ones as a count every few
-seconds.
+"""The log throttles: of events that repeat, and of a state that changes.
+
+The first event of a kind is logged at once, further ones as a count every few seconds. A state is
+logged when it is another one, not before the same time has passed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
-EVERY_S: Final = 10.0  # shortest time between two lines of one kind, seconds
+EVERY_S: Final = 10.0  # shortest time between two lines of one kind, or state, in seconds
 MAX_KINDS: Final = 64  # kinds that are counted apart; further ones are counted together
 _OTHERS: Final = "more_repeats"
 
@@ -79,3 +82,24 @@ class LogThrottle:
             text += " (the latest: {client})"
         self._write(kind.event, text, **fields, **kind.fields)
         kind.count = 0
+
+
+class StateThrottle:
+    """The throttle of a state, which a text describes; empty at first. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._logged = ""
+        self._logged_at = -inf
+
+    def due(self, state: str) -> bool:
+        """Return whether to log `state` now, and record it as logged if so.
+
+        That is due if another one was logged last, at least EVERY_S ago.
+        """
+        now = self._clock()
+        if state == self._logged or now - self._logged_at < EVERY_S:
+            return False
+        self._logged = state
+        self._logged_at = now
+        return True

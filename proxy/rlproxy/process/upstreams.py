@@ -89,7 +89,7 @@ class OneServer(ServerParts):
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.read_only = failover.suspect if failover else control.identify_again
-        self.facts.full = control.identify_again
+        self.facts.full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:
@@ -157,7 +157,6 @@ class ClusterUpstream:
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.read_only = self.cluster.refresh
-        self.facts.full = self._identify_nodes
         self.settings = NodeSettings(
             **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,
@@ -189,10 +188,6 @@ class ClusterUpstream:
     def _ping_nodes(self) -> None:
         for node in self.nodes.masters():
             node.control.ping_now()
-
-    def _identify_nodes(self) -> None:
-        for node in self.nodes.masters():
-            node.control.identify_again()
 
     def _identified(self) -> None:
         """Record the facts about the first master; commands must exist on all."""
@@ -235,7 +230,7 @@ class ClusterUpstream:
             any(node.control.reached for node in masters),
             all(node.control.settled.is_set() for node in masters),
             f"{number} master{'s' if number > 1 else ''}" if number else "",
-            {node.where: not node.circuit.open for node in masters},
+            {str(node.address): not node.circuit.open for node in masters},
         )
 
     def configure(self, config: Config, contexts: Contexts) -> None:
@@ -253,9 +248,10 @@ class ClusterUpstream:
     def close_idle(self) -> None:
         """Close what has been unused for a while; called regularly."""
         now = self._loop.time()
+        for address in self.nodes.close_idle(now - IDLE_S):
+            self.target.leave(address)
         self._lanes.close_idle(now - IDLE_S)
         self.target.close_idle(now)
-        self.nodes.close_unused()
 
     async def stop(self) -> None:
         """Close all lanes and the proxy's own connections."""
@@ -288,9 +284,9 @@ def upstream_of(
 def _problem(node: Node) -> tuple[str, str] | None:
     """Return kind and text of a node's problem, with its address; None if it has none."""
     if node.control.problem:
-        return node.control.kind, f"{node.where}: {node.control.problem}"
+        return node.control.kind, f"{node.address}: {node.control.problem}"
     if node.circuit.open:
-        return UNREACHABLE, f"{node.where}: {node.circuit.why}"
+        return UNREACHABLE, f"{node.address}: {node.circuit.why}"
     return None
 
 

@@ -11,14 +11,14 @@ GROUP: Final = b"module"  # of all commands that are not Redis' own
 _VARIES: Final = (b"nondeterministic_output",)
 
 
-class Argument(NamedTuple):
+class ArgumentNode(NamedTuple):
     """One node of a command's argument tree in COMMAND DOCS."""
 
     name: bytes
     kind: bytes
     token: bytes = b""
     flags: tuple[bytes, ...] = ()
-    below: tuple[Argument, ...] = ()
+    below: tuple[ArgumentNode, ...] = ()
 
 
 class Entry(NamedTuple):
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     complexity: bytes = b"O(1)"
     tips: tuple[bytes, ...] = _VARIES
     keys: tuple[bytes, ...] = ()
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[ArgumentNode, ...] = ()
     many: bool = False
 
 
@@ -46,32 +46,32 @@ _TOKEN: Final = b"pure-token"
 _OPTIONAL: Final = (b"optional",)
 
 
-def _word(token: bytes) -> Argument:
-    return Argument(token.lower(), _TOKEN, token, _OPTIONAL)
+def _word(token: bytes) -> ArgumentNode:
+    return ArgumentNode(token.lower(), _TOKEN, token, _OPTIONAL)
 
 
-def _option(name: bytes, kind: bytes, token: bytes = b"") -> Argument:
-    return Argument(name, kind, token or name.upper(), _OPTIONAL)
+def _option(name: bytes, kind: bytes, token: bytes = b"") -> ArgumentNode:
+    return ArgumentNode(name, kind, token or name.upper(), _OPTIONAL)
 
 
-_KEY: Final = Argument(b"key", b"key")
-_MAX: Final = Argument(b"max", _INTEGER)
-_WINDOW: Final = Argument(b"window", _TIME)
-_NAMES: Final = tuple([Argument(name.lower(), _TOKEN, name) for name in ALGORITHMS])
-_ALGO: Final = Argument(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, _NAMES)
+_KEY: Final = ArgumentNode(b"key", b"key")
+_MAX: Final = ArgumentNode(b"max", _INTEGER)
+_WINDOW: Final = ArgumentNode(b"window", _TIME)
+_NAMES: Final = tuple([ArgumentNode(name.lower(), _TOKEN, name) for name in ALGORITHMS])
+_ALGO: Final = ArgumentNode(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, _NAMES)
 _BURST: Final = _option(b"burst", _INTEGER)
-_NAME: Final = Argument(b"policy", b"string", b"POLICY")
-_RULE: Final = Argument(
-    b"rule", b"oneof", below=(Argument(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
+_NAME: Final = ArgumentNode(b"policy", b"string", b"POLICY")
+_RULE: Final = ArgumentNode(
+    b"rule", b"oneof", below=(ArgumentNode(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
 )
-_STATE: Final = Argument(  # the sort of limiter that RL.BLOCK expects at the key
+_STATE: Final = ArgumentNode(  # the sort of limiter that RL.BLOCK expects at the key
     b"limiter", b"oneof", flags=_OPTIONAL, below=(_ALGO._replace(flags=()), _NAME)
 )
 _COMMON: Final = (
     *(_KEY, _RULE, _word(b"MS"), _ALGO),
     *(_option(b"cost", _INTEGER), _BURST, _option(b"gap", _TIME)),
 )
-_AND: Final = Argument(
+_AND: Final = ArgumentNode(
     b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
 )
 _HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
@@ -116,7 +116,7 @@ ENTRIES: Final = (
         summary=b"Gives back the newest hits of a rate limiter.",
         complexity=b"O(N) in the hits given back",
         arguments=(
-            *(_KEY, _RULE, Argument(b"hits", _INTEGER)),
+            *(_KEY, _RULE, ArgumentNode(b"hits", _INTEGER)),
             *(_word(b"MS"), _ALGO, _BURST, _AND),
         ),
     ),
@@ -129,7 +129,7 @@ ENTRIES: Final = (
         keys=(b"RM", b"delete"),
         summary=b"Forgets rate limiters.",
         complexity=b"O(N) in the number of keys and of the hits that they hold",
-        arguments=(Argument(b"key", b"key", flags=(b"multiple",)),),
+        arguments=(ArgumentNode(b"key", b"key", flags=(b"multiple",)),),
         many=True,
     ),
     Entry(
@@ -139,7 +139,7 @@ ENTRIES: Final = (
         categories=_WRITE,
         keys=_CHANGES,
         summary=b"Refuses every hit on a rate limiter for a time.",
-        arguments=(_KEY, Argument(b"block", _TIME), _word(b"MS"), _STATE),
+        arguments=(_KEY, ArgumentNode(b"block", _TIME), _word(b"MS"), _STATE),
     ),
     Entry(
         name=b"rl.help",
@@ -163,7 +163,7 @@ ENTRIES: Final = (
         categories=[b"@slow", b"@scripting"],
         summary=b"Returns the keys with most hits, or refusals, of the last minute.",
         complexity=b"O(N) in the number of keys that are returned",
-        arguments=(Argument(b"keys", _INTEGER), _word(b"REFUSED")),
+        arguments=(ArgumentNode(b"keys", _INTEGER), _word(b"REFUSED")),
     ),
     Entry(
         name=b"rl.policies",
@@ -183,9 +183,9 @@ ENTRIES: Final = (
             summary=b"Takes from a GCRA rate limiter, with the arguments and the reply of"
             b" redis-cell.",
             arguments=(
-                *(_KEY, Argument(b"max_burst", _INTEGER), Argument(b"count", _INTEGER)),
-                Argument(b"period", _INTEGER),
-                Argument(b"quantity", _INTEGER, flags=_OPTIONAL),
+                *(_KEY, ArgumentNode(b"max_burst", _INTEGER), ArgumentNode(b"count", _INTEGER)),
+                ArgumentNode(b"period", _INTEGER),
+                ArgumentNode(b"quantity", _INTEGER, flags=_OPTIONAL),
             ),
         )
         for name in (b"cl.throttle", b"rl.throttle")

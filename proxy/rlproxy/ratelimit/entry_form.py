@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlproxy.ratelimit.command_entries import GROUP, SINCE, Argument, Entry
+from rlproxy.ratelimit.command_entries import GROUP, SINCE, ArgumentNode, Entry
 from rlproxy.resp import encoding
 
 
@@ -62,10 +62,10 @@ class EntryForm:
         ]
         return self._map(pairs)
 
-    def _arguments(self, arguments: tuple[Argument, ...]) -> bytes:
+    def _arguments(self, arguments: tuple[ArgumentNode, ...]) -> bytes:
         return b"*%d\r\n" % len(arguments) + b"".join([self._argument(each) for each in arguments])
 
-    def _argument(self, argument: Argument) -> bytes:
+    def _argument(self, argument: ArgumentNode) -> bytes:
         pairs = [(b"name", encoding.bulk(argument.name)), (b"type", encoding.bulk(argument.kind))]
         if not argument.below:
             pairs.append((b"display_text", encoding.bulk(argument.name)))

@@ -47,6 +47,7 @@ _LAST_PEEK: Final = 3  # a peek at the deadline, behind the head: the numbers of
 _FINAL: Final = 4  # the hit with all its options: admitted or refused for good
 _DELAYED: Final = 5  # admitted; its reply is due later
 _GONE: Final = 6  # has left its queue
+_UNDER_WAY: Final = (_ATTEMPT, _PEEK, _LAST_PEEK, _FINAL)
 
 Where = tuple[int, bytes]  # a database and a key as a bulk string
 Cancel = Callable[[], None]
@@ -106,12 +107,12 @@ class Waiter:
             self._put(_PEEK)
 
     def answered(self, frame: bytes) -> None:
-        """Process Redis' reply to the request under way.
+        """Process Redis' reply to the request under way. Does nothing once the waiter has left.
 
         frame: whole reply; anything but a script's reply to a hit is passed to the client.
         """
         state = self._state
-        if state == _GONE:
+        if state not in _UNDER_WAY:
             return
         if frame == encoding.LOST and state in (_PEEK, _LAST_PEEK):
             self._put(state)  # a peek may be sent twice
@@ -138,8 +139,8 @@ class Waiter:
             self._go_on()
 
     def unsent(self) -> None:
-        """Send the request again: it was never written to Redis."""
-        if self._state not in (_GONE, _SLEEPING, _DELAYED):
+        """Send the request under way again: it was never written to Redis."""
+        if self._state in _UNDER_WAY:
             self._put(self._state)
 
     def promoted(self) -> None:

@@ -61,14 +61,14 @@ class CircuitBreaker:
         if self.open:
             self._close(now)
 
-    def connect_failed(self, now: float, why: str, ours: bool = False) -> None:
+    def connect_failed(self, now: float, why: str, lacking: bool = False) -> None:
         """Record a failed connection attempt. Open the circuit unless Redis has just replied.
 
-        ours: the cause is on this side, such as the limit of open files; then the circuit stays as
-        it is.
+        lacking: this machine lacks a resource, such as files to open; then the circuit stays as it
+        is.
         """
         self.counts.connects_failed += 1
-        if not ours and now - self.last_reply_at > SETTLED_S:
+        if not lacking and now - self.last_reply_at > SETTLED_S:
             self._open(now, why)
 
     def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:

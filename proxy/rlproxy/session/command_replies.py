@@ -53,8 +53,8 @@ def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
     if word == b"COUNT":
         return lambda frame, _: _extended(frame, b":", len(entries), b"")
     if word == b"LIST" and not rest:
-        ours = b"".join([encoding.bulk(name) for name in entries])
-        return lambda frame, _: _extended(frame, b"*~", len(entries), ours)
+        values = b"".join([encoding.bulk(name) for name in entries])
+        return lambda frame, _: _extended(frame, b"*~", len(entries), values)
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
         found = [entries[name] for name in dict.fromkeys(names or entries) if name in entries]
@@ -100,12 +100,12 @@ def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 
 
-def _extended(frame: bytes, kinds: bytes, added: int, ours: bytes) -> bytes:
-    """`frame` with the `added` values in `ours` at its end, if its type is one of `kinds`."""
+def _extended(frame: bytes, kinds: bytes, added: int, values: bytes) -> bytes:
+    """`frame` with the `added` values in `values` at its end, if its type is one of `kinds`."""
     count = _count(frame, kinds)
     if count < 0:
         return frame
-    return b"%b%d\r\n%b%b" % (frame[:1], count + added, frame.partition(b"\r\n")[2], ours)
+    return b"%b%d\r\n%b%b" % (frame[:1], count + added, frame.partition(b"\r\n")[2], values)
 
 
 def _keys(frame: bytes, entry: Entry, words: list[bytes]) -> bytes:

@@ -224,8 +224,7 @@ class ReplySlots(OwedReplies):
         pos, end: offsets in `buf` of the header of its first argument, and of its end.
         """
         while pos < end:
-            _, after = encoding.content(buf, pos)
-            after += 2
+            after = encoding.content(buf, pos)[1] + 2
             slot = self.head
             while slot is not None:
                 call = slot.call
@@ -286,7 +285,7 @@ class ReplySlots(OwedReplies):
                 break
             dropped = slot
             slot = slot.next
-        return number, first, NEVER if self.ours > 0 else NOTHING
+        return number, first, NEVER if self.bounded > 0 else NOTHING
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""

@@ -141,7 +141,7 @@ class Router(SessionPart):
         """Return whether the private connection has sent the replies that `wait` is for."""
         slots = self._private.slots
         if wait == WAIT_PRIVATE:
-            return slots.ours <= self.max_calls() // 2 or not slots.can_count()
+            return slots.bounded <= self.max_calls() // 2 or not slots.can_count()
         return slots.quiescent() or slots.raw
 
     def _may_send_hits(self) -> bool:
@@ -213,9 +213,9 @@ class Router(SessionPart):
         lanes = self._lanes
         for call in calls:
             lanes.append(call)
-            if not call.reply:
+            if len(call.reply) == 0:
                 call.reply = lane.submit(call)
-                if call.reply:
+                if len(call.reply) > 0:
                     call.counted()  # by DenialCache.harvest()
                 else:
                     self._private.cover.sent(call)
@@ -425,7 +425,7 @@ class Router(SessionPart):
     def _wait_for_room(self) -> int:
         """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
         slots = self._private.slots
-        if slots.ours < self.max_calls() or not slots.can_count():
+        if slots.bounded < self.max_calls() or not slots.can_count():
             return WAIT_NOTHING
         self.set_backlogged(True)
         return WAIT_PRIVATE

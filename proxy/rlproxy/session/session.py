@@ -120,7 +120,7 @@ class Session(SessionBase):
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
-        return not self._router.piped and self.private.slots.can_count()
+        return self.private.slots.can_count()
 
     def gets_pushes(self) -> bool:
         """Return whether Redis may send data that the client has not requested."""
@@ -157,11 +157,9 @@ class Session(SessionBase):
         elif self.private.status == PRIVATE_NONE:
             self._close()
 
-    def _close(self, answered: bool = True) -> None:
-        """Close behind the lanes' replies, or without them."""
+    def _close(self) -> None:
+        """Close behind the lanes' replies."""
         self._take_no_more()
-        if not answered:
-            self.lanes.abandon()
         if self.lanes.count == 0:
             self.closed = True
 
@@ -226,9 +224,8 @@ class Session(SessionBase):
 
     def take_turn(self) -> None:
         """Route the requests that waited for the next tick (WAIT_TICK)."""
-        if self._closing or self.wait != WAIT_TICK:
-            return
-        self._route()
+        if self.wait == WAIT_TICK:
+            self._route()
 
     # -- the lanes' side --------------------------------------------------------------------------
 
@@ -241,8 +238,6 @@ class Session(SessionBase):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned(). The private connection gets it, and all behind it."""
-        if call.reply:
-            return
         if self.closed:
             self.lanes.drop(call)
         elif self.private.status == PRIVATE_OPEN:
@@ -262,8 +257,6 @@ class Session(SessionBase):
         """See Caller.resume()."""
         if self.lanes.batch is not None:
             self._emit()
-        if self._closing:
-            return
         wait = self.wait
         if self.lanes.count == 0:
             if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
@@ -286,14 +279,18 @@ class Session(SessionBase):
 
     def _emit_batch(self, batch: Batch) -> None:
         """Pass on the replies of `batch`. Commands without one go to the private connection."""
-        replies = batch.replies
-        if not batch.unanswered:
-            self.to_client.extend(replies)
-            return
-        first = replies.index(b"")
-        self.to_client.extend(replies[:first])
+        for number, part in enumerate(batch.parts):
+            reply = part.replies[part.passed]
+            if len(reply) == 0:
+                self._emit_unanswered(batch, number)
+                return
+            part.passed += 1
+            self.to_client.append(reply)
+
+    def _emit_unanswered(self, batch: Batch, first: int) -> None:
+        """Give the commands of `batch` from number `first` on to the private connection."""
         if batch.lost or self.private.status != PRIVATE_OPEN:
-            self._close(answered=False)  # as after a loss of the private connection
+            self._close()  # as after a loss of the private connection
         elif not self.closed:
             if batch.large and self._router.sharing is not None:
                 self._router.sharing.had_large_reply()
@@ -319,7 +316,7 @@ class Session(SessionBase):
         fail_open = self._router.fail_open
         late, oldest = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
-            self._close(answered=False)
+            self._close()
             self.flush()
             return NOTHING
         if late > 0:

@@ -70,7 +70,7 @@ class OwedReplies:
     """A linked list of slots.
 
     count: their number.
-    ours: number of slots of hits that may be late, and of replies of the proxy.
+    bounded: number of slots of hits that may be late, and of replies of the proxy.
     unanswered_by_sha: number of hits by EVALSHA that a lane may have to send again.
     """
 
@@ -78,7 +78,7 @@ class OwedReplies:
         self.head: Slot | None = None
         self.tail: Slot | None = None
         self.count: int = 0
-        self.ours: int = 0
+        self.bounded: int = 0
         self.unanswered_by_sha: int = 0
 
     def append(self, slot: Slot) -> None:
@@ -90,7 +90,7 @@ class OwedReplies:
         self.tail = slot
         self.count += 1
         if slot.kind == S_LOCAL or slot.call is not None:
-            self.ours += 1
+            self.bounded += 1
         self.unanswered_by_sha += slot.by_sha
 
     def answered(self, slot: Slot, before: Slot | None = None) -> None:
@@ -110,12 +110,12 @@ class OwedReplies:
             self.tail = before
 
     def set_kind(self, slot: Slot, kind: int) -> None:
-        """Change the kind of `slot`, which counts in `ours` and `unanswered_by_sha` no longer.
+        """Change the kind of `slot`, which counts in `bounded` and `unanswered_by_sha` no longer.
 
         kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped.
         """
         if slot.kind == S_LOCAL or slot.call is not None:
-            self.ours -= 1
+            self.bounded -= 1
         self.unanswered_by_sha -= slot.by_sha
         slot.kind = kind
         slot.by_sha = False
@@ -125,5 +125,5 @@ class OwedReplies:
         """Remove all slots."""
         self.head = self.tail = None
         self.count = 0
-        self.ours = 0
+        self.bounded = 0
         self.unanswered_by_sha = 0

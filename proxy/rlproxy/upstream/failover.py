@@ -20,6 +20,7 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Address, Sentinels, Upstream
+from rlproxy.observability.log_throttle import StateThrottle
 from rlproxy.observability.logs import log
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
@@ -31,7 +32,6 @@ from rlproxy.upstream.sentinel import (
     UNKNOWN,
     Answer,
     Claim,
-    Notice,
     accepts,
     answer,
     choose,
@@ -191,7 +191,7 @@ class Failover:
         self._sentinels = [_Sentinel(each, sentinels, target) for each in sentinels.addresses]
         self._calm = Backoff(CALM_S, CALM_S, random.random)
         self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S, random.random)
-        self._notice = Notice(time.monotonic)
+        self._throttle = StateThrottle(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -235,7 +235,7 @@ class Failover:
                     self._switch(claim)
             self._report(answers, refused)
         except Exception as error:  # an exception would end the task that follows the master
-            if self._notice.news(f"{type(error).__name__}: {error}"):
+            if self._throttle.due(f"{type(error).__name__}: {error}"):
                 text = "cannot query the Sentinels: {reason}; retrying"
                 log.error("sentinels_failed", text, reason=repr(error))
             return False
@@ -323,7 +323,7 @@ class Failover:
                     f"{silent} of {len(queried)} Sentinels of {self._name} fail: {missing}"
                 )
         problem = "; ".join(filter(None, (refused, self._failing)))
-        if self._notice.news(problem):
+        if self._throttle.due(problem):
             if problem:
                 text = "{reason}; the master stays {address}"
                 log.warning("sentinels_doubtful", text, reason=problem, address=self.master.address)

@@ -201,7 +201,7 @@ class ServerLane(PooledLane):
                 self._pushed(push)
                 continue
             frame = framer.frame()
-            if not frame:
+            if len(frame) == 0:
                 return b""
             if self._handshakes == 0:
                 if self._owed > 0:

@@ -82,13 +82,9 @@ class LanePool(Pool[ServerLane]):
     def _drained(self) -> bool:
         return all(lane.drained() for lane in self._lanes.values())
 
-    def close_command_lanes(self, since: float, used: bool) -> None:
-        """Close the lanes for ordinary commands: those unused since loop time `since`, or all.
-
-        used: close those in use, too.
-        """
-        lanes = self.lanes() if used else self._idle(since)
-        self._retire([lane for lane in lanes if lane.key.kind != HIT])
+    def close_command_lanes(self, since: float) -> None:
+        """See close_idle(); the lanes for hits stay."""
+        self._retire([lane for lane in self._idle(since) if lane.key.kind != HIT])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""

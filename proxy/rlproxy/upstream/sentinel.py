@@ -18,7 +18,7 @@ three rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,8 +29,6 @@ MASTER: Final = "master"
 REPLICA: Final = "a replica"
 UNKNOWN: Final = "unknown"  # the server answers, but its role cannot be queried
 NO_REPLY: Final = "no reply"  # the server does not answer
-
-NOTICE_S: Final = 10.0  # shortest time between log lines about the Sentinels, in seconds
 
 
 @dataclass(frozen=True)
@@ -158,24 +156,3 @@ def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
         if each is None or each.address is None:
             parts.append(f"{address} {each.why if each is not None else 'did not answer'}")
     return ", ".join(parts)
-
-
-class Notice:
-    """Limits how often a text that changes is logged: at most every NOTICE_S seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._logged = ""
-        self._logged_at = float("-inf")
-
-    def news(self, text: str) -> bool:
-        """Return whether to log `text` now, and record it if so.
-
-        The answer is yes if it differs from the last logged text, and that is NOTICE_S old.
-        """
-        now = self._clock()
-        if text == self._logged or now - self._logged_at < NOTICE_S:
-            return False
-        self._logged = text
-        self._logged_at = now
-        return True

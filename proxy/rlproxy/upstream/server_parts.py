@@ -60,7 +60,7 @@ class ServerParts:
             self.timeouts,
         )
         self.timeouts.on_silence = self.control.ping_now
-        circuit.on_open, circuit.on_close = self.opened, self.closed
+        circuit.on_open, circuit.on_close = self.circuit_opened, self.circuit_closed
         self.pool = LanePool(
             LaneContext(
                 loop,
@@ -80,12 +80,12 @@ class ServerParts:
         """Start the control connection."""
         self._task = asyncio.get_running_loop().create_task(self.control.run())
 
-    def opened(self) -> None:
+    def circuit_opened(self) -> None:
         """Send a PING and log the outage: the circuit has opened."""
         self.control.ping_now()
         self.control.outages.circuit_opened()
 
-    def closed(self, out_s: float, without: int) -> None:
+    def circuit_closed(self, out_s: float, without: int) -> None:
         """See OutageLog.circuit_closed()."""
         self.control.outages.circuit_closed(out_s, without)
 

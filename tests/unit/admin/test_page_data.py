@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
-from rlproxy.admin.page_data import PREFIXES, shown, view
+from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
@@ -73,7 +73,7 @@ def test_prefixes_are_those_with_most_hits() -> None:
     ],
 )
 def test_names_become_lines_of_bounded_length(text: bytes, line: str) -> None:
-    assert shown(text) == line
+    assert label(text) == line
 
 
 def test_data_of_one_worker() -> None:

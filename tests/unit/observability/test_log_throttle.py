@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.observability.log_throttle import MAX_KINDS, LogThrottle
+from rlproxy.observability.log_throttle import EVERY_S, MAX_KINDS, LogThrottle, StateThrottle
 
 FULL = ("turned_away", "clients turned away: {count:,}; full")
 FAILED = ("failed", "{count} failed")
@@ -61,3 +61,15 @@ def test_a_machine_gets_count_and_client() -> None:
         {"event": "failed", "count": 2, "client": "10.0.0.1:2", "reason": "x"},
         {"event": "turned_away", "count": 1},
     ]
+
+
+def test_a_state_is_said_once() -> None:
+    now = 100.0
+    throttle = StateThrottle(lambda: now)
+    assert throttle.due("one is down")
+    now += 10 * EVERY_S
+    assert not throttle.due("one is down")
+    assert throttle.due("two are down")
+    assert not throttle.due("one is down")  # it comes and goes
+    now += EVERY_S
+    assert throttle.due("one is down")

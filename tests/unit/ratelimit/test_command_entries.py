@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit import algorithms, grammar
-from rlproxy.ratelimit.command_entries import ENTRIES, Argument, Entry
+from rlproxy.ratelimit.command_entries import ENTRIES, ArgumentNode, Entry
 
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 IDS = [name.decode() for name in BY_NAME]
@@ -29,7 +29,7 @@ def test_entry(entry: Entry) -> None:
     assert entry.arity != 0
 
 
-def words(argument: Argument) -> int:
+def words(argument: ArgumentNode) -> int:
     """The least number of words that an argument takes."""
     if b"optional" in argument.flags:
         return 0

@@ -26,7 +26,7 @@ def test_a_refused_connection_opens_it_at_once() -> None:
 
 def test_a_connection_that_failed_for_want_of_something_here_does_not() -> None:
     circuit = CircuitBreaker()
-    circuit.connect_failed(5.0, "Too many open files", ours=True)
+    circuit.connect_failed(5.0, "Too many open files", lacking=True)
     assert not circuit.open
     assert circuit.counts.connects_failed == 1
 

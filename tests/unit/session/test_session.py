@@ -152,6 +152,17 @@ def test_end_of_file_while_it_opens() -> None:
     assert bench.session.wants_eof
 
 
+@pytest.mark.parametrize("behind", [b"", PING])
+def test_end_of_file_behind_a_hit_on_a_lane(behind: bytes) -> None:
+    bench = probed()
+    assert bench.send(HIT, behind) == b""
+    bench.session.receive_eof()
+    assert not bench.session.wants_eof
+    assert bench.settle() == FIVE
+    assert bench.up() == behind
+    assert bench.session.wants_eof
+
+
 def test_end_of_file_inside_a_command() -> None:
     bench = Bench()
     bench.send(HIT[:-3])
@@ -229,3 +240,13 @@ def test_status_commands_cost_more_work() -> None:
     sent_now = len(bench.session.private.to_redis)
     assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_REPORT + 1
     assert bench.up().count(b"EVAL") == 20
+
+
+def test_a_client_that_is_gone_has_no_turn() -> None:
+    bench = opened()
+    bench.session.receive(bulks(b"RL.STATS") * 20)
+    assert bench.session.wait == WAIT_TICK
+    sent_now = bench.session.private.to_redis[:]
+    bench.session.abandon()
+    bench.session.take_turn()
+    assert bench.session.private.to_redis == sent_now

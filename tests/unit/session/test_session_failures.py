@@ -7,7 +7,17 @@ from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 
-from tests.unit.session.bench import FIVE, HIT, PING, PONG, WRONG_HIT, Bench, opened, probed
+from tests.unit.session.bench import (
+    FIVE,
+    HIT,
+    PING,
+    PONG,
+    PUSH,
+    WRONG_HIT,
+    Bench,
+    opened,
+    probed,
+)
 
 
 def test_a_value_is_never_taken_for_commands_after_a_failure() -> None:
@@ -45,6 +55,36 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     assert bench.session.private.status == private_stream.PRIVATE_LOST
     bench.session.receive(PING)
     assert bench.up() == b""
+
+
+def test_a_client_that_is_gone_gets_no_error() -> None:
+    bench = Bench()
+    bench.send(PING)
+    bench.session.abandon()
+    bench.session.upstream_failed("refused")
+    assert bench.down() == b""
+    assert bench.session.private.status == private_stream.PRIVATE_OPENING
+
+
+def test_no_request_is_taken_once_upstream_is_lost() -> None:
+    bench = probed()
+    bench.send(HIT + HIT)
+    bench.session.upstream_lost()
+    bench.send(HIT)
+    first, _ = bench.lane.calls
+    bench.session.lane_answered(first, FIVE)
+    assert not bench.session.closed
+    assert bench.settle() == FIVE * 2
+    assert bench.session.closed
+
+
+def test_upstream_lost_inside_a_push() -> None:
+    bench = probed()
+    bench.send(HIT)
+    assert bench.answer(PUSH[:10]) == PUSH[:10]
+    bench.session.upstream_lost()
+    assert bench.session.closed
+    assert bench.settle() == b""  # the client would read it as the rest of the push
 
 
 def test_upstream_lost_and_then_the_lane_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 from rlproxy.ratelimit.hit_replies import five
@@ -12,7 +13,7 @@ from rlproxy.session import private_stream
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import NEVER, NOTHING, HitTimeouts
+from rlproxy.session.timeouts import MAX_S, NEVER, NOTHING, HitTimeouts
 
 from tests.contexts import worker_context
 from tests.unit.session.bench import (
@@ -46,7 +47,10 @@ class Faulty(Bench):
         super().__init__()
         self.circuit = CircuitBreaker()
         self.now = 0.0
-        self.timeouts = HitTimeouts(self.circuit, 1.0, lambda: self.now)
+        self.looks: list[Callable[[], None]] = []  # that are due
+        self.timeouts = HitTimeouts(
+            self.circuit, 1.0, lambda: self.now, lambda _, look: self.looks.append(look)
+        )
         shared = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1"),
@@ -98,6 +102,26 @@ def test_late_on_the_private_connection(mode: str) -> None:
     assert bench.answer_at(13.0, FIVE + FIVE[:3]) == b""
     assert bench.answer_at(13.0, FIVE[3:] + b"-WRONGTYPE x\r\n" + PONG) == PONG
     assert not bench.circuit.open
+
+
+def test_a_session_is_looked_at_until_its_hits_are_answered() -> None:
+    bench = Faulty().open()
+    flushed: list[bytes] = []
+    bench.session.flush = lambda: flushed.append(bench.down())
+    bench.send_at(10.0, HIT)
+    while bench.looks and bench.now < 20.0:
+        bench.now += MAX_S
+        bench.looks.pop()()
+    assert flushed == [LATE]
+    assert 11.0 <= bench.now < 11.2
+
+
+def test_no_hit_is_late_once_the_timeout_is_off() -> None:
+    bench = Faulty().open()
+    bench.send_at(10.0, HIT)
+    bench.timeouts.timeout_s = 0.0
+    assert bench.session.overdue(11.0) == NOTHING
+    assert bench.answer(FIVE) == FIVE
 
 
 def test_each_hit_has_its_own_time() -> None:
@@ -179,6 +203,24 @@ def test_what_was_lost_with_its_connection_is_not_admitted() -> None:
     assert bench.down() == b""
     assert bench.session.closed
     assert bench.circuit.counts.without == 0
+
+
+def test_late_while_it_opens() -> None:
+    bench = Faulty("allow")
+    bench.send_at(10.0, HIT)
+    assert bench.session.overdue(10.9) == NEVER
+    assert bench.down() == b""
+    bench.session.overdue(11.0)
+    assert bench.down() == bench.without(b"")
+
+
+def test_hits_that_come_while_it_opens_are_answered_at_once() -> None:
+    bench = Faulty("allow")
+    bench.send(HIT)
+    bench.circuit.connect_failed(1.0, "connection refused")
+    assert bench.down() == b""
+    bench.send(HIT)
+    assert bench.down() == bench.without(b"") * 2
 
 
 @each_mode

@@ -271,8 +271,58 @@ def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
     assert len(bench.denial_cache) == 0
 
 
-def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop) -> None:
-    bench = Bench(loop)
+def test_a_lane_logs_in_as_its_identity(bench: Bench) -> None:
+    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 3), commands.HIT, 3)
+    assert lane is not None
+    lane.wake()
+    login = r.bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
+    bench.loop.turns()
+    assert bench.sent() == login + r.bulks(b"SELECT", b"3") + TRACK
+    bench.answer(WELCOME + OK)
+    assert not lane.ready
+    bench.answer(OK)
+    assert lane.ready
+
+
+def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) -> None:
+    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
+    assert lane is not None
+    lane.wake()
+    lane.retire()
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 2
+    assert bench.wire.aborted
+
+
+def test_a_server_that_takes_no_caching_any_more(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(b"-ERR x\r\n" + STAYS)
+    assert call.reply
+    for _ in range(3):
+        assert bench.ask(REFUSED) == REFUSED
+
+
+def test_which_rules_have_a_script(bench: Bench) -> None:
+    assert bench.lane.by_sha(HIT)
+    assert not bench.lane.by_sha(Rule())  # RL.RESET, which is a DEL
+    bench.loading.loaded = False
+    assert not bench.lane.by_sha(HIT)
+
+
+def test_a_push_that_comes_in_pieces(bench: Bench) -> None:
+    for at in range(1, len(touched(b"k"))):
+        bench.open()
+        assert bench.known()
+        bench.answer(touched(b"k")[:at], touched(b"k")[at:])
+        assert not bench.known()
+        bench.answer(touched(b"k"))
+
+
+@pytest.mark.parametrize("remembers", [100, 0])
+def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop, remembers: int) -> None:
+    bench = Bench(loop, remembers)
     other = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
     assert other is not None
     other.wake()

@@ -120,6 +120,17 @@ def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
     assert caller.got == [*calls[:3], new]
 
 
+def test_calls_that_carry_their_script_are_late_each_in_its_time(bench: Faulty) -> None:
+    bench.loading.loaded = False
+    caller = Late()
+    first = bench.sent_call(caller)
+    for now in (100.3, 100.6):
+        bench.loop.now = now
+        bench.sent_call(caller)
+    bench.look(101.0)
+    assert caller.late == [first]
+
+
 def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Faulty) -> None:
     caller = Late()
     bench.sent_call(caller)

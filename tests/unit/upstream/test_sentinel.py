@@ -7,12 +7,10 @@ from rlproxy.config.urls import Address
 from rlproxy.upstream.sentinel import (
     MASTER,
     NO_REPLY,
-    NOTICE_S,
     REPLICA,
     UNKNOWN,
     Answer,
     Claim,
-    Notice,
     accepts,
     answer,
     choose,
@@ -151,26 +149,3 @@ def test_later(told: list[Answer | None], claim: Claim | None) -> None:
 )
 def test_accepts(if_gone: bool, itself: str, former: str, taken: bool) -> None:
     assert accepts(Claim(NEW, 5, if_gone), itself, former) is taken
-
-
-# -- when -----------------------------------------------------------------------------------------
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_notice_is_not_repeated() -> None:
-    clock = Clock()
-    notice = Notice(clock)
-    assert notice.news("one is down")
-    clock.now += 10 * NOTICE_S
-    assert not notice.news("one is down")
-    assert notice.news("two are down")
-    assert not notice.news("one is down")  # it comes and goes
-    clock.now += NOTICE_S
-    assert notice.news("one is down")

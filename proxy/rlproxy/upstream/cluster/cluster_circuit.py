@@ -27,10 +27,10 @@ class ClusterCircuit(CircuitBreaker):
         """See CircuitBreaker.error_of_node()."""
         return self.error_at(call.hash_slot())
 
-    def connect_failed(self, now: float, why: str, ours: bool = False) -> None:
+    def connect_failed(self, now: float, why: str, lacking: bool = False) -> None:
         """See CircuitBreaker.connect_failed()."""
         if self.down():
-            super().connect_failed(now, why, ours)
+            super().connect_failed(now, why, lacking)
         else:
             self.counts.connects_failed += 1
 

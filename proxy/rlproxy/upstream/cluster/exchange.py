@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from rlproxy.config.urls import Address
-from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
+from rlproxy.resp.encoding import NO_ROOM
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
@@ -133,7 +133,8 @@ class Exchange(LinkOwner):
             self.flush()
 
     def answer(self, reply: bytes) -> None:
-        """Answer a command of the client without a node."""
+        """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
+        self.caching = b""
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
@@ -207,9 +208,12 @@ class Exchange(LinkOwner):
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
-        if frame[0] != 45:
+        is_error = frame[0] == 45
+        if not is_error:
             self.logged_in = True
-        elif request.number:
+        elif frame.startswith(NO_ROOM):
+            self.cluster.on_full(link.address)
+        if is_error and request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:
@@ -314,18 +318,6 @@ class Exchange(LinkOwner):
         self.queue.clear()
         self.out.clear()
         self._messages.clear()
-
-    def await_former_masters(self, addresses: set[Address]) -> None:
-        """Wait for replies of nodes that are no masters any more; end the client after GONE_S."""
-        for link in self.links.by_address.values():
-            if link.address in addresses and link.owed:
-                self.loop.call_later(GONE_S, self._expire, link, link.owed[0])
-
-    def _expire(self, link: Link, request: Request) -> None:
-        current = self.links.by_address.get(link.address) is link
-        waits = current and link.owed and link.owed[0] is request
-        if waits and link.address not in self.cluster.map.index:
-            self.lost(link)
 
     def lost(self, link: Link, error: bytes = b"") -> None:
         """See LinkOwner."""

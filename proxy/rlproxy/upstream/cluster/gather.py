@@ -9,7 +9,6 @@ are not decoded. Where a node replied with an error, the first error is the resu
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import NILS, error
@@ -174,27 +173,24 @@ def as_text(data: bytes, like: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
-def _unless_failed(merge: Merge, replies: list[bytes]) -> bytes:
-    return first_error(replies) or merge(replies)
+def _error_or(merge: Merge) -> Merge:
+    """Return the merge whose result is the first error, if there is one."""
+    return lambda replies: first_error(replies) or merge(replies)
 
 
-# The merge of the replies to a command, by its route, if none is an error.
-_MERGES: Final[dict[int, Merge]] = {
-    routes.SPLIT_SUM: summed,
-    routes.SPLIT_OK: first,
-    routes.ALL_SUM: summed,
-    routes.ALL_CONCAT: concatenated,
-    routes.ALL_UNION: union,
-    routes.ALL_PAIRS: pairs,
-    routes.ALL_LEAST: least,
-    routes.ALL_ANY: first_not_nil,
-    routes.ALL_FIRST: first,
-    routes.ALL_NODES: first,
-    routes.CLIENT_LIST: text,
-    routes.WAIT: least,
-}
-# The same for all replies. SPLIT_ARRAY, CLIENT_KILL and INFO are not here.
+# By route. SPLIT_ARRAY, CLIENT_KILL and INFO, which take more than the replies, are not here.
 MERGES: Final[dict[int, Merge]] = {
+    routes.SPLIT_SUM: _error_or(summed),
+    routes.SPLIT_OK: _error_or(first),
+    routes.ALL_SUM: _error_or(summed),
+    routes.ALL_CONCAT: _error_or(concatenated),
+    routes.ALL_UNION: _error_or(union),
+    routes.ALL_PAIRS: _error_or(pairs),
+    routes.ALL_LEAST: _error_or(least),
     routes.ALL_ONE: one_succeeded,
-    **{how: partial(_unless_failed, merge) for how, merge in _MERGES.items()},
+    routes.ALL_ANY: _error_or(first_not_nil),
+    routes.ALL_FIRST: _error_or(first),
+    routes.ALL_NODES: _error_or(first),
+    routes.CLIENT_LIST: _error_or(text),
+    routes.WAIT: _error_or(least),
 }

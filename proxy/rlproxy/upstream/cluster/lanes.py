@@ -23,7 +23,7 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
-from rlproxy.upstream.cluster.cluster import GONE_S, SILENT_S, Cluster
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
@@ -163,16 +163,6 @@ class ClusterLane(PooledLane):
             lane = self._by_shard[index] = self._lane_to(self._map.shards[index].address)
         return lane
 
-    def _awaits(self, drain: Drain, now: float, limit_s: float) -> bool:
-        """Return whether the calls of `drain` may still be answered.
-
-        A silent node that is no master any more has failed: what it runs later is discarded.
-        """
-        if now - drain.since >= limit_s or drain.lane.has_answered(drain.last):
-            return False
-        silent_since = max(drain.since, drain.lane.circuit.last_reply_at)
-        return drain.lane.address in self._map.index or now - silent_since < SILENT_S
-
     # -- calls that wait --------------------------------------------------------------------------
 
     def _wait(self, call: Call) -> SlotQueue:
@@ -238,7 +228,9 @@ class ClusterLane(PooledLane):
         queue.drains = [
             drain
             for drain in queue.drains
-            if drain.lane is not lane and self._awaits(drain, now, limit_s)
+            if drain.lane is not lane
+            and now - drain.since < limit_s
+            and not drain.lane.has_answered(drain.last)
         ]
         if now >= queue.not_before:
             self._send_again(lane, queue)
@@ -358,15 +350,3 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
         self.nodes.take_map()
         for lane in self.lanes():
             lane.take_map()
-
-    def close_idle(self, since: float) -> None:
-        """See Pool.close_idle().
-
-        It closes also the lanes for ordinary commands to a silent node that is no master any more,
-        which may never reply.
-        """
-        for node in self.nodes.all():
-            silent_s = self.loop.time() - node.circuit.last_reply_at
-            is_master = node.address in self.cluster.map.index
-            node.pool.close_command_lanes(since, used=not is_master and silent_s >= GONE_S)
-        super().close_idle(since)

@@ -1,4 +1,13 @@
-"""One master of a cluster: its circuit, timeouts, scripts, control connection and lanes."""
+"""One master of a cluster: its circuit, timeouts, scripts, control connection and lanes.
+
+A former master runs what is under way there, and replies. One that is silent may never reply:
+
+    once a second: a former master, silent for GONE_S ──> Nodes.close_idle()
+        lanes for hits   written calls get the error LOST; the others go to the new owner, and so
+                         do later calls, which wait for the replies of the former one
+        command lanes    writes that are under way end their clients; reads are sent again
+        ClusterTarget    clients with a command or a state there end
+"""
 
 from __future__ import annotations
 
@@ -17,7 +26,8 @@ from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
-STAYS_S: Final = 60.0  # seconds for which a node without slots stays, after its last use
+# Seconds for which a former master was silent when another node replied: then it is left.
+GONE_S: Final = 1.0
 
 
 @dataclass
@@ -34,15 +44,19 @@ class NodeSettings(ServerSettings):
 
 
 class Node(ServerParts):
-    """One master and the parts that serve it."""
+    """One master and the parts that serve it.
+
+    used_at: loop time at which it had slots or got a call.
+    was_master: it has had slots.
+    """
 
     def __init__(self, address: Address, cluster: Cluster, settings: NodeSettings) -> None:
         self.address = address
-        self.where = str(address)
-        self.used_at: float = asyncio.get_running_loop().time()  # when it had slots or got a call
+        self.used_at: float = asyncio.get_running_loop().time()
+        self.was_master = False
         self._cluster = cluster
         self._settings = settings
-        super().__init__(cluster.target(address), ServerFacts(self.where), settings)
+        super().__init__(cluster.target(address), ServerFacts(str(address)), settings)
         self.facts.read_only = cluster.refresh
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
@@ -59,15 +73,15 @@ class Node(ServerParts):
         busy = any(lane.unanswered() for lane in self.pool.lanes())
         return self.used_at < since and not busy
 
-    def opened(self) -> None:
-        """See ServerParts.opened()."""
-        super().opened()
+    def circuit_opened(self) -> None:
+        """See ServerParts.circuit_opened()."""
+        super().circuit_opened()
         self._cluster.refresh()
         self._settings.on_state()
 
-    def closed(self, out_s: float, without: int) -> None:
-        """See ServerParts.closed()."""
-        super().closed(out_s, without)
+    def circuit_closed(self, out_s: float, without: int) -> None:
+        """See ServerParts.circuit_closed()."""
+        super().circuit_closed(out_s, without)
         for lane in self.pool.lanes():
             lane.retry()
         self._settings.on_state()
@@ -82,6 +96,7 @@ class Nodes:
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
         cluster.is_open = self._is_open
+        cluster.on_full = self._look_for_room
 
     def of(self, address: Address) -> Node:
         """Return the node at `address`, made if needed."""
@@ -106,16 +121,21 @@ class Nodes:
         node = self._nodes.get(owner.address) if owner is not None else None
         if node is None or not node.circuit.open:
             return b""
-        return unreachable(node.where, node.circuit.why)
+        return unreachable(str(node.address), node.circuit.why)
 
     def _is_open(self, address: Address) -> bool:
         node = self._nodes.get(address)
         return node is not None and node.circuit.open
 
+    def _look_for_room(self, address: Address) -> None:
+        node = self._nodes.get(address)
+        if node is not None:
+            node.control.look_for_room()
+
     def take_map(self) -> None:
         """Make the nodes of the present map. Of other nodes no outage is logged."""
         for shard in self._cluster.map.shards:
-            self.of(shard.address)
+            self.of(shard.address).was_master = True
         for address, node in self._nodes.items():
             node.control.outages.follow(address in self._cluster.map.index)
 
@@ -125,14 +145,30 @@ class Nodes:
         for node in self._nodes.values():
             node.timeouts.timeout_s = timeout_s
 
-    def close_unused(self) -> None:
-        """Close the nodes that own no slots and are unused."""
-        since = self._loop.time() - STAYS_S
+    def close_idle(self, since: float) -> list[Address]:
+        """Close what is unused since loop time `since`: command lanes, and nodes without slots.
+
+        Closes also the former masters that are silent for GONE_S: what they owe may never come.
+        Returns their addresses.
+        """
         self.take_map()
-        for address, node in list(self._nodes.items()):
-            if node.idle(since):
-                del self._nodes[address]
-                node.close()
+        gone: list[Address] = []
+        for address, node in self._nodes.copy().items():
+            if self._is_gone(node):
+                gone.append(address)
+            elif not node.idle(since):
+                node.pool.close_command_lanes(since)
+                continue
+            del self._nodes[address]
+            node.close()
+        return gone
+
+    def _is_gone(self, node: Node) -> bool:
+        if not node.was_master or node.address in self._cluster.map.index:
+            return False
+        # Not the present time: if this process has stalled, replies of all nodes are unread.
+        latest = max(each.circuit.last_reply_at for each in self._nodes.values())
+        return latest - node.circuit.last_reply_at >= GONE_S
 
     async def stop(self) -> None:
         """End all control connections and lanes."""

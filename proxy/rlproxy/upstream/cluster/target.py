@@ -41,7 +41,6 @@ class ClusterTarget(Target):
         self._splits = splits
         self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
-        cluster.on_change.append(self._changed)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         """See Target.connect()."""
@@ -69,12 +68,12 @@ class ClusterTarget(Target):
             self._exchanges[exchange] = None
             exchange.links.close_idle(now)
 
-    def _changed(self) -> None:
-        """Bound the wait for the replies of former masters."""
-        gone = self._cluster.lost_slots.keys() - self._cluster.map.index.keys()
-        if gone:
-            for exchange in list(self._exchanges):
-                exchange.await_former_masters(gone)
+    def leave(self, address: Address) -> None:
+        """Take all connections to the node at `address` for lost."""
+        for exchange in list(self._exchanges):
+            link = exchange.links.by_address.get(address)
+            if link is not None:
+                exchange.lost(link)
 
     async def _require_home(self) -> None:
         """Raise OSError if no master is known, or if all are down and home can't be reached."""

@@ -14,11 +14,11 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.identity import Identity
-from rlproxy.upstream.cluster.cluster import GONE_S, Cluster
+from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
 from rlproxy.upstream.cluster.node import Node, Nodes
-from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.command_lane import MAX_SHARED_REPLY
+from rlproxy.upstream.lane import MAX_RETRY_S
 from rlproxy.upstream.lane_pool import IDLE_S
 
 from tests.unit.upstream.cluster.test_lanes import (
@@ -102,6 +102,8 @@ class Bench:
 
     def sweep(self) -> None:
         """Close what has been unused for IDLE_S."""
+        for node in self.all():
+            node.pool.close_command_lanes(self.loop.now - IDLE_S)
         self.lanes.close_idle(self.loop.now - IDLE_S)
 
     def submit(self, count: int = 1, kind: int = c.SHARED_READ) -> Batch:
@@ -153,8 +155,8 @@ def test_a_command_that_did_not_run_goes_back(
 ) -> None:
     batch = bench.submit()
     bench.answer(error)
-    assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)
-    assert (batch.replies, bench.client.resumed) == ([b""], 1)
+    assert (batch.open, batch.lost) == (0, False)
+    assert (batch.parts[0].replies, bench.client.resumed) == ([b""], 1)
     assert refreshed(bench.cluster) == refreshes
     shard = bench.cluster.map.owner(SLOT)
     assert shard is not None and shard.address == owner
@@ -177,30 +179,15 @@ def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     assert bench.node_of() is bench.a
 
 
-@pytest.mark.parametrize(
-    ("is_master", "silent_s", "cut"),
-    [(False, GONE_S, True), (False, GONE_S - 0.1, False), (True, GONE_S, False)],
-)
-def test_a_silent_node_that_was_replaced_is_left(
-    bench: Bench, is_master: bool, silent_s: float, cut: bool
-) -> None:
-    batch = bench.submit()
-    bench.a.circuit.replied(bench.loop.now)
-    if not is_master:
-        bench.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
-    bench.loop.now += silent_s
-    bench.sweep()
-    bench.loop.turns()
-    assert (batch.open == 0, batch.unanswered) == (cut, cut)
-    assert (bench.a.pool.lanes() == []) == cut
-
-
 def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> None:
     share = bench.share()
     assert share.for_slot(SLOT) is None
     bench.open(b"-WRONGPASS no\r\n")
+    bench.loop.now += MAX_RETRY_S
     for _ in range(3):
         assert share.for_slot(SLOT) is None
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 1
     bench.sweep()
     assert bench.a.pool.lanes() == []
     assert share.retired
@@ -209,11 +196,11 @@ def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> N
 
 def test_replies_go_to_their_places_and_the_client_goes_on_with_the_last(bench: Bench) -> None:
     batch = bench.submit(3)
+    replies = batch.parts[0].replies
     bench.answer(b":1\r\n:2\r\n:")
-    assert (batch.replies, batch.open, bench.client.resumed) == ([b":1\r\n", b":2\r\n", b""], 1, 0)
+    assert (replies, batch.open, bench.client.resumed) == ([b":1\r\n", b":2\r\n"], 1, 0)
     bench.answer(b"3\r\n")
-    assert (batch.replies[2], batch.open, bench.client.resumed) == (b":3\r\n", 0, 1)
-    assert not batch.unanswered
+    assert (replies[2:], batch.open, bench.client.resumed) == ([b":3\r\n"], 0, 1)
 
 
 def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
@@ -222,8 +209,8 @@ def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
     bench.answer(b":1\r\n" + encoding.bulk(large)[:-3])
     assert (batch.open, batch.large) == (1, False)
     bench.answer(encoding.bulk(large)[-3:] + b":3\r\n")
-    assert (batch.replies, batch.open) == ([b":1\r\n", b"", b":3\r\n"], 0)
-    assert (batch.unanswered, batch.large, batch.lost) == (True, True, False)
+    assert (batch.parts[0].replies, batch.open) == ([b":1\r\n", b"", b":3\r\n"], 0)
+    assert (batch.large, batch.lost) == (True, False)
 
 
 @pytest.mark.parametrize("kind", [c.SHARED_READ, c.SHARED_WRITE])
@@ -231,8 +218,9 @@ def test_the_loss_of_a_lane_ends_its_parts(bench: Bench, kind: int) -> None:
     batch = bench.submit(2, kind)
     bench.answer(b":1\r\n")
     bench.loop.wires[0].protocol.connection_lost(None)
-    assert (batch.replies, batch.open, bench.client.resumed) == ([b":1\r\n", b""], 0, 1)
-    assert (batch.unanswered, batch.lost) == (True, kind == c.SHARED_WRITE)
+    replies = batch.parts[0].replies
+    assert (replies, batch.open, bench.client.resumed) == ([b":1\r\n", b""], 0, 1)
+    assert batch.lost == (kind == c.SHARED_WRITE)
 
 
 def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
@@ -244,7 +232,7 @@ def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
     batch.add(GET, lane)
     batch.send()
     bench.loop.wires[0].protocol.connection_lost(None)
-    assert (batch.open, batch.unanswered, batch.lost) == (0, True, False)
+    assert (batch.open, batch.parts[0].replies, batch.lost) == (0, [b""], False)
 
 
 def test_a_lane_that_is_never_the_last_of_a_batch_is_in_use(bench: Bench) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -40,7 +39,6 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
-        self.on_change: list[Callable[[], None]] = []
 
 
 class Client:
