@@ -9,9 +9,9 @@
 -- ARGV[4]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after of the block alone: limit and
 --          remaining are 0
--- cost     LOG: TIME LINDEX LPUSH PEXPIRE, and LINDEX LINDEX PTTL LTRIM on a key with state; ZLOG:
---          TIME ZRANGE ZADD PEXPIRE, and ZRANGE ZRANGE PTTL ZREMRANGEBYRANK; others: TIME GET SET,
---          and PTTL
+-- cost     LOG: TIME LINDEX RPUSH PEXPIRE, and LINDEX LINDEX PTTL LTRIM on a key with state, with
+--          LPUSH in place of RPUSH on one with stamps; ZLOG: TIME ZRANGE ZADD PEXPIRE, and ZRANGE
+--          ZRANGE PTTL ZREMRANGEBYRANK; others: TIME GET SET, and PTTL
 local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
 local key, algo, span, unit = KEYS[1], ARGV[1], number(ARGV[2]), number(ARGV[3])
 local clock = number(ARGV[4])
@@ -21,8 +21,8 @@ if not clock then
 end
 
 -- state: the value of a string without its penalty; filled: the key holds more than a penalty;
--- blocked: it holds a penalty, which may be over; newest: the latest time in it
-local state, filled, blocked, newest = nil, false, false, 0
+-- old: the end of the penalty that it holds, which may be over; newest: the latest time in it
+local state, filled, old, newest = nil, false, nil, 0
 local foreign = redis.error_reply('ERR the key holds no ' .. algo .. ' limiter')
 local log = algo == 'LOG'
 if log or algo == 'ZLOG' then
@@ -33,7 +33,9 @@ if log or algo == 'ZLOG' then
   end
   local first = element(0)
   if type(first) == 'table' then return first end
-  if first and #first == 17 and first:find('^%-%d+$') then blocked, first = true, element(1) end
+  if first and #first == 17 and first:find('^%-%d+$') then
+    old, first = -number(first), element(1)
+  end
   if first then
     local stamp = log and '^(%d+)$' or '^(%d+)%-%d%d%d%d%d%d$'
     local oldest, latest = first:match(stamp), element(-1):match(stamp)
@@ -56,8 +58,8 @@ else
   local held, time, over = (value or empty):match(form)
   if not held or #time ~= #none then return foreign end
   if over ~= '' then
-    if not over:find('^!%d+$') then return foreign end
-    blocked = true
+    old = number(over:match('^!(%d+)$'))
+    if not old then return foreign end
   end
   state, filled = held, held ~= empty
   -- GCRA's time is a debt: a hit is judged at the clock, not at the time in the state
@@ -81,18 +83,22 @@ end
 if state then
   if span > 0 then
     writes[1] = {'SET', key, ('%s!%.0f'):format(state, ends), need and 'PX' or 'KEEPTTL', need}
-  elseif blocked then
+  elseif old then
     writes[1] = filled and {'SET', key, state, 'KEEPTTL'} or {'DEL', key}
   end
 else
-  if blocked then
-    writes[1] = log and {'LTRIM', key, 1, -1} or {'ZREMRANGEBYRANK', key, 0, 0}
-  end
-  if span > 0 then
-    writes[#writes + 1] = log and {'LPUSH', key, -ends}
+  -- A key without stamps gets the new penalty before the old one goes. Else it would vanish in
+  -- between, and a script can't make it again while its slot moves to another node.
+  if span > 0 and ends ~= old then
+    writes[1] = log and {filled and 'LPUSH' or 'RPUSH', key, -ends}
       or {'ZADD', key, -ends, ('-%.0f'):format(ends)}
-    if need then writes[#writes + 1] = {'PEXPIRE', key, need} end
   end
+  if old and (span == 0 or ends ~= old) then
+    local rank = span > 0 and not filled and ends > old and 1 or 0
+    table.insert(writes, filled and 1 or #writes + 1, log and {'LTRIM', key, 1, -1}
+      or {'ZREMRANGEBYRANK', key, rank, rank})
+  end
+  if span > 0 and need then writes[#writes + 1] = {'PEXPIRE', key, need} end
 end
 for index = 1, #writes do
   local done = pcall(unpack(writes[index]))

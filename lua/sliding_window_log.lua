@@ -222,7 +222,7 @@ if held then reset = newest + told - clock end
 if length > 0 then last = newest + longest - clock end
 if ends > now then reset, last = most(reset, ends - clock), most(last, ends - clock) end
 if last < 0 then last = 0 end
-if write then call('PEXPIRE', key, ceil(last / 1000) + 1) end
+if write and length + skip > 0 then call('PEXPIRE', key, ceil(last / 1000) + 1) end
 local retry = -1
 if limited == 1 and not never then retry = ceil(wait / unit) end
 return {limited, limit, remaining, retry, ceil(reset / unit)}

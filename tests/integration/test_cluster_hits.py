@@ -200,6 +200,38 @@ def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
     cluster.wait_ok()
 
 
+@pytest.mark.parametrize("algorithm", ["LOG", "ZLOG"])
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        (("RL.HIT", "moved", 5, 60), ("RL.REFUND", "moved", 5, 60, 9), [0, 5, 5, -1, 0]),
+        (("RL.BLOCK", "moved", 60), ("RL.BLOCK", "moved", 90), [1, 0, 0, 90, 90]),
+        (("RL.BLOCK", "moved", 90), ("RL.BLOCK", "moved", 60), [1, 0, 0, 60, 60]),
+    ],
+    ids=["refund", "longer block", "shorter block"],
+)
+def test_all_of_a_key_is_replaced_while_its_slot_moves(
+    cluster: Cluster,
+    proxy: Proxy,
+    algorithm: str,
+    first: tuple[str | int, ...],
+    then: tuple[str | int, ...],
+    expected: list[int],
+) -> None:
+    """A script must not write a key that it has emptied: it belongs to the other node by then."""
+    slot = key_slot(b"moved")
+    to = cluster.other_master(slot)
+    with proxy.raw() as raw:
+        assert isinstance(raw.ask(*first, "ALGO", algorithm), list)
+        cluster.begin_move(slot, to)
+        assert raw.ask(*then, "ALGO", algorithm) == expected
+        cluster.move_keys(slot, to)
+        cluster.end_move(slot, to)
+        limited = raw.ask("RL.PEEK", "moved", 5, 60, "ALGO", algorithm)
+        assert isinstance(limited, list)
+        assert limited[0] == expected[0]
+
+
 def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: Proxy) -> None:
     slot = key_slot(b"denied")
     with proxy.raw() as raw:

@@ -69,14 +69,16 @@ class Script:
         """
         found = self._words.get(way)
         if found is None:
-            verb, body = b"EVAL", self.source + b" "
-            if way == LOADED:
-                verb, body = b"EVALSHA", self.sha
-            elif way == SHADOW:
-                body = _SHADOWED % self.source
-            words = (verb, body, b"1")  # the last one is the number of keys
+            verb = b"EVALSHA" if way == LOADED else b"EVAL"
+            words = (verb, self.program(way), b"1")  # the last one is the number of keys
             found = self._words[way] = b"".join([encoding.bulk(word) for word in words])
         return found
+
+    def program(self, way: int) -> bytes:
+        """Return the text or the digest by which a call names the script; for `way` see words()."""
+        if way == LOADED:
+            return self.sha
+        return _SHADOWED % self.source if way == SHADOW else self.source + b" "
 
 
 def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
@@ -159,3 +161,10 @@ def load() -> dict[str, Script]:
     except KeyError as missing:
         raise ScriptError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in both}
+
+
+@functools.cache
+def programs() -> frozenset[bytes]:
+    """Return the texts and digests by which calls name all scripts."""
+    ways = (LOADED, SOURCE, SHADOW)
+    return frozenset(script.program(way) for script in load().values() for way in ways)

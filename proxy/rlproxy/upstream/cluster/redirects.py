@@ -14,7 +14,8 @@ then runs the next command, whose only key has not moved. So both kinds drain th
 
 The script of a client can return the error `MOVED 1 HOST:PORT`. So a redirect is checked: the node
 gets the same command with an empty script. If the node redirects that one, too, the redirect is
-real. The commands of modules can't be checked. Their redirects lead to known masters only.
+real. That of a hit needs no check. The commands of modules can't be checked. Their redirects lead
+to known masters only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.ratelimit.scripts import programs
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -93,7 +95,7 @@ class Redirects:
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._cluster.refresh()
             return frame
-        if request.check and checked is None:
+        if request.check and checked is None and not runs_own_script(request.written):
             return self._check(node, request, frame)
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
@@ -230,6 +232,15 @@ def without_program(written: bytes, instead: bytes) -> bytes:
     """
     words = words_of(written)
     return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
+
+
+def runs_own_script(written: bytes) -> bool:
+    """Return whether a command runs a script of the proxy, which writes no redirect.
+
+    written: EVAL, EVALSHA, FCALL or one of their kin as an array of bulks.
+    """
+    verb, program, *_ = words_of(written)
+    return verb.upper().startswith(b"EVAL") and program in programs()
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from rlproxy.config.urls import Address
+from rlproxy.ratelimit import scripts
 from rlproxy.resp.key_slot import NO_SLOT
-from rlproxy.upstream.cluster.redirects import is_redirect, redirect, with_remaining_timeout
+from rlproxy.upstream.cluster.redirects import (
+    Redirects,
+    is_redirect,
+    redirect,
+    with_remaining_timeout,
+)
+from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import BY_KEY, Route
 
 from tests.harness import command
@@ -61,3 +72,35 @@ def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> Non
     words = line.encode().split()
     blocks = Route(words[0].upper(), BY_KEY).blocks
     assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
+
+
+LOG = scripts.load()["sliding_window_log"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "program", "checked"),
+    [
+        *(("eval", LOG.program(way), False) for way in (scripts.SOURCE, scripts.SHADOW)),
+        ("EVALSHA", LOG.program(scripts.LOADED), False),
+        ("EVAL", LOG.source + b" return 1", True),
+        ("FCALL", LOG.sha, True),  # a client's function may have such a name
+    ],
+)
+def test_only_a_clients_own_program_is_checked(verb: str, program: bytes, checked: bool) -> None:
+    """A slot may come back between a redirect and its check, which then finds the redirect forged.
+    That of a hit is followed.
+    """
+    sent: list[bytes] = []
+    cluster: Any = SimpleNamespace(moved=lambda *_: None)
+    links: Any = SimpleNamespace(
+        to=lambda _: SimpleNamespace(send=lambda request: sent.append(request.written))
+    )
+    loop: Any = None
+    redirects = Redirects(cluster, loop, links, deque(), lambda: None)
+    route = Route(verb.upper().encode(), BY_KEY)
+    request = Request(command(verb, program, 1, "k"), 5, route.check)
+    assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
+    assert len(sent) == checked
+    assert redirects.pending == ([] if checked else [request])
+    if not checked:
+        assert request.target == Address("10.0.0.2", 7000)
