@@ -202,6 +202,7 @@ ERRORS: Final = {
     "lost": "the connection to Redis was lost before it answered a hit",
     "late": "Redis did not answer a hit within --hit-timeout",
     "unreachable": "a hit found no Redis",
+    "unanswered": "Redis did not answer a client's handshake: the client was closed",
     "turned_away": "a client found no room, or protected mode",
     "handshake": "a client's TLS handshake or PROXY header failed",
     "cut": "a client read nothing for --write-timeout",

@@ -316,6 +316,7 @@ class Session(SessionBase):
         fail_open = self._router.fail_open
         late, oldest = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
+            self.context.stats.error("unanswered")
             self._close()
             self.flush()
             return NOTHING

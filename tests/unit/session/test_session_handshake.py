@@ -237,6 +237,7 @@ def test_a_client_that_waits_for_its_handshake_is_closed(first: bytes) -> None:
     bench = hung("allow", first)
     assert bench.session.overdue(11.0) == NOTHING
     assert bench.session.closed
+    assert bench.session.context.stats.errors == {"unanswered": 1}
     assert bench.down() == b""
 
 
