@@ -20,8 +20,10 @@ class PartCaller:
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """The node has run the command, or answers b"": it has not."""
-        if self._part.answer(reply):
-            self._batch.open -= 1
+        part = self._part
+        part.replies.append(reply)
+        if len(part.replies) == len(part.commands):
+            part.end()
 
     def lane_returned(self, call: Call) -> None:
         """The lane has not written the command, or its node has not run it."""
@@ -34,7 +36,8 @@ class PartCaller:
 
     def lane_lost(self, call: Call) -> None:
         """The connection is lost."""
-        self._part.end(lost=True)
+        self._batch.large = True
+        self._batch.lost = self._batch.writes
         self.lane_answered(call, b"")
 
     def resume(self) -> None:
@@ -54,5 +57,4 @@ class _PartCall:
 def calls_of(part: Part) -> list[Call]:
     """Return the calls for the commands of `part`, in order."""
     caller = PartCaller(part)
-    commands = [part.batch.commands[number] for number in part.numbers]
-    return [cast("Call", _PartCall(caller, command)) for command in commands]
+    return [cast("Call", _PartCall(caller, command)) for command in part.commands]

@@ -53,7 +53,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "options": options,
     "metrics": metrics,
     "errors": partial(kinds, "what went wrong", ERRORS),
-    "problems": partial(kinds, "what is wrong with the proxy's own connection", PROBLEMS),
+    "problems": partial(kinds, "what is wrong with Redis", PROBLEMS),
 }
 
 

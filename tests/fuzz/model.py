@@ -15,7 +15,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import shadow
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.wait_cover import REWRITE, not_covered
+from rlproxy.session.wait_cover import REWRITE, not_covered, refusal
 
 from tests.fuzz import reference
 from tests.fuzz.reference import IncompleteError, ProtocolError
@@ -34,6 +34,7 @@ GRAMMAR = Grammar(scripts.load())
 GRAMMAR.use(POLICIES)
 OK = b"+OK\r\n"
 PUSH = b">2\r\n$6\r\nfuzzed\r\n$4\r\npush\r\n"  # sent at any time, in RESP3
+REFUSALS = {refusal(name): name for name in (b"WAIT", b"WAITAOF")}
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 REPORT = b"*1\r\n+report\r\n"
 SUBSCRIBED = {
@@ -132,6 +133,10 @@ class Model:
         if name == b"RL.DENIED" and not self.native:  # it stands for a WAIT
             words = words[1:]
             name = words[0].upper()
+        stands_for = REFUSALS.get(bulks(*words))
+        if stands_for is not None and not self.native:
+            words = (stands_for,)
+            name = stands_for
         if name in (b"POST", b"HOST:"):
             self.closed = self.silent = True
             return

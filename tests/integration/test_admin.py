@@ -247,6 +247,49 @@ def test_readyz_reports_a_server_at_its_client_limit(own_server: RedisServer) ->
         assert problem(made, "")
 
 
+def fill(*servers: RedisServer) -> None:
+    """Let the servers have no room for one more client."""
+    for server in servers:
+        with server.raw() as app:
+            clients = str(app.ask("CLIENT", "LIST")).count("id=")
+            assert app.ask("CONFIG", "SET", "maxclients", clients - 1) == "OK"
+
+
+def test_readyz_reports_that_redis_refuses_a_new_client(own_server: RedisServer) -> None:
+    """The proxy's own connection is one of those that Redis has room for."""
+    with started(*HERE, "--upstream", url(own_server)) as made, own_server.raw() as app:
+        answers(made, "/readyz", 200, r"ok\n")
+        fill(own_server)
+        with Raw(made.port()) as client:
+            assert "max number of clients" in str(client.ask("PING"))
+        wait_until(lambda: problem(made, "full"), "the metric names the kind")
+        answers(made, "/readyz", 503, "max number of clients reached")
+        assert samples(made)["rlproxy_upstream_connects_failed_total{}"] == 1
+        assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        answers(made, "/readyz", 200, r"ok\n")
+        assert made.log().count("max number of clients reached") == 1
+
+
+def test_readyz_reports_that_a_node_of_a_cluster_refuses_a_client(one_engine: str) -> None:
+    """The client has a connection to its home, and none to the node of the key."""
+    with Cluster(one_engine) as cluster, started(*HERE, "--upstream", cluster.url) as made:
+        answers(made, "/readyz", 200, r"ok\n")
+        keys = cluster.keys_of_all()
+        with contextlib.ExitStack() as stack:
+            apps = [stack.enter_context(node.raw()) for node in cluster.nodes]
+            client = stack.enter_context(Raw(made.port()))
+            assert client.ask("CLIENT", "SETNAME", "private") == "OK"
+            fill(*cluster.nodes)
+            replies = [str(client.ask("GET", key)) for key in keys]
+            assert sum("max number of clients" in reply for reply in replies) == 2
+            wait_until(lambda: problem(made, "node"), "the metric names the kind")
+            answers(made, "/readyz", 200, "degraded: .*: max number of clients reached")
+            assert samples(made)["rlproxy_upstream_connects_failed_total{}"] == 2
+            for app in apps:
+                assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+            answers(made, "/readyz", 200, r"ok\n")
+
+
 def test_a_replica_is_a_problem_until_it_is_a_master(own_server: RedisServer) -> None:
     with (
         started(*HERE, "--upstream", url(own_server)) as made,

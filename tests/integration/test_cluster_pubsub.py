@@ -102,6 +102,22 @@ def test_other_commands_while_it_subscribes(client: Raw, other: Raw) -> None:
     assert client.ask("PING", "x") == [b"pong", b"x"]
 
 
+def test_errors_while_it_subscribes_are_those_of_a_node(
+    cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    with cluster_proxy.raw() as client, module_cluster.nodes[0].raw() as node:
+        for raw in (client, node):
+            assert raw.ask("SUBSCRIBE", "a") == [b"subscribe", b"a", 1]
+        for line in (
+            *("NONE", "none x y", "GET", "SET k", "MULTI x", "CLIENT", "CLIENT NONE"),
+            *("CLIENT ID", "client id x", "Config Get x", "CLUSTER SLOTS", "EXEC", "DBSIZE"),
+        ):
+            assert client.ask(*line.split()) == node.ask(*line.split()), line
+        for key in module_cluster.keys_of_all():
+            reply = client.ask("GET", key)  # two of three are not home's
+            assert str(reply).startswith("ERR Can't execute 'get': only (P"), reply
+
+
 @pytest.mark.parametrize("ends", ["RESET", "QUIT"])
 def test_reset_and_quit_while_it_subscribes(
     client: Raw, other: Raw, module_cluster: Cluster, ends: str

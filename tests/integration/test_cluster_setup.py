@@ -198,6 +198,35 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
     assert client.reply() == "RESET"
 
 
+@pytest.mark.parametrize("mode", ["OFF", "SKIP"])
+def test_a_protocol_error_while_replies_are_off(client: Raw, mode: str) -> None:
+    """A node neither replies nor closes the connection; it reads no more commands."""
+    client.send(command("CLIENT", "REPLY", mode) + b"*1\r\n$-1\r\n" + command("SET", "after", 1))
+    client.send(command("CLIENT", "REPLY", "ON") + command("PING"))
+    assert client.quiet(0.1) == b""
+    assert not client.closed
+
+
+@pytest.mark.parametrize(
+    ("line", "tracks"),
+    [("READONLY", 0), ("CLUSTER MYID", 0), ("PING", 0), ("CLIENT REPLY ON", 1), ("CLIENT ID", 1)],
+)
+def test_client_caching_is_for_the_next_command_that_is_not_client(
+    cluster_proxy: Proxy, cluster: Cluster, line: str, tracks: int
+) -> None:
+    for key in cluster.keys_of_all():
+        with cluster_proxy.raw() as client:
+            assert isinstance(client.ask("HELLO", 3), dict)
+            for words in (("TRACKING", "ON", "OPTIN"), ("CACHING", "YES")):
+                assert client.ask("CLIENT", *words) == "OK"
+            client.ask(*line.split())
+            assert client.ask("GET", key) is None
+            cluster.owner_of_key(key).do("SET", key, 1)
+            client.send(command("GET", key))
+            expected = [[b"invalidate", [key.encode()]]] * tracks + [b"1"]
+            assert [client.reply() for _ in expected] == expected
+
+
 def test_invalidations_of_all_nodes(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.downstream.handshake import Handshakes
+from rlproxy.downstream.handshake import MIN_HANDSHAKES, Handshakes
 from rlproxy.net.peers import Peer
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
@@ -136,6 +136,25 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         handshake.connection_made(FromAfar())
         handshake.data_received(header)
     assert peers == [None, Peer("10.0.0.9", 40000)]
+
+
+async def test_silent_connections_keep_no_client_out() -> None:
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    handshakes = Handshakes(loop, lambda _: asyncio.Protocol(), True, 5.0, no_log(), Counters())
+    handshakes.on_gone = gone.set
+    handshakes.room = lambda: MIN_HANDSHAKES + 1
+    server = await loop.create_server(lambda: handshakes.protocol(False, True), "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    silent = [await asyncio.open_connection(*address) for _ in range(MIN_HANDSHAKES + 2)]
+    await gone.wait()
+    assert len(handshakes.under_way) == MIN_HANDSHAKES + 1
+    (oldest, _), *others = silent
+    with contextlib.suppress(ConnectionResetError):
+        assert await oldest.read() == b""
+    assert not any(reader.at_eof() for reader, _ in others)
+    for _, writer in silent:
+        writer.close()
+    server.close()
 
 
 async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certificates) -> None:

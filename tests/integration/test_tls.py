@@ -332,6 +332,16 @@ def test_sni_and_a_hung_handshake(certificates: Certificates) -> None:
     silent.close()
 
 
+def test_server_that_wants_a_certificate_is_an_outage(
+    certificates: Certificates, tls_port: int
+) -> None:
+    """In TLS 1.3 it refuses the proxy behind the handshake."""
+    words = ("--upstream-tls-ca", certificates.ca, "--on-upstream-failure", "allow")
+    with harness.proxy(f"rediss://localhost:{tls_port}", *words) as made, made.raw() as raw:
+        logged(made, r"does not answer \(.*certificate required")
+        assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 5, -1, 0]
+
+
 def test_sighup_loads_a_new_authority(
     certificates: Certificates, tls_port: int, tmp_path: Path
 ) -> None:

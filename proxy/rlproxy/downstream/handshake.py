@@ -20,7 +20,10 @@ from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 
-MAX_HANDSHAKES: Final = 10000  # clients in their accept phase at a time; more are closed at once
+# Clients in their accept phase at a time. One more closes the oldest: a real one is done in an
+# instant, and those that keep silent must not keep others out.
+MAX_HANDSHAKES: Final = 10000
+MIN_HANDSHAKES: Final = 16  # the same where clients use all file descriptors
 
 
 class Handshakes:
@@ -50,8 +53,10 @@ class Handshakes:
         self.timeout_s = timeout_s
         self.context: ssl.SSLContext | None = None
         self.on_gone: Callable[[], None] = lambda: None  # called when one leaves without service
+        # Returns the number of file descriptors that they may use.
+        self.room: Callable[[], int] = lambda: MAX_HANDSHAKES
         self.throttle = throttle
-        self.under_way: set[Handshake] = set()
+        self.under_way: dict[Handshake, None] = {}  # oldest first
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
         """Make the protocol of a new connection.
@@ -87,10 +92,11 @@ class Handshake(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._seen = peer_of(transport.get_extra_info("peername"))
         handshakes = self._handshakes
-        if len(handshakes.under_way) >= MAX_HANDSHAKES:
-            self._turn_away(f"{MAX_HANDSHAKES} others are in their handshakes")
-            return
-        handshakes.under_way.add(self)
+        most = max(MIN_HANDSHAKES, min(handshakes.room(), MAX_HANDSHAKES))
+        if len(handshakes.under_way) >= most:
+            oldest = next(iter(handshakes.under_way))
+            oldest._turn_away(f"{most} others are in their handshakes")
+        handshakes.under_way[self] = None
         self._timer = handshakes.loop.call_later(handshakes.timeout_s, self._late)
         if not self._header:
             self._secure(b"")
@@ -186,7 +192,7 @@ class Handshake(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._handshakes.under_way.discard(self)
+        self._handshakes.under_way.pop(self, None)
 
     def _leave(self) -> None:
         if self._transport is not None:

@@ -153,7 +153,7 @@ TABLE: Final = (
     Row(
         "rlproxy_upstream_problem",
         GAUGE,
-        "1 while the proxy's own connection to Redis can't do its work, by kind: see below",
+        "1 while Redis can't be used, or not fully, by kind: see below",
         ("kind",),
         MOST,
     ),
@@ -222,7 +222,7 @@ MISFITS: Final = (CLUSTER, SENTINEL)  # kinds of a server that does not fit the 
 
 # Every kind of rlproxy_upstream_problem.
 PROBLEMS: Final = {
-    UNREACHABLE: "it can't be opened, or what answers is no Redis",
+    UNREACHABLE: "the server can't be reached, or is no Redis",
     FULL: "the server has no room for one more client (`maxclients`)",
     CLUSTER: "the server is a node of a Redis Cluster, and the URL of --upstream names one server",
     LOGIN: "the server refuses the user or password of the URL, or wants one",

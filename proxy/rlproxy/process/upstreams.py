@@ -21,7 +21,7 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.metrics import NODE, UNABLE, UNREACHABLE
+from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
@@ -39,7 +39,7 @@ from rlproxy.upstream.lane_pool import IDLE_S
 from rlproxy.upstream.master_target import MasterTarget
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
-_AWAY: Final = (UNREACHABLE, UNABLE)  # kinds of problem of a server that serves no keys
+_AWAY: Final = (UNREACHABLE, UNABLE, FULL)  # with these, a server serves no keys to new clients
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
@@ -89,6 +89,7 @@ class OneServer(ServerParts):
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
         self.facts.on_read_only = failover.suspect if failover else control.identify_again
+        self.facts.on_full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:

@@ -73,7 +73,8 @@ class Wiring:
         loop, resources, context = asyncio.get_running_loop(), self._resources, self.context
         upstream, target = self.upstream, self.upstream.target
         throttle = LogThrottle(time.monotonic, log.warning)
-        self.admission = Admission(config, target.where, self._room(config.max_clients))
+        room = self._room(config.max_clients)
+        self.admission = Admission(config, target.where, room)
         self.clients = clients = Clients(loop, context, target, self.admission, config, throttle)
         self.handshakes = Handshakes(
             loop,
@@ -83,6 +84,7 @@ class Wiring:
             throttle,
             context.stats,
         )
+        self.handshakes.room = lambda: file_limit.OF_A_CLIENT * (room - len(clients.clients))
         self.intake = Intake(
             self._worker,
             resources.client_counts,

@@ -153,7 +153,7 @@ class Rule:
             return self.head
         if way != LOADED:
             return self.head + script.words(way)
-        if not self._by_sha:
+        if len(self._by_sha) == 0:
             self._by_sha = self.head + script.words(LOADED)
         return self._by_sha
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 # The kinds of commands. They are integers because mypyc compares these as machine words.
 PASS: Final = 0  # stateless: forwarded, one reply
 UNKNOWN: Final = 1  # forwarded; from then on the state of the connection is unknown
@@ -108,8 +110,8 @@ class Command:
         self.reads = reads
         self.shared = shared
         keys = _OTHER_KEYS.get(name, (1, 1)) if shared != PRIVATE else (0, 1)
-        self.last_key: int = keys[0]
-        self.key_step: int = keys[1]
+        self.last_key: i64 = keys[0]
+        self.key_step: i64 = keys[1]
         self.ours = kind == OURS
         self.report = name in REPORTS
         self.ban: Ban | None = None

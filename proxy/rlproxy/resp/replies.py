@@ -35,14 +35,14 @@ class ReplyFramer:
 
     def __init__(self) -> None:
         self.buf: bytes = b""
-        self.pos: int = 0
-        self.last: int = -1  # offset in `buf` of the latest top-level frame; -1: before `buf`
+        self.pos: i64 = 0
+        self.last: i64 = -1  # offset in `buf` of the latest top-level frame; -1: before `buf`
         self.mid: bool = False
         self.broken: bool = False
         self._push: bool = False  # the top-level frame is a push
-        self._items: int = 0  # values that the top-level frame still lacks, behind a cut one
-        self._missing: int = 0  # bytes that a cut bulk lacks, or _LINE
-        self._end: int = 0  # result of _header()
+        self._items: i64 = 0  # values that the top-level frame still lacks, behind a cut one
+        self._missing: i64 = 0  # bytes that a cut bulk lacks, or _LINE
+        self._end: i64 = 0  # result of _header()
 
     def feed(self, data: bytes) -> None:
         """Append `data` to the unread bytes; offsets into `buf` become invalid."""
@@ -53,7 +53,7 @@ class ReplyFramer:
         self.pos = 0
         self.last = -1
 
-    def skip(self, limit: int, pushes: bool = True) -> int:
+    def skip(self, limit: i64, pushes: bool = True) -> int:
         """Move over up to `limit` replies.
 
         pushes: move over pushes behind the last reply too.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 MAX_INLINE: Final = 65536  # longest inline request, bytes: PROTO_INLINE_MAX_SIZE of Redis
 LINE_END: Final = -1  # bytes that an incomplete inline request needs: up to its line end
 
@@ -17,12 +19,12 @@ class RequestBuffer:
 
     def __init__(self) -> None:
         self.buf: bytes = b""
-        self.pos: int = 0  # offset of the first unread byte
-        self.start: int = 0  # offset of the item that was framed last
+        self.pos: i64 = 0  # offset of the first unread byte
+        self.start: i64 = 0  # offset of the item that was framed last
         self.mistake: bytes = b""
-        self._need: int = 0  # bytes from `pos` on that the next item needs, or LINE_END
+        self._need: i64 = 0  # bytes from `pos` on that the next item needs, or LINE_END
         self._parts: list[bytes] | None = None  # received behind `buf`
-        self._parts_len: int = 0
+        self._parts_len: i64 = 0
         self._enough: bool = False  # the next item can be framed with the bytes in `_parts`
 
     def feed(self, data: bytes) -> None:

@@ -70,20 +70,20 @@ class RequestFramer(RequestBuffer):
         super().__init__()
         self.lenient: bool = False  # the command is not in the form that every parser accepts
         self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
-        self.end: int = 0
-        self.first: int = 0  # offset of the first argument's header, counted from `start`
-        self.argc: int = 0
+        self.end: i64 = 0
+        self.first: i64 = 0  # offset of the first argument's header, counted from `start`
+        self.argc: i64 = 0
         self.command: Command = UNKNOWN_COMMAND
-        self._args_end: int = 0  # end of the last argument that arguments() returns
+        self._args_end: i64 = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
         self.commands = UNRESTRICTED
-        self._args_left: int = 0  # arguments of an open command still to come
-        self._skip: int = 0  # bytes of the open command's current argument still to come
+        self._args_left: i64 = 0  # arguments of an open command still to come
+        self._skip: i64 = 0  # bytes of the open command's current argument still to come
         # The place in an incomplete command at which to resume: its offset from `start` (0: none),
         # and the number of arguments from there on.
-        self._resume_at: int = 0
-        self._resume_left: int = 0
-        self._scan: int = 0  # bytes from `pos` on that hold no line end (inline command)
+        self._resume_at: i64 = 0
+        self._resume_left: i64 = 0
+        self._scan: i64 = 0  # bytes from `pos` on that hold no line end (inline command)
 
     def in_command(self) -> bool:
         """Return whether an open command has not ended yet."""
@@ -127,6 +127,7 @@ class RequestFramer(RequestBuffer):
         size: i64 = len(data)
         if pos >= size:
             return NEED_MORE
+        argc: i64
         length: i64
         if self._resume_at > 0:
             at = self._resume_at
@@ -143,10 +144,11 @@ class RequestFramer(RequestBuffer):
             and data[pos + 4] == _DOLLAR
             and data[pos + 6] == _CR
             and data[pos + 7] == _LF
-            and 1 <= (argc := data[pos + 1] - 48) <= 9
-            and 0 <= (length := data[pos + 5] - 48) <= 9
+            and 49 <= (argc := data[pos + 1]) <= 57
+            and 48 <= (length := data[pos + 5]) <= 57
         ):
-            self.argc = argc
+            self.argc = argc - 48
+            length -= 48
             pos += 8
         else:
             length = self._headers(pos + 1)
@@ -219,18 +221,19 @@ class RequestFramer(RequestBuffer):
                 and data[pos] == _DOLLAR
                 and data[pos + 2] == _CR
                 and data[pos + 3] == _LF
-                and 0 <= (length := data[pos + 1] - 48) <= 9
+                and 48 <= (length := data[pos + 1]) <= 57
             ):
+                length -= 48
                 pos += 4
             elif (  # `$nn\r\n`, the other common header
                 pos + 4 < size
                 and data[pos + 3] == _CR
                 and data[pos + 4] == _LF
                 and data[pos] == _DOLLAR
-                and 1 <= (tens := data[pos + 1] - 48) <= 9
-                and 0 <= (units := data[pos + 2] - 48) <= 9
+                and 49 <= (tens := data[pos + 1]) <= 57
+                and 48 <= (units := data[pos + 2]) <= 57
             ):
-                length = 10 * tens + units
+                length = 10 * (tens - 48) + units - 48
                 pos += 5
             else:
                 length = self._bulk(pos)

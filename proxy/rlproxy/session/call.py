@@ -57,78 +57,72 @@ class Call:
 class Batch:
     """The ordinary commands that a client has sent together, on lanes of one kind.
 
-    commands: as the client wrote them.
-    replies: to each of them; b"" until it has come, and for one that no lane has answered.
-    parts: until they are sent.
+    parts: the part that each command belongs to, in the order of the commands.
     open: parts that have not ended.
-    unanswered: a command goes to the private connection, as no lane has answered it.
     large: a reply was too large for a lane, or may have been.
     lost: the outcome of a write is unknown.
     """
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
-        self.commands: list[bytes] = []
-        self.replies: list[bytes] = []
         self.parts: list[Part] = []
         self.open: int = 0
         self.writes = False
-        self.unanswered = False
         self.large = False
         self.lost = False
 
     def add(self, command: bytes, lane: Lane) -> None:
-        """Append a command, which `lane` is to carry."""
+        """Append a command, as its client wrote it, which `lane` is to carry."""
         for part in self.parts:
             if part.lane is lane:
                 break
         else:
             part = Part(self, lane)
-            self.parts.append(part)
-        part.numbers.append(len(self.commands))
-        self.commands.append(command)
+            self.open += 1
+        part.commands.append(command)
+        self.parts.append(part)
 
     def send(self) -> None:
         """Give the lanes their parts."""
-        parts, self.parts = self.parts, []
-        self.replies = [b""] * len(self.commands)
-        self.open = len(parts)
-        for part in parts:
-            part.lane.take(part)
+        for part in self.parts:
+            lane = part.lane
+            if lane is not None:
+                part.lane = None
+                lane.take(part)
 
 
 class Part:
     """The commands of a batch that one lane carries, in order.
 
-    numbers: of these commands in the batch.
+    batch: NO_BATCH once the part has ended.
+    lane: None once it has taken the part.
+    replies: those that have come; b"": no lane has answered the command.
+    passed: number of the commands whose replies have left.
     """
 
     def __init__(self, batch: Batch, lane: Lane) -> None:
         self.batch = batch
-        self.lane = lane
-        self.numbers: list[int] = []
-        self._at: int = 0  # replies that have come
+        self.lane: Lane | None = lane
+        self.commands: list[bytes] = []
+        self.replies: list[bytes] = []
+        self.passed: int = 0
 
-    def answer(self, reply: bytes) -> bool:
-        """Take the next reply; b"": the command was not run. Returns whether it is the last."""
-        batch, numbers, at = self.batch, self.numbers, self._at
-        if len(reply) == 0:
-            batch.unanswered = True
-        else:
-            batch.replies[numbers[at]] = reply
-        self._at = at + 1
-        return at + 1 == len(numbers)
+    def lose(self, written: bool) -> None:
+        """Expect no further replies.
 
-    def end(self, lost: bool) -> None:
-        """End without further replies.
-
-        lost: the connection is lost behind the commands; a large reply may be the cause.
+        written: the connection is lost behind the commands; a large reply may be the cause.
         """
         batch = self.batch
-        batch.unanswered = True
-        if lost:
+        self.replies += [b""] * (len(self.commands) - len(self.replies))
+        if written:
             batch.large = True
             batch.lost = batch.writes
+
+    def end(self) -> Batch:
+        """End: all replies have come, or are lost. Returns the batch."""
+        batch, self.batch = self.batch, NO_BATCH  # they refer to each other
+        batch.open -= 1
+        return batch
 
 
 class Caller:
@@ -174,6 +168,7 @@ class Caller:
 
 
 NO_CALLER: Final = Caller()  # in the place of a session that has ended
+NO_BATCH: Final = Batch(NO_CALLER)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -205,7 +200,7 @@ class Lane:
         raise NotImplementedError
 
     def take(self, part: Part) -> None:
-        """Send the commands of `part`, which answer() gets the replies to."""
+        """Send the commands of `part`, which gets the replies."""
         raise NotImplementedError
 
     def wake(self) -> None:

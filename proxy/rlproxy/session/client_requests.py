@@ -69,15 +69,16 @@ class ClientRequests(RequestFramer):
 
         NO_SLOT if it is never shared, if it has no key, or if its keys are in several slots.
         """
-        command, argc = self.command, self.argc
-        last = command.last_key if command.last_key >= 0 else argc - 1
-        if not 0 < last < argc:
+        command = self.command
+        last = command.last_key if command.last_key >= 0 else self.argc - 1
+        if not 0 < last < self.argc:
             return NO_SLOT
-        data, pos = self.buf, self.start + self.first
+        data = self.buf
+        pos = self.start + self.first
         slot = slot_of_bulk(data, pos)
+        at: i64
         for at in range(1, last):
-            _, end = encoding.content(data, pos)
-            pos = end + 2
+            pos = encoding.content(data, pos)[1] + 2
             if at % command.key_step == 0 and slot_of_bulk(data, pos) != slot:
                 return NO_SLOT
         return slot
@@ -110,9 +111,9 @@ class ClientRequests(RequestFramer):
             tail = b"".join([encoding.bulk(arg) for arg in args[1:]])
         else:
             first = self.start + self.first
-            _, end = encoding.content(self.buf, first)
-            key = self.buf[first : end + 2]
-            tail = self.buf[end + 2 : self.end]
+            second = encoding.content(self.buf, first)[1] + 2
+            key = self.buf[first:second]
+            tail = self.buf[second : self.end]
         if name == commands.RL_RESET:
             return self._reset(caller, context, key, tail)
         written = tail if name == commands.RL_HIT else name + tail

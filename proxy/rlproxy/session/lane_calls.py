@@ -110,7 +110,7 @@ class LaneCalls:
     def emit(self) -> None:
         """Move the replies to `to_client`, up to the first unanswered call."""
         call = self.head
-        while call is not None and call.reply:
+        while call is not None and len(call.reply) > 0:
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
             self._to_client.append(call.reply)

@@ -29,7 +29,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, EditedSlot, Slot
-from rlproxy.session.wait_cover import WaitCover, not_covered
+from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
@@ -114,7 +114,10 @@ class PrivateStream:
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
         self.received_at = now
-        self.started = True
+        if not self.started:
+            self.started = True
+            if data.startswith(encoding.NO_ROOM):
+                self._context.server.on_full()
         if self.slots.raw:
             self.to_client.append(data)
             return False
@@ -233,6 +236,9 @@ class PrivateStream:
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover
+        if not slots.counting and code == COMMAND:
+            self.to_redis.append(refusal(requests.command.name))
+            return
         if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
             self.deny(not_covered(requests.command.name), requests, code)
             return
@@ -310,12 +316,14 @@ class PrivateStream:
         Writes that have run keep their replies. Reads are all sent again: their replies then are
         not older than those before them.
         """
-        for command, reply in zip(batch.commands[first:], batch.replies[first:], strict=True):
+        for part in batch.parts[first:]:
+            reply = part.replies[part.passed]
             if reply and batch.writes:
                 self.slots.local(reply)
             else:
-                self.to_redis.append(command)
+                self.to_redis.append(part.commands[part.passed])
                 self.slots.expect_one()
+            part.passed += 1
 
     def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.

@@ -224,8 +224,7 @@ class ReplySlots(OwedReplies):
         pos, end: offsets in `buf` of the header of its first argument, and of its end.
         """
         while pos < end:
-            _, after = encoding.content(buf, pos)
-            after += 2
+            after = encoding.content(buf, pos)[1] + 2
             slot = self.head
             while slot is not None:
                 call = slot.call

@@ -213,9 +213,9 @@ class Router(SessionPart):
         lanes = self._lanes
         for call in calls:
             lanes.append(call)
-            if not call.reply:
+            if len(call.reply) == 0:
                 call.reply = lane.submit(call)
-                if call.reply:
+                if len(call.reply) > 0:
                     call.counted()  # by DenialCache.harvest()
                 else:
                     self._private.cover.sent(call)

@@ -279,12 +279,16 @@ class Session(SessionBase):
 
     def _emit_batch(self, batch: Batch) -> None:
         """Pass on the replies of `batch`. Commands without one go to the private connection."""
-        replies = batch.replies
-        if not batch.unanswered:
-            self.to_client.extend(replies)
-            return
-        first = replies.index(b"")
-        self.to_client.extend(replies[:first])
+        for number, part in enumerate(batch.parts):
+            reply = part.replies[part.passed]
+            if len(reply) == 0:
+                self._emit_unanswered(batch, number)
+                return
+            part.passed += 1
+            self.to_client.append(reply)
+
+    def _emit_unanswered(self, batch: Batch, first: int) -> None:
+        """Give the commands of `batch` from number `first` on to the private connection."""
         if batch.lost or self.private.status != PRIVATE_OPEN:
             self._close()  # as after a loss of the private connection
         elif not self.closed:

@@ -53,7 +53,7 @@ class Sharing(SessionPart):
             requests.rewind(0)
             return False
         requests.release()
-        count = len(batch.commands)
+        count = len(batch.parts)
         if count == 0:
             return False
         self._private.keep_alive(REFRESH_S)
@@ -75,14 +75,14 @@ class Sharing(SessionPart):
         pool: Lane | None = None  # the lane or lanes for this kind
         while (code := requests.next()) != NEED_MORE:
             next_kind = self._kind(code)
-            if not batch.commands:
+            if not batch.parts:
                 kind = next_kind
                 pool = self._lanes.lane_for(kind) if kind != commands.PRIVATE else None
             if pool is None or next_kind != kind or requests.pos > MAX_SHARED:
                 return False
             if requests.command.last_key != 1:
                 most = 1
-            if len(batch.commands) + (requests.pos < len(requests.buf)) >= most:
+            if len(batch.parts) + (requests.pos < len(requests.buf)) >= most:
                 return False
             lane = pool.for_slot(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:

@@ -26,6 +26,7 @@ _REWRITE_SCRIPT: Final = (
     b"else redis.call('SET',k,'')redis.call('DEL',k)end return 1"
 )
 REWRITE: Final = b"*4\r\n" + encoding.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
+_ERROR_SCRIPT: Final = b"return redis.error_reply(ARGV[1])"
 _REWRITTEN: Final = b":1\r\n"
 
 
@@ -37,6 +38,11 @@ def not_covered(name: bytes) -> bytes:
         "with --share, send WAIT 0 0 before the first write, too; on a Redis Cluster only hits on "
         "keys of one slot can be covered"
     )
+
+
+def refusal(name: bytes) -> bytes:
+    """Return the request whose reply is not_covered(): Redis puts it in its place."""
+    return encoding.bulks(b"EVAL", _ERROR_SCRIPT, b"0", not_covered(name)[1:-2])
 
 
 class WaitCover:

@@ -1,14 +1,13 @@
 """The lane of one identity for ordinary commands that read, or for those that write (--share).
 
     Part ──take()──> the commands of all parts, in one list ──(once a tick)──> one write
-    Part <──answer()── the replies, each to the first part that is not complete
+    Part <── the replies, each to the first part that is not complete
 
 When the connection is lost, the parts get their commands back, as far as they are not answered.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from rlproxy.resp.commands import SHARED_READ
@@ -28,17 +27,15 @@ class CommandLane(ServerLane):
         super().__init__(context, key)
         self._commands: list[bytes] = []  # of the unsent parts
         self._unsent: list[Part] = []
-        self._inflight: deque[Part] = deque()
+        self._inflight: list[Part] = []
         self._declines = key.kind == SHARED_READ  # whether large replies are skipped
         self._declining = False  # whether the reply being received is skipped
 
     def take(self, part: Part) -> None:
         """See Lane.take()."""
-        commands = part.batch.commands
-        for number in part.numbers:
-            self._commands.append(commands[number])
+        self._commands.extend(part.commands)
         self._unsent.append(part)
-        self.room -= len(part.numbers)
+        self.room -= len(part.commands)
         self._schedule(len(self._commands), MAX_UNSENT)
 
     def _flush(self) -> None:
@@ -53,21 +50,22 @@ class CommandLane(ServerLane):
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """See ServerLane._answer()."""
-        part: Part | None = None  # the first one in flight
+        ended = 0  # parts
         while True:
             reply = b"" if self._declining else self._frame(framer)
             if len(reply) == 0:
                 if not self._declined(framer):
-                    return
+                    break
+                self._inflight[ended].batch.large = True
             elif reply[0] == 45 and self._not_run(reply):
                 reply = b""
             self._owed -= 1
-            if part is None:
-                part = self._inflight[0]
-            if part.answer(reply):
-                self._inflight.popleft()
-                _finished(part, touched)
-                part = None
+            part = self._inflight[ended]
+            part.replies.append(reply)
+            if len(part.replies) == len(part.commands):
+                ended += 1
+                _end(part, touched)
+        del self._inflight[:ended]
 
     def _declined(self, framer: ReplyFramer) -> bool:
         """Skip the reply to a read that is too large. Returns whether it was skipped to its end."""
@@ -75,10 +73,7 @@ class CommandLane(ServerLane):
         if not self._declining and not (large and self._declines and self._owed > 0):
             return False
         self._declining = framer.skip(1, False) == 0
-        if self._declining:
-            return False
-        self._inflight[0].batch.large = True
-        return True
+        return not self._declining
 
     def _not_run(self, error: bytes) -> bool:
         """Act on the error for a command. Returns whether its client sends it again."""
@@ -90,11 +85,11 @@ class CommandLane(ServerLane):
         """See ServerLane._hand_back()."""
         touched: list[Caller] = []
         for part in self._inflight:
-            part.end(lost=True)
-            _finished(part, touched)
+            part.lose(written=True)
+            _end(part, touched)
         for part in self._unsent:
-            part.end(lost=False)
-            _finished(part, touched)
+            part.lose(written=False)
+            _end(part, touched)
         self._inflight.clear()
         self._unsent.clear()
         self._commands.clear()
@@ -106,9 +101,8 @@ class CommandLane(ServerLane):
         return self._owed + len(self._commands)
 
 
-def _finished(part: Part, touched: list[Caller]) -> None:
-    """Add the caller of `part`, which has ended, to `touched` if its batch has ended, too."""
-    batch = part.batch
-    batch.open -= 1
+def _end(part: Part, touched: list[Caller]) -> None:
+    """End `part`. Add its caller to `touched` if it is the last one of its batch."""
+    batch = part.end()
     if batch.open == 0:
         touch(batch.caller, touched)

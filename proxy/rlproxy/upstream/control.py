@@ -29,7 +29,7 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, text
+from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened, text
 from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
@@ -86,7 +86,7 @@ class Control:
         self._ping_now = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
-        self._identify_again = False  # the server may not be a master any more
+        self._identify_again = False  # the server may be a replica, or have no room for clients
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
@@ -105,6 +105,11 @@ class Control:
 
     def identify_again(self) -> None:
         """Identify the server again: a hit's error shows that it is a replica."""
+        self._identify_again = True
+
+    def look_for_room(self) -> None:
+        """Look soon whether there is room for another client: the server has refused one."""
+        self._circuit.counts.connects_failed += 1
         self._identify_again = True
 
     # -- the connection ---------------------------------------------------------------------------
@@ -169,8 +174,8 @@ class Control:
 
     def _failed(self, error: OSError) -> None:
         """Record and log that the server cannot be used."""
-        closed = isinstance(error, Closed) and not self._connection.answered
-        if closed:
+        silent = not self._connection.answered
+        if silent and isinstance(error, Closed):
             if self.kind == FULL:
                 # HELLO causes a reset, which may discard the refusal before it is read.
                 error = NoRoom()
@@ -179,9 +184,11 @@ class Control:
                 error = OSError(f"{error}{_MAY_HAVE_TLS}")
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
-        late = isinstance(error, TimeoutError) and self._timeouts.timeout_s > 0.0
-        if self.kind == UNREACHABLE and self.reached and (closed or late):
-            # A load balancer without a server, a port that has TLS, or a server that hangs.
+        if isinstance(error, TimeoutError):
+            silent = self._timeouts.timeout_s > 0.0
+        if self.kind == UNREACHABLE and self.reached and silent:
+            # A load balancer without a server, a port that has TLS, a server with TLS that refuses
+            # this client, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
         self.outages.control_failed(self.problem, refused=not (self.reached or lacks(error)))
 
@@ -214,6 +221,7 @@ class Control:
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
+        may_be_full = self.kind == FULL or self._identify_again
         self._identify_again = False
         kind, problem = self._wrong_mode(text(reply.get(b"mode")))
         # Of a cluster's nodes, the map has the masters.
@@ -224,9 +232,23 @@ class Control:
             kind, problem = UNABLE, str(pong)
         elif not self.loading.loaded and self.loading.drained():
             await self._load()
+        if may_be_full and not kind:
+            kind, problem = await self._room()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
+
+    async def _room(self) -> tuple[str, str]:
+        """Look by a second connection whether the server has room for another client.
+
+        Returns kind and text of the problem, if there is one.
+        """
+        try:
+            async with opened(self._target) as connection:
+                await connection.query(b"PING")
+        except (NoRoom, Closed):  # the PING causes a reset, which may discard the refusal
+            return FULL, str(NoRoom())
+        return "", ""
 
     def _wrong_mode(self, mode: str) -> tuple[str, str]:
         """Compare the server with the URL. Returns kind and text of the problem, if there is one.

@@ -127,7 +127,7 @@ class HitLane(ServerLane):
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
         """See ServerLane._answer()."""
         answered = 0
-        while frame := self._frame(framer):
+        while len(frame := self._frame(framer)) > 0:
             call = self._inflight[answered]
             if call.expects_ok:
                 call.expects_ok = False
@@ -137,7 +137,7 @@ class HitLane(ServerLane):
             answered += 1
             self._owed -= 1
             frame = self._hit_reply(call, frame)
-            if not frame:
+            if len(frame) == 0:
                 continue
             if frame[0] == 45 and frame.startswith(b"-READONLY"):
                 self._context.server.on_read_only()

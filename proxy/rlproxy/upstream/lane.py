@@ -40,7 +40,7 @@ RETRY_FIRST_S: Final = 0.05
 MAX_RETRY_S: Final = 1.0
 
 # Refusals of a handshake that may pass.
-_PASSING: Final = (b"-LOADING", b"-BUSY", b"-ERR max number of clients")
+_PASSING: Final = (b"-LOADING", b"-BUSY", encoding.NO_ROOM)
 
 
 class LaneKey(NamedTuple):
@@ -201,7 +201,7 @@ class ServerLane(PooledLane):
                 self._pushed(push)
                 continue
             frame = framer.frame()
-            if not frame:
+            if len(frame) == 0:
                 return b""
             if self._handshakes == 0:
                 if self._owed > 0:

@@ -147,8 +147,12 @@ async def test_too_few_files(
 ) -> None:
     monkeypatch.setattr(file_limit, "raise_limit", lambda: files)
     monkeypatch.setattr(file_limit, "room", lambda limit: limit)
-    assert wired(worker, max_clients=10).admission.max_clients == files
+    wiring = wired(worker, max_clients=10)
+    assert wiring.admission.max_clients == files
     assert bool(caplog.messages) == warns
+    assert wiring.handshakes.room() == 2 * files  # what clients leave
+    wiring.clients.clients[cast("Any", object())] = ""
+    assert wiring.handshakes.room() == 2 * files - 2
 
 
 @pytest.mark.parametrize(("denial_cache", "share"), [(0, False), (5, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.encoding import bulks
+from rlproxy.session.wait_cover import refusal
 
 from tests.unit.session.bench import (
     ARITY,
@@ -76,6 +77,12 @@ def test_wait_inside_a_transaction_is_an_error() -> None:
     assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
     assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
     assert bench.answer(UNKNOWN).startswith(b"-ERR WAIT can't cover")
+
+
+def test_wait_where_replies_are_not_seen_is_refused_by_a_script() -> None:
+    bench = lane_used()
+    subscribe = bulks(b"SUBSCRIBE", b"a")
+    assert bench.send(subscribe + WAIT) == subscribe + refusal(b"WAIT")
 
 
 def test_wait_behind_a_hit_that_was_refused_here() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import COMMAND, MALFORMED, NEED_MORE
 from rlproxy.upstream.cluster.command_splitter import CommandSplitter
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
@@ -17,6 +18,7 @@ from rlproxy.upstream.cluster.link import Link
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
 MAX_UNKNOWN: Final = 16384  # bytes of an incomplete command of a client that is not logged in
+_REPLY_OFF: Final = bulks(b"CLIENT", b"REPLY", b"OFF")
 
 
 class ClusterConnection:
@@ -120,6 +122,8 @@ class ClusterConnection:
         """Send all further bytes of the client to the home node: no other node can take over."""
         links = self._exchange.links
         self._piped = links.home()
+        if self._exchange.silent or self._exchange.skips:
+            self._piped.send_raw(_REPLY_OFF)  # the client's own one was sent to no node
         self._piped.send_raw(self._splitter.rest())
         links.holds_state = lambda _link: True
 

@@ -167,8 +167,8 @@ class ConnectionSetup:
         word = args[1].upper() if len(args) == 2 else b""
         option = {b"YES": b"\r\nOPTIN\r\n", b"NO": b"\r\nOPTOUT\r\n"}.get(word)
         if option is not None and option in self.tracking:
-            self._exchange.caching = written
             self._exchange.answer(OK)
+            self._exchange.caching = written
         else:
             self._exchange.send(self._exchange.links.home(), Request(written))
 

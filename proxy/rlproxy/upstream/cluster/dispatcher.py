@@ -147,6 +147,14 @@ class Dispatcher:
     # -- routes other than by key -----------------------------------------------------------------
 
     def _unusual(self, route: Route, args: list[bytes], written: bytes) -> None:
+        exchange = self._exchange
+        kept = exchange.caching if route.name.startswith(b"CLIENT ") else b""
+        if kept:  # CLIENT CACHING is for the next command of another kind
+            exchange.caching = b""
+        self._by_route(route, args, written)
+        exchange.caching = exchange.caching or kept
+
+    def _by_route(self, route: Route, args: list[bytes], written: bytes) -> None:
         exchange, how = self._exchange, route.how
         if how in _TRANSACTION:
             self.transactions.send(how, args, _keys(route, args), written)

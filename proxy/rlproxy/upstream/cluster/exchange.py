@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from rlproxy.resp.encoding import NO_ROOM
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
@@ -132,7 +133,8 @@ class Exchange(LinkOwner):
             self.flush()
 
     def answer(self, reply: bytes) -> None:
-        """Answer a command of the client without a node."""
+        """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
+        self.caching = b""
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
@@ -206,9 +208,12 @@ class Exchange(LinkOwner):
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """See LinkOwner."""
-        if frame[0] != 45:
+        is_error = frame[0] == 45
+        if not is_error:
             self.logged_in = True
-        elif request.number:
+        elif frame.startswith(NO_ROOM):
+            self.cluster.on_full(link.address)
+        if is_error and request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:

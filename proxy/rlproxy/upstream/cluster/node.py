@@ -96,6 +96,7 @@ class Nodes:
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
         cluster.is_open = self._is_open
+        cluster.on_full = self._look_for_room
 
     def of(self, address: Address) -> Node:
         """Return the node at `address`, made if needed."""
@@ -125,6 +126,11 @@ class Nodes:
     def _is_open(self, address: Address) -> bool:
         node = self._nodes.get(address)
         return node is not None and node.circuit.open
+
+    def _look_for_room(self, address: Address) -> None:
+        node = self._nodes.get(address)
+        if node is not None:
+            node.control.look_for_room()
 
     def take_map(self) -> None:
         """Make the nodes of the present map. Of other nodes no outage is logged."""

@@ -10,16 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import gather, routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import PAUSE_S
+from rlproxy.upstream.cluster.redirects import PAUSE_S, is_redirect
 from rlproxy.upstream.cluster.request import Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route
-from rlproxy.upstream.cluster.transaction import Transactions
+from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
 _EVENTS: Final = b"__key"  # channels of keyspace events begin so
 _GLOB: Final = b"*?[\\"
@@ -78,9 +79,27 @@ class Subscriptions:
         elif route.name == b"PING":
             self._exchange.send(self._subscribed(), Request(written))
         else:
-            self._exchange.answer(
-                error(_NOT_NOW.format(route.name.decode("utf-8", "replace").lower()))
-            )
+            self._refuse(route.name, written)
+
+    def _refuse(self, name: bytes, written: bytes) -> None:
+        """Answer the command `name`, which a client that subscribes may not send.
+
+        Home writes the error, that of an unknown command included, unless it complains about the
+        keys first. The node of a shard channel does not get the command: it would run it once the
+        slot of the channel has moved.
+        """
+        shown = name.decode("utf-8", "replace").lower().replace(" ", "|")
+        not_now = error(_NOT_NOW.format(shown))
+
+        def on_error(_node: Address, _request: Request, frame: bytes) -> bytes:
+            return not_now if is_redirect(frame) or frame == CROSSSLOT else frame
+
+        if self._at_home():
+            request = Request(written)
+            request.on_error = on_error
+            self._exchange.send(self._exchange.links.home(), request)
+        else:
+            self._exchange.answer(not_now)
 
     def _change(self, name: bytes, args: list[bytes], written: bytes) -> None:
         """Send a command that subscribes or unsubscribes. It has one reply for each channel."""
@@ -174,11 +193,13 @@ class Subscriptions:
                     link.send(_subscribing(name, each))
         exchange.flush()
 
+    def _at_home(self) -> bool:
+        """Whether the client subscribes at home, and not to shard channels alone."""
+        return any(names for kind, names in self._channels.items() if kind != _SHARD)
+
     def _subscribed(self) -> Link:
         """The link on which the client subscribes."""
-        shard = self._channels[_SHARD]
-        at_home = any(names for names in self._channels.values() if names is not shard)
-        slot = NO_SLOT if at_home else slot_of(list(shard))
+        slot = NO_SLOT if self._at_home() else slot_of(list(self._channels[_SHARD]))
         return self._exchange.links.of_slot(slot)
 
     def _delivers(self, link: Link, frame: bytes) -> bool:
