@@ -88,8 +88,8 @@ class OneServer(ServerParts):
             self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
-        self.facts.read_only = failover.suspect if failover else control.identify_again
-        self.facts.full = control.look_for_room
+        self.facts.on_read_only = failover.suspect if failover else control.identify_again
+        self.facts.on_full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:
@@ -156,7 +156,7 @@ class ClusterUpstream:
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
-        self.facts.read_only = self.cluster.refresh
+        self.facts.on_read_only = self.cluster.refresh
         self.settings = NodeSettings(
             **{**vars(settings), "on_server": self._identified},
             counts=self._circuit.counts,

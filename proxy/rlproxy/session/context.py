@@ -56,8 +56,8 @@ class ServerFacts:
         self.where = where
         self.in_cluster = in_cluster
         self.found = Identification("Redis", "0.0.0", known=False)
-        self.read_only: Callable[[], None] = nothing  # called if the server is a replica
-        self.full: Callable[[], None] = nothing  # called if it has no room for one more client
+        self.on_read_only: Callable[[], None] = nothing  # called if the server is a replica
+        self.on_full: Callable[[], None] = nothing  # called if it has no room for one more client
 
     def implements(self, name: bytes) -> bool:
         """Return whether the server itself implements the RL command `name`."""

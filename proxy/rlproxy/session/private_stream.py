@@ -117,7 +117,7 @@ class PrivateStream:
         if not self.started:
             self.started = True
             if data.startswith(encoding.NO_ROOM):
-                self._context.server.full()
+                self._context.server.on_full()
         if self.slots.raw:
             self.to_client.append(data)
             return False

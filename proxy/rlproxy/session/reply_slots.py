@@ -362,7 +362,7 @@ class ReplySlots(OwedReplies):
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
         if slot.kind == S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
-            self._failure.server.read_only()
+            self._failure.server.on_read_only()
 
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._framer.pos

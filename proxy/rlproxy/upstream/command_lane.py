@@ -78,7 +78,7 @@ class CommandLane(ServerLane):
     def _not_run(self, error: bytes) -> bool:
         """Act on the error for a command. Returns whether its client sends it again."""
         if error.startswith(b"-READONLY"):
-            self._context.server.read_only()
+            self._context.server.on_read_only()
         return False
 
     def _hand_back(self) -> None:

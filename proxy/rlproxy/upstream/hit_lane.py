@@ -140,7 +140,7 @@ class HitLane(ServerLane):
             if len(frame) == 0:
                 continue
             if frame[0] == 45 and frame.startswith(b"-READONLY"):
-                self._context.server.read_only()
+                self._context.server.on_read_only()
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)

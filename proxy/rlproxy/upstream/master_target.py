@@ -15,6 +15,7 @@ class MasterTarget(Target):
     A connection that is being opened when the master moves is opened to the new master instead.
 
     name: the master's name in errors and logs until its address is known.
+    on_failure: called when a connection fails to open.
     """
 
     def __init__(self, name: str, timeout_s: float) -> None:
@@ -22,7 +23,7 @@ class MasterTarget(Target):
         self.where = name
         self._unknown = "not queried yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_failure: Callable[[], None] | None = None  # called when a connection fails to open
+        self.on_failure: Callable[[], None] = lambda: None
 
     def move(self, address: Address) -> None:
         """Open connections to `address` from now on."""
@@ -59,8 +60,7 @@ class MasterTarget(Target):
                 if gate.lost:
                     raise OSError("connection closed by the server")
             except OSError:
-                if self.on_failure is not None:
-                    self.on_failure()
+                self.on_failure()
                 raise
             made = protocol()
             transport.set_protocol(made)

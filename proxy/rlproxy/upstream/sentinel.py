@@ -40,7 +40,7 @@ class Answer:
     """
 
     address: Address | None = None
-    epoch: int = -1
+    epoch: int = 0
     why: str = ""
 
 

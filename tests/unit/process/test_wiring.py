@@ -120,7 +120,7 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     assert client.calls == 1
     assert one_server(wiring).control._moved.is_set()
     assert wiring.context.server is one_server(wiring).pool.context.server
-    assert wiring.context.server.read_only == upstream.failover.suspect
+    assert wiring.context.server.on_read_only == upstream.failover.suspect
 
 
 async def test_new_settings_apply() -> None:

@@ -14,10 +14,20 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import BROKEN_BULK
 from rlproxy.session import command_policy, waits
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import PRIVATE_OPENING
+from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_OPENING
 from rlproxy.session.router import MAX_EXPANDED, Router
 
-from tests.unit.session.bench import ARITY, DENIED, FIVE, HIT, PING, PONG, WRONG_HIT, in_place
+from tests.unit.session.bench import (
+    ARITY,
+    DENIED,
+    FIVE,
+    HIT,
+    PING,
+    PONG,
+    WRONG_HIT,
+    in_place,
+    numbered,
+)
 from tests.unit.session.parts import Parts
 
 GET = bulks(b"GET", b"k")
@@ -116,6 +126,7 @@ def shared_busy(parts: Routed) -> None:
 
 
 State = Callable[[Routed], None]
+LONG = b"k" * MAX_LANE_CALL
 NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
 
 DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
@@ -141,6 +152,7 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (no_lane, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (plain, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (plain, HIT + PING, 0, in_place() + PING, b"", waits.WAIT_NOTHING),
+    (plain, numbered(LONG), 0, in_place(LONG), b"", waits.WAIT_NOTHING),
     (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
     (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),

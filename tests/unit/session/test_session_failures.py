@@ -8,6 +8,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 
 from tests.unit.session.bench import (
+    DOWN,
     FIVE,
     HIT,
     PING,
@@ -55,6 +56,14 @@ def test_upstream_lost(sent: bytes, answered: bytes, expected: bytes) -> None:
     assert bench.session.private.status == private_stream.PRIVATE_LOST
     bench.session.receive(PING)
     assert bench.up() == b""
+
+
+def test_quit_ends_a_client_whose_connection_could_not_be_opened() -> None:
+    bench = Bench()
+    bench.send(PING + bulks(b"QUIT") + PING)
+    bench.session.upstream_failed("refused")
+    assert bench.down() == DOWN + encoding.OK
+    assert bench.session.closed
 
 
 def test_a_client_that_is_gone_gets_no_error() -> None:

@@ -205,6 +205,19 @@ def test_what_was_lost_with_its_connection_is_not_admitted() -> None:
     assert bench.circuit.counts.without == 0
 
 
+def test_a_command_that_blocks_is_no_outage_unless_nothing_was_ever_answered() -> None:
+    bench = Faulty().open()
+    bench.send_at(10.0, bulks(b"BLPOP", b"k", b"0"))
+    bench.session.overdue(20.0)
+    assert not bench.circuit.open
+    fresh = Faulty()
+    fresh.send_at(10.0, bulks(b"BLPOP", b"k", b"0"))
+    fresh.session.upstream_opened()
+    fresh.up()
+    fresh.session.overdue(20.0)
+    assert fresh.circuit.open
+
+
 def test_late_while_it_opens() -> None:
     bench = Faulty("allow")
     bench.send_at(10.0, HIT)

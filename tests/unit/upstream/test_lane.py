@@ -28,7 +28,7 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.hit_lane import MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
-from rlproxy.upstream.lane_pool import LanePool
+from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
 from tests.contexts import worker_context
@@ -309,6 +309,25 @@ def test_which_rules_have_a_script(bench: Bench) -> None:
     assert not bench.lane.by_sha(Rule())  # RL.RESET, which is a DEL
     bench.loading.loaded = False
     assert not bench.lane.by_sha(HIT)
+
+
+def test_lanes_are_bounded_in_total_and_per_user(loop: Loop) -> None:
+    pool = Bench(loop).pool
+
+    def lane(user: int, db: int) -> Lane | None:
+        return pool.lane_of(Identity(b"%d" % user, b"pw", db), commands.HIT, 3)
+
+    first = [lane(0, db) for db in range(MAX_LANES_PER_USER)]
+    assert None not in first
+    assert lane(0, MAX_LANES_PER_USER) is None
+    others = MAX_LANES - len(pool.lanes())
+    assert None not in [lane(user, 0) for user in range(1, 1 + others)]
+    assert lane(1 + others, 0) is None
+    assert [lane(0, db) for db in range(MAX_LANES_PER_USER)] == first
+    closed = pool.lanes()[-1]
+    closed.retire()
+    made = lane(others, 0)
+    assert made is not None and made is not closed
 
 
 def test_a_push_that_comes_in_pieces(bench: Bench) -> None:

@@ -53,7 +53,10 @@ class CommandLanes(PooledLane):
         return None
 
     def idle(self, since: float) -> bool:
-        """See PooledLane.idle(). Forgets the lanes that will not be ready again."""
+        """See PooledLane.idle(). The nodes close lanes that are unused; it is, once all are closed.
+
+        Forgets the lanes that will not be ready again.
+        """
         for index, lane in enumerate(self._lanes):
             if lane is not None and (lane.retired or lane.refused):
                 self._lanes[index] = None

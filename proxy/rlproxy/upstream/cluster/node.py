@@ -57,7 +57,7 @@ class Node(ServerParts):
         self._cluster = cluster
         self._settings = settings
         super().__init__(cluster.target(address), ServerFacts(str(address)), settings)
-        self.facts.read_only = cluster.refresh
+        self.facts.on_read_only = cluster.refresh
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
         self.pool.make = self._make
