@@ -180,7 +180,7 @@ def _one_by_one(way: list[bytes], frames: list[tuple[bytes, bool]]) -> None:
         framer.feed(piece)
         while not framer.broken:
             push = framer.at_push()
-            one = framer.push() if push else framer.frame()
+            one = framer.frame()
             if not one:
                 break
             found.append((one, push))

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 _CR: Final = 13
 _LF: Final = 10
-_PUSH: Final = 62
+PUSH: Final = 62  # first byte of a push
 _ATTRIBUTE: Final = 124
 _MAX_LENGTH: Final = 24  # longest header, type included, bytes
 _NEAR: Final = 40  # bytes of a line that are searched for its end one by one, before find()
@@ -53,10 +53,11 @@ class ReplyFramer:
         self.pos = 0
         self.last = -1
 
-    def skip(self, limit: i64, pushes: bool = True) -> int:
+    def skip(self, limit: i64, pushes: bool = True, uncounted: i64 = PUSH) -> int:
         """Move over up to `limit` replies.
 
         pushes: move over pushes behind the last reply too.
+        uncounted: PUSH, or 0 if a push counts as a reply.
         Returns the number of replies that ended.
         """
         if self._missing != 0 and not self._finish():
@@ -70,12 +71,12 @@ class ReplyFramer:
             kind: i64 = data[pos]
             if items > 0:
                 items -= 1
-            elif begun >= limit and (kind != _PUSH or not pushes):
+            elif begun >= limit and (kind != uncounted or not pushes):
                 break
             else:
                 self.last = pos
-                self._push = kind == _PUSH
-                begun += kind != _PUSH
+                self._push = kind == uncounted
+                begun += kind != uncounted
             if kind in (58, 43, 45, 95, 35, 44, 40):  # : + - _ # , (
                 end: i64 = pos + 1  # most lines are short: search for their end without a call
                 near: i64 = size - 1 if size - pos <= _NEAR else pos + _NEAR
@@ -89,7 +90,7 @@ class ReplyFramer:
                 if added < 0:
                     # The value is not begun.
                     items += pos != self.last
-                    begun -= pos == self.last and kind != _PUSH
+                    begun -= pos == self.last and kind != uncounted
                     break
                 items += added
                 end = self._end
@@ -135,7 +136,7 @@ class ReplyFramer:
             at = data.find(b"\r\n", pos + 1)  # compiled slices must not end before they begin
             count = _length(data[pos + 1 : at]) if at >= 0 else 0
         bulk = kind in (36, 61, 33)  # $ = !
-        array = kind in (42, 126, _PUSH)  # * ~ >
+        array = kind in (42, 126, PUSH)  # * ~ >
         if not (bulk or array or kind in (37, _ATTRIBUTE)) or count < -1:  # %
             self.broken = True
         elif at < 0:
@@ -148,7 +149,7 @@ class ReplyFramer:
                 return 0
             # An attribute is not a value, its value follows. A push inside a frame is not one
             # either: Redis before 7.2 writes pushes between the elements of EXEC's array.
-            nested_push = kind == _PUSH and pos != self.last
+            nested_push = kind == PUSH and pos != self.last
             return values + 1 if kind == _ATTRIBUTE or nested_push else values
         return -1
 
@@ -176,7 +177,7 @@ class ReplyFramer:
 
     def at_push(self) -> bool:
         """Return whether a push begins at `pos`."""
-        return not self.mid and self.pos < len(self.buf) and self.buf[self.pos] == _PUSH
+        return not self.mid and self.pos < len(self.buf) and self.buf[self.pos] == PUSH
 
     def line(self) -> bytes:
         """Return the first line of the frame at `pos`, with its CRLF; empty if it is incomplete."""
@@ -184,35 +185,15 @@ class ReplyFramer:
         return self.buf[self.pos : at + 2] if at >= 0 else b""
 
     def frame(self) -> bytes:
-        """Return the frame at `pos` and move past it; return nothing if it is incomplete."""
+        """Return the reply or push at `pos` and move past it; nothing if it is incomplete."""
         start = self.pos
-        if self.skip(1, False) == 1:
+        if self.skip(1, False, 0) == 1:
             return self.buf[start : self.pos]
-        self._back(start)
-        return b""
-
-    def push(self) -> bytes:
-        """Return the push at `pos` and move past it; return nothing if it is incomplete."""
-        if not self.at_push():
-            return b""
-        start = self.last = self.pos
-        values = self._header(start)
-        if values < 0:
-            return b""
-        self.pos = self._end
-        self.mid = self._push = True
-        self._items = values
-        self.skip(0, False)
-        if not self.mid:
-            return self.buf[start : self.pos]
-        self._back(start)
-        return b""
-
-    def _back(self, start: int) -> None:
         self.pos = start
         self._items = 0
         self._missing = 0
         self.mid = False
+        return b""
 
     def release(self) -> None:
         """Free the bytes before `pos`; offsets into `buf` become invalid."""

@@ -24,7 +24,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
-from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.session.call import Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
@@ -194,15 +194,12 @@ class ServerLane(PooledLane):
         Processes the pushes and the replies of the handshake before it.
         """
         while True:
-            if framer.at_push():
-                push = framer.push()
-                if not push:
-                    return b""
-                self._pushed(push)
-                continue
             frame = framer.frame()
             if len(frame) == 0:
                 return b""
+            if frame[0] == PUSH:
+                self._pushed(frame)
+                continue
             if self._handshakes == 0:
                 if self._owed > 0:
                     return frame

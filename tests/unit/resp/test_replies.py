@@ -100,7 +100,7 @@ def test_push_is_one_and_leaves_what_is_behind_it(push: bytes, behind: bytes) ->
     framer = ReplyFramer()
     framer.feed(push + behind)
     assert framer.at_push()
-    assert framer.push() == push
+    assert framer.frame() == push
     assert framer.buf[framer.pos :] == behind
     assert not framer.mid
     assert framer.at_push() == behind.startswith(b">")
@@ -115,10 +115,10 @@ def test_a_push_that_is_not_all_here_stays(push: bytes) -> None:
         framer.release()
         for _ in range(2):
             assert framer.at_push()
-            assert framer.push() == b""
+            assert framer.frame() == b""
             assert (framer.pos, framer.mid, framer.broken) == (0, False, False)
         framer.feed(push[cut:] + b"+2\r\n")
-        assert framer.push() == push
+        assert framer.frame() == push
         assert framer.frame() == b"+2\r\n"
 
 

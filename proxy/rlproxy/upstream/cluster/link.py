@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
-from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
@@ -213,30 +213,21 @@ class Link(asyncio.Protocol):
 
     def _pass(self) -> None:
         """Pass on all complete frames, and what may go of an incomplete one."""
-        framer, owner, owed = self._framer, self._owner, self.owed
+        framer, owner = self._framer, self._owner
         while True:
             if self._in_reply:
                 if not self._piece():
                     break
-                continue
-            if framer.at_push():
-                push = framer.push()
-                if not push:
-                    break
-                if owed and _is_reply(push, owed[0]):
-                    owner.replied(self, self._took(push[0] == 45), push)
-                else:
-                    owner.unrequested(self, push)
                 continue
             frame = framer.frame()
             if not frame:
                 if len(framer.buf) - framer.pos <= LARGE or not self._begins_large():
                     break
                 continue
-            if not owed or (self.subscribed and _is_message(frame, owed[0])):
+            if self._is_unrequested(frame):
                 owner.unrequested(self, frame)
-                continue
-            owner.replied(self, self._took(frame[0] == 45), frame)
+            else:
+                owner.replied(self, self._took(frame[0] == 45), frame)
         if framer.broken and self._transport is not None:
             self._transport.abort()
         framer.release()
@@ -255,13 +246,18 @@ class Link(asyncio.Protocol):
     def _begins_large(self) -> bool:
         """Return whether the incomplete frame is a reply, which is taken in pieces then."""
         framer = self._framer
-        if not self.owed:
-            return False
         kind = framer.buf[framer.pos : framer.pos + _KIND]
-        if self.subscribed and _is_message(kind, self.owed[0]):
-            return False
-        self._in_reply = True
-        return True
+        self._in_reply = kind[0] != PUSH and not self._is_unrequested(kind)
+        return self._in_reply
+
+    def _is_unrequested(self, frame: bytes) -> bool:
+        """Return whether a frame, or one that begins so, is no reply to the first request."""
+        if not self.owed:
+            return True
+        request = self.owed[0]
+        if frame[0] == PUSH:
+            return not _is_reply(frame, request)
+        return len(self.subscribed) > 0 and _is_message(frame, request)
 
     def _piece(self) -> bool:
         """Pass on a piece of the large reply. Returns whether the reply has ended."""

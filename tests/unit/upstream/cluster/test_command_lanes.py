@@ -12,7 +12,7 @@ from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Batch, Caller, Lane
+from rlproxy.session.call import NO_BATCH, Batch, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
@@ -201,6 +201,7 @@ def test_replies_go_to_their_places_and_the_client_goes_on_with_the_last(bench: 
     assert (replies, batch.open, bench.client.resumed) == ([b":1\r\n", b":2\r\n"], 1, 0)
     bench.answer(b"3\r\n")
     assert (replies[2:], batch.open, bench.client.resumed) == ([b":3\r\n"], 0, 1)
+    assert batch.parts[0].batch is NO_BATCH  # a cycle would keep the replies
 
 
 def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
