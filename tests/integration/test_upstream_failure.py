@@ -160,7 +160,7 @@ def test_hits_without_any_server_follow_the_mode(unstarted_server: RedisServer, 
     ) in log
     assert f"WARNING Redis at {where} is back after " in log
     without = re.search(r" s; hits answered without it: (\d+)\n", log)
-    assert without and int(without[1]) != 14  # PEEK and others count too
+    assert without and int(without[1]) >= 19  # 15 hits and 4 others, and what follows
 
 
 def test_killed_and_restarted_server_serves_hits_again(own_server: RedisServer) -> None:
@@ -212,10 +212,10 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
         assert recovered_after_s(raw, begin) < BACK_S
         assert recovered_after_s(other, begin) < BACK_S
         assert raw.ask("ECHO", "x") == b"x"
-        if mode == "error":
-            log = proxy.read_log()
-            assert log.count("(no answer within 400 ms); hits are answered by") == 1, log
-            assert log.count(" is back after ") == 1, log
+        log = proxy.read_log()
+        assert log.count("(no answer within 400 ms); hits are answered by") == 1, log
+        # The late ones, which opened the circuit, are 4 and 1.
+        assert re.findall(r" is back after .*: (\d+)\n", log) == ["106"], log
 
 
 @pytest.mark.parametrize("mode", ["allow", "deny"])

@@ -71,24 +71,27 @@ class CircuitBreaker:
         if not lacking and now - self.last_reply_at > SETTLED_S:
             self._open(now, why)
 
-    def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
+    def timed_out(
+        self, number: int, since: float, now: float, limit_s: float, answered: int = 0
+    ) -> None:
         """Record `number` hits without a reply after `limit_s` seconds.
 
         The circuit opens if Redis has not replied on any connection after `since`, the time since
         which the first of these hits is unanswered.
+        answered: the number of these hits that Counts.without contains already.
         """
         self.counts.timeouts += number
         if self.last_reply_at <= since:
-            self._open(now, f"no answer within {limit_s * 1000:g} ms")
+            self._open(now, f"no answer within {limit_s * 1000:g} ms", answered)
 
-    def _open(self, now: float, why: str) -> None:
+    def _open(self, now: float, why: str, answered: int = 0) -> None:
         if self.open:
             return
         self.open = True
         self.since = now
         self.why = why
         self.counts.opened += 1
-        self._without = self.counts.without
+        self._without = self.counts.without - answered
         self.on_open()
 
     def _close(self, now: float) -> None:

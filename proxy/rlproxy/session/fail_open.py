@@ -41,6 +41,7 @@ class FailOpen(SessionPart):
         timeout_s = self._context.timeouts.timeout_s
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
+        begun = circuit.counts.without
         number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
         if held is not None and held.owed_since is not None:
             oldest = max(held.owed_since, private.received_at)
@@ -61,11 +62,10 @@ class FailOpen(SessionPart):
             oldest = min(oldest, NEVER)
             if number == 0 and unsent_at <= before:
                 since = unsent_at
-                answered = circuit.counts.without
                 self.answer_hits(self._context.failure.too_late(), "late")
-                number = circuit.counts.without - answered
+                number = circuit.counts.without - begun
         if number > 0 or hangs:
-            circuit.timed_out(number, since, now, timeout_s)
+            circuit.timed_out(number, since, now, timeout_s, circuit.counts.without - begun)
         return number, oldest
 
     def awaits_handshake(self) -> bool:

@@ -34,10 +34,12 @@ class ClusterCircuit(CircuitBreaker):
         else:
             self.counts.connects_failed += 1
 
-    def timed_out(self, number: int, since: float, now: float, limit_s: float) -> None:
+    def timed_out(
+        self, number: int, since: float, now: float, limit_s: float, answered: int = 0
+    ) -> None:
         """See CircuitBreaker.timed_out()."""
         if self.down():
-            super().timed_out(number, since, now, limit_s)
+            super().timed_out(number, since, now, limit_s, answered)
         else:
             self.counts.timeouts += number
 
