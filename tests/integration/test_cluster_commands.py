@@ -252,34 +252,6 @@ def test_a_line_end_that_only_some_servers_check(
             assert [client.reply(), client.reply()] == ["OK", b"7"]
 
 
-def test_a_wrong_line_end_of_what_reaches_the_nodes_in_other_words(
-    cluster_proxy: Proxy, cluster: Cluster
-) -> None:
-    keys = cluster.keys_of_all()
-    with cluster.nodes[0].raw() as node:
-        node.send(b"*1\r\n$4\r\nPING--")
-        first = node.line()
-    for request, reply in (
-        (command("MGET", *keys), [None] * len(keys)),
-        (command("MGET", *keys, "v" * 100_000), [None] * (len(keys) + 1)),
-        (command("RL.HIT", "wrong", 10, 60), [0, 10, 9, -1, 60]),
-    ):
-        with cluster_proxy.raw() as client:
-            behind = b"".join(command("SET", key, 1) for key in keys)
-            client.send(command("PING") + request[:-2] + b"--" + behind)
-            assert client.reply() == "PONG"
-            if first.startswith(b"-ERR Protocol error"):
-                assert client.line() == first
-                assert client.exactly(1) == b""  # it is closed
-            else:
-                assert [client.reply() for _ in range(1 + len(keys))] == [
-                    reply,
-                    *["OK"] * len(keys),
-                ]
-                client.send(b"".join(command("DEL", key) for key in keys))
-                assert [client.reply() for _ in keys] == [1] * len(keys)
-
-
 def test_quit_ends_the_connection_behind_all_replies(
     cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

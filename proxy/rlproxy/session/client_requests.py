@@ -64,10 +64,6 @@ class ClientRequests(RequestFramer):
         """Return the framer's command as the client wrote it."""
         return self.buf[self.start : self.end]
 
-    def wrong_line_end(self) -> bool:
-        """Return whether a line end of the framer's command is wrong, which some servers refuse."""
-        return self.lenient and self.words is None
-
     def hash_slot(self) -> int:
         """Return the hash slot of all keys of the framer's command, whole and not `lenient`.
 

@@ -262,11 +262,10 @@ class PrivateStream:
         self.slots.local(self._context.failure.reply(call, error, "unreachable"))
         return True
 
-    def hit(self, call: Call, by_sha: bool = False, wrong_line_end: bool = False) -> None:
+    def hit(self, call: Call, by_sha: bool = False) -> None:
         """Send `call` in its place among the client's commands.
 
         by_sha: it goes by EVALSHA, and a lane sends it again if its script is missing.
-        wrong_line_end: see ClientRequests. The call gets one, too, so that the server decides.
         """
         slots = self.slots
         counted = slots.can_count()
@@ -279,8 +278,6 @@ class PrivateStream:
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
-        if wrong_line_end:
-            self.to_redis[-3] = self.to_redis[-3].replace(b"\r\n", b"\r\r", 1)
         slot = Slot(S_HIT)
         if edited:
             db = self.state.identity.db

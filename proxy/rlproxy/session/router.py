@@ -194,7 +194,7 @@ class Router(SessionPart):
         command = requests.command
         if code != COMMAND or not command.ours or command.ban is not None:
             return None
-        if requests.size() > MAX_LANE_CALL or requests.wrong_line_end():
+        if requests.size() > MAX_LANE_CALL:
             return None
         call = self._call()
         if call is None or (call.rule.script is None and not call.reply):
@@ -408,7 +408,7 @@ class Router(SessionPart):
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
             return self._wait_until_quiescent()
-        private.hit(call, by_sha, requests.wrong_line_end())
+        private.hit(call, by_sha)
         return WAIT_NOTHING
 
     def _goes_by_sha(self, call: Call) -> bool:

@@ -216,8 +216,6 @@ class Dispatcher:
         if not all(map(exchange.redirects.slot_drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
-        if written != encoding.bulks(*words):  # a line end is wrong: the nodes decide
-            name = name[:-2] + b"\r\r"
         step = 2 if route.how == routes.SPLIT_OK else 1
         if len(args) % step:  # a value is missing: a node writes the error if the keys are one
             first = [*args[:2], args[0]]

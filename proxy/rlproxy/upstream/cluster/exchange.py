@@ -219,8 +219,8 @@ class Exchange(LinkOwner):
             if not frame:
                 return
             request.frames = 0
-            if frame.startswith(_PROTOCOL_ERROR):
-                self._refused(link, request, frame)
+            # The node closes the link. What the client has sent behind it is to run nowhere.
+            self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
         if request.on_reply is not None:
             frame = request.on_reply(frame)
         if not request.number:
@@ -229,17 +229,6 @@ class Exchange(LinkOwner):
             request.reply += frame
         else:
             self.done(request, request.reply + frame)
-
-    def _refused(self, link: Link, request: Request, error: bytes) -> None:
-        """End the client behind `request`: the node closes `link`, and runs nothing behind it."""
-        self.leaving = True
-        for each in self.queue:
-            each.silent = each.silent or each.number > request.number
-        behind = [each for each in link.owed if each.number]
-        link.owed.clear()
-        for each in behind:
-            each.node = None
-            self.done(each, error)
 
     def done(self, request: Request, reply: bytes) -> None:
         """Take the whole reply to `request`."""
