@@ -10,6 +10,8 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit import scripts
 from rlproxy.resp.key_slot import NO_SLOT
+from rlproxy.upstream.cluster.link import Link, LinkOwner
+from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import (
     Redirects,
     is_redirect,
@@ -90,17 +92,16 @@ def test_only_a_clients_own_program_is_checked(verb: str, program: bytes, checke
     """A slot may come back between a redirect and its check, which then finds the redirect forged.
     That of a hit is followed.
     """
-    sent: list[bytes] = []
     cluster: Any = SimpleNamespace(moved=lambda *_: None)
-    links: Any = SimpleNamespace(
-        to=lambda _: SimpleNamespace(send=lambda request: sent.append(request.written))
-    )
     loop: Any = None
+    owner = LinkOwner()
+    links = Links(cluster, loop, owner)
+    links.by_address[ASKED] = link = Link(owner, ASKED)
     redirects = Redirects(cluster, loop, links, deque(), lambda: None)
     route = Route(verb.upper().encode(), BY_KEY)
     request = Request(command(verb, program, 1, "k"), 5, route.check)
     assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
-    assert len(sent) == checked
+    assert len(link.owed) == checked
     assert redirects.pending == ([] if checked else [request])
     if not checked:
         assert request.target == Address("10.0.0.2", 7000)
