@@ -104,13 +104,13 @@ class Control:
         self._ping_now.set()
 
     def identify_again(self) -> None:
-        """Identify the server again: a hit's error shows that it is a replica."""
+        """Identify the server again: an error shows that it is a replica, or has no room."""
         self._identify_again = True
 
     def look_for_room(self) -> None:
         """Look soon whether there is room for another client: the server has refused one."""
         self._circuit.counts.connects_failed += 1
-        self._identify_again = True
+        self.identify_again()
 
     # -- the connection ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which server is the master, by what Sentinels say, and when they are asked again."""
+"""The choice of the master by the answers of Sentinels."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_role(reply: object, is_: str) -> None:
     assert role(reply) == is_
 
 
-# -- who is the master ----------------------------------------------------------------------------
+# -- the choice of the master ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("told", "claim"),
+    ("answers", "claim"),
     [
         ([], None),
         ([None, None, None], None),
@@ -95,22 +95,22 @@ def test_role(reply: object, is_: str) -> None:
         ([Answer(OLD, 4), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
         ([Answer(OLD, 4), Answer(OLD, 4), Answer(NEW, 5)], Claim(NEW, 5)),
         ([DOWN, DOWN, Answer(OLD, 4)], Claim(OLD, 4)),
-        # the same epoch: what most say, then who is named first
+        # the same epoch: the master that most name, then the one that is named first
         ([Answer(OLD, 0), Answer(NEW, 0), Answer(NEW, 0)], Claim(NEW, 0)),
         ([Answer(OLD, 0), Answer(NEW, 0), DOWN], Claim(OLD, 0)),
     ],
 )
-def test_at_first(told: list[Answer | None], claim: Claim | None) -> None:
-    assert choose(told, None) == claim
+def test_at_first(answers: list[Answer | None], claim: Claim | None) -> None:
+    assert choose(answers, None) == claim
 
 
 @pytest.mark.parametrize(
-    ("told", "claim"),
+    ("answers", "claim"),
     [
         ([DOWN, DOWN, DOWN], None),
         ([Answer(OLD, 4), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
         ([Answer(OLD, 5), DOWN, DOWN], Claim(OLD, 5)),
-        # a newer epoch counts as soon as it is told, whatever the others say
+        # a newer epoch counts at once, whatever the others answer
         ([None, None, Answer(NEW, 5)], Claim(NEW, 5)),
         ([Answer(OLD, 4), Answer(OLD, 4), Answer(NEW, 5)], Claim(NEW, 5)),
         ([Answer(NEW, 5), Answer(NEW, 5), Answer(THIRD, 6)], Claim(THIRD, 6)),
@@ -120,17 +120,17 @@ def test_at_first(told: list[Answer | None], claim: Claim | None) -> None:
         # a Sentinel that was away
         ([Answer(NEW, 3), Answer(OLD, 4), Answer(OLD, 4)], Claim(OLD, 4)),
         ([Answer(NEW, 3), DOWN, DOWN], Claim(OLD, 4)),
-        # most have not heard of the failover that one has told of
+        # one Sentinel reports a failover that most have not seen
         ([Answer(NEW, 3), Answer(NEW, 3), Answer(OLD, 4)], Claim(OLD, 4)),
         # ... and that one is gone now
         ([Answer(NEW, 3), Answer(NEW, 3), DOWN], Claim(NEW, 3, True)),
-        # all were told another master by hand: their epochs begin again
+        # an operator gave all another master: their epochs begin again
         ([Answer(NEW, 0), Answer(NEW, 0), Answer(NEW, 0)], Claim(NEW, 0)),
         ([Answer(NEW, 4), Answer(OLD, 4), DOWN], Claim(OLD, 4)),
     ],
 )
-def test_later(told: list[Answer | None], claim: Claim | None) -> None:
-    assert choose(told, KNOWN) == claim
+def test_later(answers: list[Answer | None], claim: Claim | None) -> None:
+    assert choose(answers, KNOWN) == claim
 
 
 @pytest.mark.parametrize(
