@@ -206,6 +206,11 @@ class Blocking:
             await asyncio.sleep(0.02)
             await other.rpush(key, value)
             got = await popping
+            if got is None and world.cluster is not None:
+                # The slot has moved. Redis 6.2 and 7.0 redirect a client that blocks when they look
+                # at it. While many clients connect they look at the new ones only.
+                world.left_blocked += 1
+                got = (key, await one.lpop(key))
             if list(got or ()) != [key, value]:
                 world.fail("another's reply", f"BLPOP {key} got {got}, {value} was pushed")
             if await one.blpop(f"{key}:empty", 0.05) is not None:
@@ -323,6 +328,9 @@ async def _run(
     for hit in hits:
         hit.end()
     await world.check_counts()
+    changes = sum(all_.actions.values()) if all_ else 0
+    if world.left_blocked > changes:
+        world.fail("left to block", f"{world.left_blocked} times in {changes} changes")
     if world.closing:
         world.fail("not counted", f"{world.closing} keys could not be compared with the server")
     last = await asyncio.to_thread(proxy.counts)
@@ -330,6 +338,7 @@ async def _run(
         *([f"changes of the cluster: {dict(all_.actions)}"] if all_ else []),
         f"{world.answered} replies checked, {world.hits} hits",
         f"{world.checked} keys compared with the server",
+        f"{world.left_blocked} clients left to block by a node that had lost the slot",
         f"ioredis {'took part' if other else 'is not installed'}",
         f"at the end, without clients: {last}",
     ]

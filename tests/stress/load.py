@@ -108,6 +108,7 @@ class World:
         self.answered = 0
         self.refused = 0  # replies that report the server unreachable, and lost connections
         self.hits = 0
+        self.left_blocked = 0  # BLPOPs that timed out, although a value was pushed to another node
         self.checked = 0  # keys whose count was compared with the server's
         self.errors: dict[str, int] = {}
         self._maxima = iter(range(FIRST_MAX, 90_000))
