@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import hiredis
 
-from rlproxy.config.urls import Upstream
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import (
     CLUSTER,
     FULL,
@@ -45,7 +45,6 @@ _STEP_S: Final = 0.05  # seconds between checks of that limit
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_HAVE_TLS: Final = "; if that port has TLS, write rediss:// instead of redis:// in --upstream"
 _IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
-_IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
 class Control:
@@ -223,7 +222,8 @@ class Control:
         await self._identify(reply)
         may_be_full = self.kind == FULL or self._identify_again
         self._identify_again = False
-        kind, problem = self._wrong_mode(text(reply.get(b"mode")))
+        mode = text(reply.get(b"mode"))
+        kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
         # Of a cluster's nodes, the map has the masters.
         if not (kind or self._upstream.cluster) and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
@@ -248,21 +248,6 @@ class Control:
                 await connection.query(b"PING")
         except (NoRoom, Closed):  # the PING causes a reset, which may discard the refusal
             return FULL, str(NoRoom())
-        return "", ""
-
-    def _wrong_mode(self, mode: str) -> tuple[str, str]:
-        """Compare the server with the URL. Returns kind and text of the problem, if there is one.
-
-        mode: that of the server in its reply to HELLO.
-        """
-        clustered = mode == "cluster"
-        if self._upstream.cluster:
-            return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
-        if clustered and not self._upstream.standalone:
-            return CLUSTER, _in_cluster(self._upstream)
-        if mode == "sentinel":
-            where = _url(self._upstream, "sentinel")
-            return SENTINEL, f"it is a Sentinel. Write --upstream {where}/NAME-OF-THE-MASTER"
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:
@@ -376,18 +361,24 @@ def _unable(reply: object) -> bool:
     return isinstance(reply, hiredis.ReplyError) and cannot_run(encoding.error(str(reply)))
 
 
-def _in_cluster(upstream: Upstream) -> str:
-    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
-    return (
-        f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
-        f"{_url(upstream, 'cluster')}; for this node alone append ?standalone=yes to its URL"
-    )
+def wrong_mode(mode: str, upstream: Upstream, address: Address | None) -> tuple[str, str]:
+    """Compare a server with --upstream. Returns kind and text of the problem, if there is one.
 
-
-def _url(upstream: Upstream, kind: str) -> str:
-    """Return the URL of `kind` for the server of `upstream`, without its login."""
+    mode: that of the server in its reply to HELLO.
+    address: the server's; HOST:PORT stands for None.
+    """
     scheme = "rediss" if upstream.tls else "redis"
     login = "USER:PASSWORD@" if upstream.password is not None else ""
-    address = upstream.address
     where = "HOST:PORT" if address is None or address.path else str(address)
-    return f"{scheme}+{kind}://{login}{where}"
+    place = f"://{login}{where}"
+    if mode == "sentinel":
+        url = f"{scheme}+sentinel{place}/NAME-OF-THE-MASTER"
+        return SENTINEL, f"it is a Sentinel. Write --upstream {url}"
+    if mode == "cluster" and not (upstream.cluster or upstream.standalone):
+        return CLUSTER, (
+            f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
+            f"{scheme}+cluster{place}; for this node alone append ?standalone=yes to its URL"
+        )
+    if mode != "cluster" and upstream.cluster:
+        return CLUSTER, f"it is no node of a Redis Cluster. Write --upstream {scheme}{place}"
+    return "", ""

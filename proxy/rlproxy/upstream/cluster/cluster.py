@@ -17,7 +17,7 @@ from typing import Final
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
-from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
+from rlproxy.observability.metrics import MISFITS, UNREACHABLE
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
@@ -212,7 +212,7 @@ class Cluster:
         where = ", ".join(map(str, self._upstream.cluster))
         self.kind = found.kind or UNREACHABLE
         self.problem = found.problem or "its nodes own no slots yet"
-        if self.kind == CLUSTER and not self.settled.is_set():
+        if self.kind in MISFITS and not self.settled.is_set():
             return  # the server reports it as a start error
         if self.problem != self._logged:
             self._logged = self.problem
