@@ -88,7 +88,11 @@ class OneServer(ServerParts):
             self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
-        self.facts.on_read_only = failover.suspect if failover else control.identify_again
+        if failover is not None:
+            self.facts.on_read_only = failover.suspect
+        else:
+            self.facts.on_read_only = control.look_at_role
+            control.on_moved = self._cut
         self.facts.on_full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
@@ -118,11 +122,15 @@ class OneServer(ServerParts):
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000
 
     def _moved(self) -> None:
-        """Cut the connections to the former master: the target has moved to another one."""
+        """Follow the target, which has moved to another master."""
         self.facts.where = self.target.where
+        self._cut()
+        self.control.move()
+
+    def _cut(self) -> None:
+        """Cut the lanes and the clients' connections to the former master."""
         self.pool.renew()
         self._on_moved()
-        self.control.move()
 
     async def begin(self) -> list[asyncio.Event]:
         """Start the proxy's own connections. Returns the events of their first results."""
