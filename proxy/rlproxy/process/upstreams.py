@@ -77,14 +77,15 @@ class OneServer(ServerParts):
         self, config: Config, settings: ServerSettings, on_moved: Callable[[], None]
     ) -> None:
         upstream, timeout_s = settings.upstream, config.connect_timeout_s
+        keepalive_s = config.tcp_keepalive_s
         self.settings = settings
         self._on_moved = on_moved
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
-            self.target = Target(upstream.address, timeout_s)
+            self.target = Target(upstream.address, timeout_s, None, keepalive_s)
         else:
-            self.target = target = MasterTarget(str(upstream), timeout_s)
+            self.target = target = MasterTarget(str(upstream), timeout_s, keepalive_s)
             self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
@@ -159,7 +160,7 @@ class ClusterUpstream:
         self._on_server = settings.on_server
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s)
+        self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes

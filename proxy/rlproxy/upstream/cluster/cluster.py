@@ -50,9 +50,10 @@ class Cluster:
     on_full: called with the address of a node that has no room for one more client.
     """
 
-    def __init__(self, upstream: Upstream, timeout_s: float) -> None:
+    def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
         self._upstream = upstream
         self.timeout_s = timeout_s
+        self.keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.lost_slots: dict[Address, set[int]] = {}
@@ -228,7 +229,7 @@ class NodeTarget(Target):
     """Opens connections to one node. A failed one has the cluster query its nodes soon."""
 
     def __init__(self, cluster: Cluster, address: Address) -> None:
-        super().__init__(address, cluster.timeout_s)
+        super().__init__(address, cluster.timeout_s, None, cluster.keepalive_s)
         self._cluster = cluster
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
