@@ -228,13 +228,11 @@ class Control:
         may_be_full = self.kind == FULL or self._identify_again
         was_replica = self.kind == REPLICA or self._read_only
         self._identify_again = self._read_only = False
-        mode = text(reply.get(b"mode"))
-        kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
-        # Of a cluster's nodes, the map has the masters.
-        if not (kind or self._upstream.cluster) and reply.get(b"role") == b"replica":
-            kind, problem = REPLICA, _IS_REPLICA
-        elif was_replica:
-            self.on_moved()
+        kind = problem = ""
+        if not self._upstream.cluster:  # its nodes are the masters that discovery has found
+            kind, problem = self._misfit(text(reply.get(b"mode")), text(reply.get(b"role")))
+            if was_replica and not kind:
+                self.on_moved()
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
             kind, problem = UNABLE, str(pong)
@@ -245,6 +243,13 @@ class Control:
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
+
+    def _misfit(self, mode: str, role: str) -> tuple[str, str]:
+        """Return kind and text of the problem if the one server of the URL has a wrong role."""
+        kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
+        if not kind and role == "replica":
+            return REPLICA, _IS_REPLICA
+        return kind, problem
 
     async def _room(self) -> tuple[str, str]:
         """Look by a second connection whether the server has room for another client.

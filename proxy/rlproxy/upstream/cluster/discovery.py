@@ -77,12 +77,11 @@ async def _viewed(
     if isinstance(reply, hiredis.ReplyError):
         return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
     fields = dict(zip(reply[::2], reply[1::2], strict=False)) if isinstance(reply, list) else {}
-    kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
-    if kind:
-        return View(problem=problem, kind=kind)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
-        return View(problem=f"CLUSTER SLOTS: {slots}", kind=LOGIN)
+        # Some servers with the commands of a cluster name another mode.
+        kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
+        return View(problem=problem or f"CLUSTER SLOTS: {slots}", kind=kind or LOGIN)
     found = View(read_slots(slots, address.host), version=_version(fields))
     facts = _facts(info)
     found.healthy = facts.get("cluster_state") == "ok"
