@@ -230,7 +230,7 @@ class Control:
         self._identify_again = self._read_only = False
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
-            kind, problem = self._misfit(text(reply.get(b"mode")), text(reply.get(b"role")))
+            kind, problem = self._wrong_server(text(reply.get(b"mode")), text(reply.get(b"role")))
             if was_replica and not kind:
                 self.on_moved()
         pong = await self._connection.query(b"PING")
@@ -244,8 +244,11 @@ class Control:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
 
-    def _misfit(self, mode: str, role: str) -> tuple[str, str]:
-        """Return kind and text of the problem if the one server of the URL has a wrong role."""
+    def _wrong_server(self, mode: str, role: str) -> tuple[str, str]:
+        """Return kind and text of the problem if the URL should name another server.
+
+        mode, role: those of the server in its reply to HELLO.
+        """
         kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
         if not kind and role == "replica":
             return REPLICA, _IS_REPLICA
