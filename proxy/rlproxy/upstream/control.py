@@ -60,7 +60,8 @@ class Control:
     scripts: the scripts to load, by name.
     facts: gets what identifies the server.
     on_server: called after each successful HELLO, once `facts` has that.
-    on_moved: called if a replica was reached before, and a new connection leads to a master.
+    on_moved: called if other connections may lead to a replica, and this one to another server,
+        the master.
     """
 
     def __init__(
@@ -91,6 +92,8 @@ class Control:
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         self._identify_again = False  # the server may be a replica, or have no room for clients
         self._read_only = False  # a replica has answered since the server was last identified
+        self._run_id = ""  # of the server that was identified last
+        self._is_other = False  # it is another one than before, which connections may lead to
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
@@ -231,7 +234,8 @@ class Control:
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
             kind, problem = self._wrong_server(text(reply.get(b"mode")), text(reply.get(b"role")))
-            if was_replica and not kind:
+            if was_replica and self._is_other and not kind:
+                self._is_other = False
                 self.on_moved()
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
@@ -277,6 +281,9 @@ class Control:
         found.has_throttle = isinstance(reply, list) and reply not in ([], [None])
         self._facts.found = found
         self._on_server()
+        info = text(await self._connection.query(b"INFO", b"server"))
+        before, self._run_id = self._run_id, info.partition("run_id:")[2].partition("\r")[0]
+        self._is_other = self._is_other or (before not in ("", self._run_id))
 
     async def _ignores_empty(self) -> bool:
         """Return whether the server ignores an empty request.
