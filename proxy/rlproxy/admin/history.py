@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Final, NamedTuple
 
-from rlproxy.observability.metrics import BY_NAME, Samples, classes_of, total
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.metrics import Samples, classes_of, total
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
 from rlproxy.ratelimit.outcomes import OUTCOMES, REFUSED, REFUSED_LOCALLY, SHADOW_REFUSED
 
@@ -117,7 +118,7 @@ class Recent:
         old, new = (which.times[_HISTOGRAMS.index(name)] for which in span)
         pairs = zip_longest(old, new, fillvalue=0)  # the old ones may be missing
         classes = [max(0, after - before) for before, after in pairs]
-        return [quantile(BY_NAME[name].bounds, classes, each) for each in wanted]
+        return [quantile(TIMES_S, classes, each) for each in wanted]
 
     def busiest(self, number: int) -> list[PolicyRate]:
         """Return the `number` policies with most hits, at present and then since the start.

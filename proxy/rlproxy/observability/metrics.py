@@ -6,11 +6,11 @@ histogram has a value for each class, labelled with its upper bound, and one lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.observability.counters import MAX_POWER, TIMES_S
+from rlproxy.observability.counters import Histogram
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -39,7 +39,6 @@ class Row:
     kind: COUNTER, GAUGE or HISTOGRAM.
     labels: names of its labels.
     across: rule that combines the values of several workers: SUM, MOST or LEAST (gauges only).
-    bounds: upper bounds of a histogram's classes.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Row:
     help: str
     labels: Labels = ()
     across: str = SUM
-    bounds: Sequence[float] = ()
 
 
 TABLE: Final = (
@@ -103,19 +101,16 @@ TABLE: Final = (
         "rlproxy_lane_round_trip_seconds",
         HISTOGRAM,
         "From the writing of a call on a lane to its reply, of one call per lane at a time",
-        bounds=TIMES_S,
     ),
     Row(
         "rlproxy_lane_batch_calls",
         HISTOGRAM,
         "Calls that went out together in one write of a lane",
-        bounds=tuple(float(2**power - 1) for power in range(1, MAX_POWER)),
     ),
     Row(
         "rlproxy_event_loop_lag_seconds",
         HISTOGRAM,
         "How late a timer was, four times a second",
-        bounds=TIMES_S,
     ),
     # traffic
     Row("rlproxy_commands_total", COUNTER, "Commands that were passed on to Redis as they came"),
@@ -249,13 +244,13 @@ def merged(several: Iterable[Samples]) -> Samples:
     return out
 
 
-def histogram(name: str, classes: Iterable[int], sum_of: float) -> dict[Labels, float]:
+def histogram_values(histogram: Histogram) -> dict[Labels, float]:
     """Return the values of a histogram: the number of observations in each class, and their sum."""
-    bounds = [*map(str, BY_NAME[name].bounds), "+Inf"]
+    bounds = [*map(str, histogram.bounds), "+Inf"]
     found: dict[Labels, float] = {
-        (bound,): number for bound, number in zip(bounds, classes, strict=True)
+        (bound,): number for bound, number in zip(bounds, histogram.classes, strict=True)
     }
-    found[SUM_OF] = sum_of
+    found[SUM_OF] = histogram.sum_of
     return found
 
 

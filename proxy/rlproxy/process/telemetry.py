@@ -19,7 +19,7 @@ from typing import Final
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
-from rlproxy.observability.counters import Counters, Keys, Times
+from rlproxy.observability.counters import Counters, Keys
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
@@ -27,7 +27,7 @@ from rlproxy.observability.metrics import (
     PROBLEMS,
     Labels,
     Samples,
-    histogram,
+    histogram_values,
     kept,
     merged,
 )
@@ -254,11 +254,9 @@ class Telemetry:
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
             "rlproxy_denials": _one(len(self._denials)),
-            **_histogram("rlproxy_lane_round_trip_seconds", stats.round_trips),
-            "rlproxy_lane_batch_calls": histogram(
-                "rlproxy_lane_batch_calls", stats.batches[1:], stats.batched
-            ),
-            **_histogram("rlproxy_event_loop_lag_seconds", stats.lag),
+            "rlproxy_lane_round_trip_seconds": histogram_values(stats.round_trips),
+            "rlproxy_lane_batch_calls": histogram_values(stats.batches),
+            "rlproxy_event_loop_lag_seconds": histogram_values(stats.lag),
             "rlproxy_commands_total": _one(stats.commands),
             "rlproxy_bytes_total": {
                 ("client", "in"): stats.client_in,
@@ -315,12 +313,8 @@ def _one(value: float) -> dict[Labels, float]:
     return {(): float(value)}
 
 
-def _labelled(names: Sequence[str], values: Sequence[int]) -> dict[Labels, float]:
-    return {(name,): value for name, value in zip(names, values, strict=True)}
-
-
-def _histogram(name: str, times: Times) -> Samples:
-    return {name: histogram(name, times.classes, times.sum_s)}
+def _labelled(names: Sequence[str], counts: Sequence[int]) -> dict[Labels, float]:
+    return {(name,): count for name, count in zip(names, counts, strict=True)}
 
 
 def _resident() -> int:

@@ -10,12 +10,13 @@ import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.admin.probes import Seen
-from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
-from rlproxy.observability.metrics import Samples, histogram
+from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
+
+from tests.unit.observability.histograms import times
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
 FACTS = Facts(
@@ -129,7 +130,7 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}), {})
-    took: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (9, *[0] * len(TIMES_S)), 0.001)}
+    took: Samples = {ROUND_TRIP: times((9,), 0.001)}
     recent.add(moment(2000.0, took), {})
     here = Seen(0, 0.1, FACTS)
     away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))

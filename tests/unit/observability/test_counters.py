@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hyp
 from rlproxy.observability import counters as st
-from rlproxy.observability.counters import Counters, Times
+from rlproxy.observability.counters import Counters, Histogram
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
@@ -298,20 +298,20 @@ def test_local_refusals_are_gathered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
+    ("calls", "at"), [(1, 0), (2, 1), (3, 1), (4, 2), (65535, 15), (65536, 16), (1 << 20, 16)]
 )
-def test_batches_are_counted_by_powers_of_two(calls: int, power: int) -> None:
-    stats = Counters()
-    stats.batch(calls)
-    assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
-    assert stats.batched == calls
+def test_batches_are_counted_by_powers_of_two(calls: int, at: int) -> None:
+    batches = Counters().batches
+    batches.add(calls)
+    assert batches.classes == [number == at for number in range(17)]
+    assert batches.sum_of == calls
 
 
 def test_times_are_counted_by_upper_bound() -> None:
-    times = Times()
+    times = Histogram(st.TIMES_S)
     for time_s in (0.0, 0.0001, 0.000101, 1.0, 1.1):
         times.add(time_s)
     assert times.classes[0] == 2
     assert times.classes[1] == 1
     assert times.classes[-2:] == [1, 1]
-    assert times.sum_s == pytest.approx(2.100201)
+    assert times.sum_of == pytest.approx(2.100201)
