@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
@@ -59,16 +60,15 @@ class Histogram:
         self.sum_of += value
 
 
-Keys = list[bytes] | dict[bytes, int]  # keys as bulk strings, one per hit; or hits by key
-OnKeys = Callable[[Keys, Keys, int, dict[bytes, Rule]], None]  # see Counters
+HitsByKey = dict[bytes, int]  # keys are bulk strings, with their header
+OnKeys = Callable[[HitsByKey, HitsByKey, int, dict[bytes, Rule]], None]  # see Counters
 
 
 class Counters:
     """The counters of one process.
 
-    on_keys: called with a batch of keys of hits, the refused ones among them, the number of hits
-        that each key stands for, and the rule of the latest refusal by key. Keys are bulk strings,
-        with their header.
+    on_keys: called with counted hits by key, the refused ones among them, the number of hits that
+        each of these stands for, and the rule of the latest refusal by key.
     harvest: returns and resets the hits that the denial cache refused, as (rule, key, hits).
     """
 
@@ -168,7 +168,7 @@ class Counters:
         refused, self._refused_keys = self._refused_keys, []
         rules, self._refused_by = self._refused_by, {}
         if keys:
-            self.on_keys(keys, refused, self.stride, rules)
+            self.on_keys(Counter(keys), Counter(refused), self.stride, rules)
 
     def sample(self, stride: int) -> None:
         """Count the key of one hit in `stride` from now on, chosen at random; 1: of every hit."""
@@ -195,9 +195,6 @@ class Counters:
             self.hits[rule.row + REFUSED_LOCALLY] += times
             counts[key] = counts.get(key, 0) + times
             rules[key] = rule
-            if len(counts) >= KEYS_AT_ONCE:
-                self.on_keys(counts, counts, 1, rules)
-                counts, rules = {}, {}
         if counts:
             self.on_keys(counts, counts, 1, rules)
 

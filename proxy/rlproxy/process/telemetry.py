@@ -19,7 +19,7 @@ from typing import Final
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
-from rlproxy.observability.counters import Counters, Keys
+from rlproxy.observability.counters import Counters, HitsByKey
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
@@ -96,9 +96,11 @@ class Telemetry:
         self._files_due = 0.0
         self._decided = 0  # Counters.decided() at the latest call of _pace()
 
-    def _count_both(self, keys: Keys, refused: Keys, stride: int, rules: dict[bytes, Rule]) -> None:
-        self._top.add(keys, refused, stride, rules)
-        self._prefixes.add(keys, refused)
+    def _count_both(
+        self, hits: HitsByKey, refused: HitsByKey, stride: int, rules: dict[bytes, Rule]
+    ) -> None:
+        self._top.add(hits, refused, stride, rules)
+        self._prefixes.add(hits, refused)
 
     def use_policies(self, policies: Collection[Policy]) -> None:
         """Count hits of `policies` from now on, and forget the counts of others."""

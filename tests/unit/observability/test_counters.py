@@ -206,7 +206,7 @@ def test_refused_hit_is_not_near_the_limit() -> None:
 
 def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
-    batches: list[tuple[st.Keys, st.Keys]] = []
+    batches: list[tuple[st.HitsByKey, st.HitsByKey]] = []
     stats.on_keys = lambda keys, refused, *_: batches.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
@@ -217,7 +217,7 @@ def test_keys_are_delivered_in_batches() -> None:
     assert len(batches) == 1
     stats.key(b"one", True)
     stats.flush_keys()
-    assert batches[1] == ([b"one"], [b"one"])
+    assert batches[1] == ({b"one": 1}, {b"one": 1})
 
 
 def rule(row: int) -> Rule:
@@ -249,27 +249,29 @@ def test_refused_keys_come_with_the_latest_rule() -> None:
 
 def test_keys_of_many_hits_are_sampled() -> None:
     stats = Counters()
-    batches: list[tuple[int, st.Keys, st.Keys]] = []
+    batches: list[tuple[int, st.HitsByKey, st.HitsByKey]] = []
     stats.on_keys = lambda keys, refused, stride, _: batches.append((stride, keys, refused))
     stats.key(b"one", False)
     stats.sample(8)
-    assert batches == [(1, [b"one"], [])]  # earlier hits are counted separately
+    assert batches == [(1, {b"one": 1}, {})]  # earlier hits are counted separately
     hits = 80_000
     for number in range(hits):
         stats.key(b"%d" % (number % 8), number % 4 == 0)
     stats.sample(1)
     assert {stride for stride, _, _ in batches[1:]} == {8}
-    seen = Counter(key for _, keys, _ in batches[1:] for key in keys)
+    seen, refused = Counter[bytes](), Counter[bytes]()
+    for _, hits_by_key, refused_by_key in batches[1:]:
+        seen.update(hits_by_key)
+        refused.update(refused_by_key)
     assert abs(seen.total() - hits / 8) < hits / 100
     for key in range(8):  # a period of eight hides none of them
         assert abs(seen[b"%d" % key] - hits / 64) < hits / 640
-    refused = Counter(key for _, _, keys in batches[1:] for key in keys)
     assert refused == {key: seen[key] for key in (b"0", b"4")}
     del batches[:]
     stats.key(b"a", False)
     stats.key(b"b", True)
     stats.flush_keys()
-    assert batches == [(1, [b"a", b"b"], [b"b"])]
+    assert batches == [(1, {b"a": 1, b"b": 1}, {b"b": 1})]
 
 
 def test_hits_decided_by_redis_are_counted() -> None:
@@ -294,7 +296,7 @@ def test_local_refusals_are_gathered() -> None:
     assert outcomes(stats, LOG) == {"refused_locally": 4}
     assert outcomes(stats, GCRA) == {"refused_locally": 2}
     both = {b"a": 5, b"b": 1}
-    assert batches == [([b"c"], [], {}), (both, both, {b"a": gcra, b"b": log})]
+    assert batches == [({b"c": 1}, {}, {}), (both, both, {b"a": gcra, b"b": log})]
 
 
 @pytest.mark.parametrize(
