@@ -63,3 +63,17 @@ def test_exposition() -> None:
     assert buckets == list(range(1, 15))
     assert [sample.value for sample in lag.samples if sample.name.endswith("_sum")] == [0.5]
     assert found["rlproxy_upstream_up"].samples[0].value == 1
+
+
+def test_labels_of_any_text() -> None:
+    prefixes = [r"a\n", 'b"', "c\n", "d{},= ", "\u20ac"]
+    samples: Samples = {m.PREFIX_HITS: {(each, "hits"): 1 for each in prefixes}}
+    (family,) = text_string_to_metric_families(exposition(samples).decode())
+    assert [sample.labels["prefix"] for sample in family.samples] == prefixes
+
+
+def test_large_and_exact_values() -> None:
+    values = [0, 7, 2**53, 1e300, 0.1, 1_700_000_000.123]
+    samples: Samples = {m.POLICY_SHADOW: {(str(at),): each for at, each in enumerate(values)}}
+    (family,) = text_string_to_metric_families(exposition(samples).decode())
+    assert [sample.value for sample in family.samples] == values
