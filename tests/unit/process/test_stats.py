@@ -96,6 +96,7 @@ def test_policies_have_their_hits_and_refusals() -> None:
     b |= {"admitted": 1, "shadow_refused": 2}
     hits = {"a": PolicyHits(False, list(a.values())), "b": PolicyHits(True, list(b.values()))}
     policies = [*policies, Policy(b"c", b"1 1", False)]
+    hits["c"] = PolicyHits(False, [0] * len(OUTCOMES))
     request = policies_request(policies, {**hits, "gone": hits["a"]})
     rows = (
         b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",3,2],["c","1 1","enforced",0,0]]'
