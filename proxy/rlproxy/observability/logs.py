@@ -72,11 +72,10 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     level: lowest level to log (--log-level).
     form: AUTO, JSON, or another value for sentences (--log-format).
     worker: number of the worker, 0 if there is only one process.
-    stream: destination; default stderr.
+    stream: destination, a file of the system; default stderr.
     """
     stream = sys.stderr if stream is None else stream
-    terminal = stream is not None and stream.isatty()
-    human = terminal if form == AUTO else form != JSON
+    human = stream.isatty() if form == AUTO else form != JSON
     handler = _Handler(stream)
     handler.setFormatter(_Line(worker, human))
     root = logging.getLogger()
@@ -123,11 +122,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._lost = 0
         self._poll = select.poll()
-        try:
-            self._poll.register(stream, select.POLLOUT)
-            self._can_wait = True
-        except (AttributeError, TypeError, ValueError, OSError):  # not a file of the system
-            self._can_wait = False
+        self._poll.register(stream, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, after the number of dropped lines; drop it if the stream is full."""
@@ -142,7 +137,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def _full(self) -> bool:
         # poll() reports a pipe as writable if it has room for MAX_LINE bytes.
-        return self._can_wait and not self._poll.poll(0)
+        return not self._poll.poll(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Log the failure of emit() as a line; called by the logging module."""

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,15 +37,27 @@ def _as_before() -> Iterator[None]:
     logging.captureWarnings(False)
 
 
-def made(form: str = "json", level: str = "info", worker: int = 0) -> io.StringIO:
-    stream = io.StringIO()
+class Stream(io.TextIOWrapper):
+    """A file in the place of standard error."""
+
+    def __init__(self) -> None:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with this stream
+        super().__init__(file, "utf-8", "backslashreplace", newline="")
+
+    def getvalue(self) -> str:
+        self.seek(0)
+        return self.read()
+
+
+def made(form: str = "json", level: str = "info", worker: int = 0) -> Stream:
+    stream = Stream()
     configure(level, form, worker, stream)
     root = logging.getLogger()
     root.handlers[:] = root.handlers[-1:]  # (without pytest's own)
     return stream
 
 
-def objects(stream: io.StringIO) -> list[dict[str, Any]]:
+def objects(stream: Stream) -> list[dict[str, Any]]:
     """Every line, parsed; a line that is no object fails."""
     text = stream.getvalue()
     assert not text or text.endswith("\n")
@@ -53,7 +66,7 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
     return found
 
 
-def one(stream: io.StringIO) -> dict[str, Any]:
+def one(stream: Stream) -> dict[str, Any]:
     found = objects(stream)
     assert len(found) == 1, found
     return found[0]
@@ -126,7 +139,7 @@ def fail(secret: str) -> None:
     raise ValueError(f"broken on purpose: {len(secret)}\nINFO all is well")
 
 
-def failed(form: str) -> io.StringIO:
+def failed(form: str) -> Stream:
     stream = made(form)
     try:
         fail("".join(["hun", "ter2"]))

@@ -18,7 +18,7 @@ def test_row_follows_the_conventions(row: m.Row) -> None:
     assert re.fullmatch(r"rlproxy_[a-z_]+[a-z]", row.name)
     assert row.name.endswith("_total") == (row.kind == m.COUNTER)
     assert row.help and not row.help.endswith(".")
-    assert row.across == m.SUM or (row.kind == m.GAUGE and row.across in (m.MOST, m.LEAST))
+    assert row.across is sum or (row.kind == m.GAUGE and row.across in (max, min))
 
 
 ONE: Samples = {
