@@ -25,7 +25,7 @@ def exposition(samples: Samples) -> bytes:
 def _plain(row: Row, values: dict[Labels, float]) -> Iterator[str]:
     """Yield the lines of a counter or gauge."""
     for found, value in values.items():
-        pairs = zip(row.labels, found, strict=True)
+        pairs = sorted(zip(row.labels, found, strict=True))
         labels = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in pairs)
         yield f"{row.name}{{{labels}}} {float(value)}" if labels else f"{row.name} {float(value)}"
 
