@@ -27,7 +27,7 @@ class UpstreamFacts:
 
     where, server: its address, and name and version of the server.
     up, why: whether Redis answers, and why not.
-    since_s: seconds since `up` changed; None if it never did.
+    changed: time.time() when `up` changed; None if it never did.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     """
 
@@ -35,7 +35,7 @@ class UpstreamFacts:
     server: str = ""
     up: bool = True
     why: str = ""
-    since_s: float | None = None
+    changed: float | None = None
     kind: str = ""
     problem: str = ""
 

@@ -62,6 +62,14 @@ def test_decreased_counters_give_no_negative_rate() -> None:
     assert recent.now()[0] == 0.0
 
 
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    recent = Recent()
+    for at in (100.0, 101.0, 50.0, 52.0):
+        recent.add(moment(at, samples(at)), policies(login={"admitted": int(at)}))
+    assert recent.rates() == [(52.0, 1.0, 0.0, *NONE)]
+    assert recent.busiest(1)[0].hits == 1.0
+
+
 def test_times_cover_the_last_ten_seconds() -> None:
     recent = Recent()
     recent.add(moment(0.0, {}), {})

@@ -39,6 +39,7 @@ class Nobody:
     problem = kind = "login"
     server = "Redis 7"
     loaded = True
+    loop = SimpleNamespace(time=lambda: 0.0)
 
     def __init__(self, settings: WorkerContext) -> None:
         self.context = settings
