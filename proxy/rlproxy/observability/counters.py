@@ -174,7 +174,7 @@ class Counters:
         """Count the key of one hit in `stride` from now on, chosen at random; 1: of every hit."""
         self.flush_keys()
         self.stride = stride
-        self._skip = self._gap() if stride > 1 else 0
+        self._skip = self._gap()
 
     def _gap(self) -> i64:
         """Return the number of hits to skip, stride - 1 in the mean.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,7 +16,7 @@ MAX_PREFIX: Final = 64  # bytes after which a prefix is cut
 HITS: Final = "hits"  # outcome label of all hits
 REFUSED: Final = "refused"  # outcome label of refused hits
 
-PrefixHits = tuple[dict[bytes, int], dict[bytes, int]]  # hits, and the refused ones, by prefix
+PrefixHits = dict[bytes, list[int]]  # all hits and the refused ones, by prefix
 
 
 class Prefixes:
@@ -27,20 +26,20 @@ class Prefixes:
     before: the counts of the process that this one replaces.
     """
 
-    def __init__(self, most: int, before: PrefixHits = ({}, {})) -> None:
-        self._hits, self._refused = (Counter(counts) for counts in before)
-        self._room = most - len(self._hits.keys() - {NONE, OTHER})  # further prefixes
+    def __init__(self, most: int, before: PrefixHits) -> None:
+        self._counts = {prefix: list(counts) for prefix, counts in before.items()}
+        self._room = most - len(before.keys() - {NONE, OTHER})  # further prefixes
 
     def add(self, hits: HitsByKey, refused: HitsByKey) -> None:
         """Count hits by the prefix of their keys; `refused` are the refused ones among them."""
-        self._count(hits, self._hits)
-        self._count(refused, self._refused)
+        self._add(hits, 0)
+        self._add(refused, 1)
 
     def counts(self) -> PrefixHits:
         """Return the hits so far; must not be changed."""
-        return self._hits, self._refused
+        return self._counts
 
-    def _count(self, hits: HitsByKey, counts: Counter[bytes]) -> None:
+    def _add(self, hits: HitsByKey, at: int) -> None:
         begins: dict[bytes, int] = {}  # by the beginning of a bulk string, colon included
         for key, number in hits.items():
             if len(key) <= MAX_BULK:
@@ -49,16 +48,15 @@ class Prefixes:
                 begin = key[: key.find(b":", 0, key.index(b"\n") + 1 + SHOWN) + 1]
             begins[begin] = begins.get(begin, 0) + number
         for begin, number in begins.items():
-            counts[self._prefix(begin)] += number
+            self._counts.setdefault(self._prefix(begin), [0, 0])[at] += number
 
     def _prefix(self, begin: bytes) -> bytes:
         """Return what counts keys with a beginning, b"" without a colon."""
         prefix = begin[begin.index(b"\n") + 1 : -1][:MAX_PREFIX] if begin else NONE
-        if prefix not in self._hits and prefix not in (NONE, OTHER):
+        if prefix not in self._counts and prefix not in (NONE, OTHER):
             if self._room <= 0:
                 return OTHER
             self._room -= 1
-            self._hits[prefix] = 0
         return prefix
 
 
@@ -68,9 +66,9 @@ def samples(several: Iterable[PrefixHits]) -> dict[Labels, float]:
     Their labels are (prefix, outcome).
     """
     found: dict[Labels, float] = {}
-    for hits, refused in several:
-        for prefix, number in hits.items():
+    for counts in several:
+        for prefix, both in counts.items():
             label = shown(prefix)
-            for outcome, count in ((HITS, number), (REFUSED, refused.get(prefix, 0))):
+            for outcome, count in zip((HITS, REFUSED), both, strict=True):
                 found[label, outcome] = found.get((label, outcome), 0) + count
     return found

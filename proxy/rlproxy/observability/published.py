@@ -5,7 +5,7 @@ of the latest reload.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
@@ -89,7 +89,7 @@ class Published:
     samples: Samples
     top: Top = NO_TOP
     facts: Facts = NO_FACTS
-    prefixes: PrefixHits = ({}, {})
+    prefixes: PrefixHits = field(default_factory=dict)
     policies: PolicyState = NO_POLICIES
 
     def seen_at(self, now: float) -> Published:

@@ -58,7 +58,7 @@ class Intake:
         counts: ClientCounts,
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
-        busy: Callable[[], bool] = lambda: False,
+        busy: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._busy = busy

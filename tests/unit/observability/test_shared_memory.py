@@ -60,7 +60,7 @@ def test_values_are_never_mixed() -> None:
 
 def test_largest_value_fits() -> None:
     """The maximum of --metrics-prefixes, of keys and of policies."""
-    prefixes = Prefixes(MAX_PREFIXES)
+    prefixes = Prefixes(MAX_PREFIXES, {})
     hits = {b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59): 1 for number in range(MAX_PREFIXES)}
     prefixes.add(hits, hits)
     top = HotKeys(lambda: 0.0)
