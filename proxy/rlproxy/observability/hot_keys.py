@@ -24,7 +24,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
-from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -109,27 +108,21 @@ class Summary:
         key with more hits than `error` is kept, whatever the other keys are.
         """
         if len(self.counts) > most:
-            lost = self._next(most)
-            self.counts = self._busiest(most, lost, lost)
+            busiest, lost = self._busiest(most)
+            self.counts = {key: count - lost for key, count in busiest}
             self.error += lost
 
     def top(self, most: int) -> Summary:
         """Return a summary of the `most` busiest keys; may be this one."""
         if len(self.counts) <= most:
             return self
-        lost = self._next(most)
-        return Summary(self._busiest(most, lost, 0), self.error, lost, self.stride)
+        busiest, lost = self._busiest(most)
+        return Summary(dict(busiest), self.error, lost, self.stride)
 
-    def _next(self, most: int) -> int:
-        """Return the count of the busiest key behind the `most` busiest."""
-        return sorted(self.counts.values(), reverse=True)[most]
-
-    def _busiest(self, most: int, least: int, less: int) -> dict[bytes, int]:
-        """Return the `most` busiest keys, the last of which have `least` hits, `less` each."""
-        top = {key: count - less for key, count in self.counts.items() if count > least}
-        equal = (key for key, count in self.counts.items() if count == least)
-        top.update(dict.fromkeys(islice(equal, most - len(top)), least - less))
-        return top
+    def _busiest(self, most: int) -> tuple[list[tuple[bytes, int]], int]:
+        """Return the `most` busiest keys with their counts, and the count of the next one."""
+        ranked = sorted(self.counts.items(), key=_by_count, reverse=True)
+        return ranked[:most], ranked[most][1]
 
 
 class Top(NamedTuple):
