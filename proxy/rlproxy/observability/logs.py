@@ -44,15 +44,14 @@ class _Event(NamedTuple):
     fields: dict[str, object]
 
     def __str__(self) -> str:
-        fields = {name: _joined(value) for name, value in self.fields.items()}
-        return self.text.format_map({"event": self.name, **fields})
+        return self.text.format_map({name: _joined(each) for name, each in self.fields.items()})
 
 
 class Log:
     """The log: each method logs an event at its level, with a sentence, fields and exception."""
 
     def _log(
-        self, level: int, event: str, text: str = "{event}", exc_info: Any = None, **fields: object
+        self, level: int, event: str, text: str, exc_info: Any = None, **fields: object
     ) -> None:
         _LOGGER.log(level, _Event(event, text, fields), exc_info=exc_info, stacklevel=2)
 
@@ -78,11 +77,7 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     human = stream.isatty() if form == AUTO else form != JSON
     handler = _Handler(stream)
     handler.setFormatter(_Line(worker, human))
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        if isinstance(old, _Handler):
-            root.removeHandler(old)
-    root.addHandler(handler)
+    logging.getLogger().handlers[:] = [handler]
     set_level(level)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
