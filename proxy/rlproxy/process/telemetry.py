@@ -67,7 +67,7 @@ class Telemetry:
         self._worker = worker
         self._memory = memory = resources.memory
         # whether another process reads the shared memory
-        self._read = config.admin is not None or memory.workers > 1
+        self._has_readers = config.admin is not None or memory.workers > 1
         self._clients = clients
         self._context = clients.context
         self._upstream = upstream
@@ -151,7 +151,7 @@ class Telemetry:
             if self._samples_keys:
                 self._pace(EVERY_S + late_s)
         self._due = now + EVERY_S
-        if not self._read:
+        if not self._has_readers:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
@@ -160,7 +160,7 @@ class Telemetry:
 
     def publish_last(self) -> None:
         """Publish the counters as they end: the worker's successor continues them."""
-        if self._read:
+        if self._has_readers:
             self._memory.publish(self._worker, self.own())
 
     def _pace(self, passed_s: float) -> None:
