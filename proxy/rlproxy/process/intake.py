@@ -124,6 +124,7 @@ class Intake:
                 if client is None:
                     break
                 self._full = False
+                self._publish()
                 if not is_gone(client):
                     self._begin(client, tls)
                     break

@@ -186,7 +186,10 @@ def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptu
         assert not bench.loop.watched
         assert bench.counts[0] == AWAY
         assert bench.loop.tick() == FULL_S
-    bench.full, bench.waiting = False, 1
+    bench.full, bench.gone = False, 1
+    bench.readable()
+    assert bench.counts[0] == 0  # there is room again, even if this client is gone
+    bench.waiting = 1
     bench.readable()
     assert bench.counts[0] == 1
     assert [line.getMessage().partition(":")[0] for line in caplog.records] == ["cannot accept"]
