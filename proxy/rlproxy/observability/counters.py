@@ -31,7 +31,7 @@ MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes
 SHOWN: Final = 105  # bytes of a longer key that its short name begins with
 _HASH: Final = 10  # digest in a short name, bytes
-KEYS_AT_ONCE: Final = 1024  # keys per call of `on_keys`; counting in batches costs half
+KEYS_AT_ONCE: Final = 1024  # collected keys that are counted together; that costs half
 
 # The bounds of histograms: of times in seconds, and of the calls in one write of a lane.
 TIMES_S: Final[tuple[float, ...]] = (

@@ -1,9 +1,9 @@
 """The hot keys of the last minute (heavy hitters), in bounded memory. The clock is passed in.
 
 Misra-Gries in batches (Agarwal et al., "Mergeable summaries", 2012): keys are counted at C speed.
-When there are too many, the least of the counts to keep is subtracted from all, and the others are
-removed. There is one summary for each ten seconds. Summaries are added up to a minute, and over
-several workers.
+When there are too many, the least busy ones are removed, and the largest of their counts is
+subtracted from those of the others. There is one summary for each ten seconds. Summaries are added
+up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──┐
                  └────────────────────────────────────┴──their sum──> published()
