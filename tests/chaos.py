@@ -1,5 +1,4 @@
-"""Faults under load: `python -m tests.chaos --seconds 600 [--seed S] [--engine NAME] [--share]
-[--fails-open] [--proxy-args "..."]`.
+"""Faults under load: `python -m tests.chaos --seconds 600`.
 
 The server is killed and restarted, stopped, and loses its connections and its scripts; the link to
 it is delayed, throttled, stalled, refused, and cut within a frame. During that redis-py, ioredis
@@ -9,7 +8,6 @@ check failed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import math
@@ -37,9 +35,12 @@ from tests.stress.load import (
     World,
     close,
     command,
+    command_line,
+    finish,
     log,
     until_stopped,
     verdict,
+    watched_proxy,
 )
 from tests.stress.relay import Relay
 
@@ -246,21 +247,13 @@ async def run(
     world.fails_open = "allow" in args
     relay = Relay(world.server.port, random.Random(seed + 2))
     await relay.start()
-    proxy = await asyncio.to_thread(
-        lambda: WatchedProxy(
-            *("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{relay.port}"), *args
-        )
-    )
     facts: list[str] = []
     try:
-        world.port = await asyncio.to_thread(proxy.port)
-        log(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {' '.join(args) or 'plain'}")
-        facts = await _run(world, relay, proxy, seconds, clients, back_s)
+        async with watched_proxy(violations, f"redis://127.0.0.1:{relay.port}", args) as proxy:
+            world.port = await asyncio.to_thread(proxy.port)
+            log(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {args or 'plain'}")
+            facts = await _run(world, relay, proxy, seconds, clients, back_s)
     finally:
-        try:
-            await asyncio.to_thread(proxy.close)
-        except AssertionError as error:
-            violations.add("traceback", str(error)[-2000:])
         await relay.close()
         world.server.close()
     return verdict("chaos", world, facts)
@@ -336,11 +329,7 @@ async def _run(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--engine", choices=sorted(harness.engines()), default="")
-    parser.add_argument("--clients", type=int, default=6, help="of each kind of redis-py's")
+    parser = command_line("chaos", __doc__, 6, "of each kind of redis-py's")
     parser.add_argument(
         "--back", type=float, default=BACK_S, help="seconds in which service must be back"
     )
@@ -348,18 +337,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--fails-open", action="store_true", help="and with --on-upstream-failure allow"
     )
-    parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
     options = parser.parse_args(argv)
     args = shlex.split(options.proxy_args) + (["--share"] if options.share else [])
     if options.fails_open:
         args += ["--on-upstream-failure", "allow"]
-    engine = options.engine or sorted(harness.engines())[0]
-    made = run(options.seconds, options.seed, engine, args, options.clients, options.back)
-    try:
-        return asyncio.run(made)
-    except KeyboardInterrupt:
-        print("stopped before its end: nothing is checked", file=sys.stderr)
-        return 130
+    seconds, engine = options.seconds, options.engine
+    return finish(run(seconds, options.seed, engine, args, options.clients, options.back))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""A cluster that changes and fails under load: `python -m tests.cluster_chaos --seconds 600
-[--seed S] [--engine NAME] [--clients N] [--only exact|faults] [--proxy-args "..."]`.
+"""A cluster that changes and fails under load: `python -m tests.cluster_chaos --seconds 600`.
 
 A proxy stands in front of three masters with a replica each. In exact phases slots move, step by
 step and atomically, replicas take over by hand, and a node is added and removed: nothing may be
@@ -10,7 +9,6 @@ any check failed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import shlex
@@ -23,7 +21,6 @@ from functools import partial
 
 from rlproxy.resp.key_slot import key_slot
 
-from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Raw, command
 from tests.stress import checks, cluster_work
@@ -32,7 +29,7 @@ from tests.stress.cluster_checks import check_list
 from tests.stress.cluster_client import Client
 from tests.stress.cluster_faults import CHANGES, FAULTS, Suffering
 from tests.stress.cluster_work import TAGS, Limit, Phase, Work
-from tests.stress.load import WatchedProxy, log, verdict
+from tests.stress.load import WatchedProxy, command_line, finish, log, verdict, watched_proxy
 
 BACK_S = 0.5  # seconds from the cluster's recovery to the proxy's
 EXACT_S = 8.0  # of an exact phase
@@ -191,17 +188,9 @@ async def run(
     facts: list[str] = []
     try:
         await asyncio.to_thread(cluster.start)
-        proxy = await asyncio.to_thread(
-            lambda: WatchedProxy("--listen", "127.0.0.1:0", "--upstream", cluster.url, *args)
-        )
-        try:
+        async with watched_proxy(made.violations, cluster.url, args) as proxy:
             log(f"cluster chaos for {seconds:g} s, seed {seed}, {engine}, proxy {args or 'plain'}")
             facts = await _run(made, cluster, proxy, seconds, clients, back_s, only, exact_s)
-        finally:
-            try:
-                await asyncio.to_thread(proxy.close)
-            except AssertionError as error:
-                made.violations.add("traceback", str(error)[-2000:])
     finally:
         await asyncio.to_thread(cluster.close)
     return verdict("cluster chaos", made, facts)
@@ -281,27 +270,17 @@ def _warm(port: int) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster_chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--engine", choices=sorted(harness.engines()), default="")
-    parser.add_argument("--clients", type=int, default=6, help="that mix commands")
+    parser = command_line("cluster_chaos", __doc__, 6, "that mix commands")
     parser.add_argument(
         "--back", type=float, default=BACK_S, help="seconds in which the proxy must be back"
     )
     parser.add_argument("--only", choices=("exact", "faults"), default="", help="one kind of phase")
-    parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
     options = parser.parse_args(argv)
-    engine = options.engine or harness.one_engine() or ""
     made = run(
-        *(options.seconds, options.seed, engine, shlex.split(options.proxy_args)),
+        *(options.seconds, options.seed, options.engine, shlex.split(options.proxy_args)),
         *(options.clients, options.back, options.only),
     )
-    try:
-        return asyncio.run(made)
-    except KeyboardInterrupt:
-        print("stopped before its end: nothing is checked", file=sys.stderr)
-        return 130
+    return finish(made)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,20 @@ def peak(pid: int) -> int:
     return 1024 * int(line.split()[1])
 
 
+def kept_alive(port: int, peers: bool = False) -> list[bool]:
+    """Return of each established TCP connection of a port, over IPv4, whether keepalive is on.
+
+    peers: of the connections to that port, instead of those that it has accepted.
+    """
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, _, timer, *_ = line.split()
+        name = remote if peers else local
+        if state == "01" and int(name.rpartition(":")[2], 16) == port:
+            found.append(timer.startswith("02:"))
+    return found
+
+
 def forget_peak(pid: int) -> None:
     """Reset its peak to its current memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""A client of a cluster is freed as it leaves, without a collection by the garbage collector."""
+"""A client, or a node, that leaves is freed without a collection by the garbage collector."""
 
 from __future__ import annotations
 
@@ -62,5 +62,29 @@ def test_a_transaction_at_a_master_that_is_down_is_freed(one_engine: str) -> Non
                     assert client.ask("MULTI") == "OK"
                     assert isinstance(client.ask("GET", key), ReplyError)
             wait_until(lambda: not any(map(proxy.counts().get, OBJECTS)), "the client is freed")
+        finally:
+            proxy.close()
+
+
+def test_the_lanes_to_a_node_that_was_removed_are_freed(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster:
+        proxy = WatchedProxy("--upstream", cluster.url, "--listen", "127.0.0.1:0")
+        try:
+            with Raw(proxy.port()) as client:
+
+                def lanes() -> int:
+                    for key in cluster.keys_of_all():
+                        assert client.ask("SET", key, 1) == "OK"
+                        assert client.ask("RL.HIT", f"{{{key}}}hit", 100, 60)
+                    return proxy.counts()["ServerLane"]
+
+                wait_until(lambda: lanes() == 6, "each master has one for SET, and one for hits")
+                former = cluster.owner(0)
+                added = cluster.add_node()
+                cluster.move_slot(0, added)
+                wait_until(lambda: lanes() == 8, "so has the added node")
+                cluster.move_slot(0, former)
+                cluster.remove_node(added)
+                wait_until(lambda: lanes() == 6, "the lanes to the removed node are freed")
         finally:
             proxy.close()

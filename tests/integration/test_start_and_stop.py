@@ -255,15 +255,17 @@ def test_server_without_cluster_is_refused_as_a_cluster(one_server: RedisServer)
     assert f"--upstream redis://127.0.0.1:{one_server.port}" in log
 
 
-def test_sentinel_is_refused_as_a_server(own_server: RedisServer) -> None:
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_sentinel_is_refused_as_a_server(own_server: RedisServer, scheme: str) -> None:
     sentinel = Sentinel(own_server.executable, own_server.port, 1)
     with contextlib.closing(sentinel):
         sentinel.start()
         where = f"127.0.0.1:{sentinel.port}"
-        code, output, log = ended(*ANY_PORT, "--upstream", f"redis://{where}")
+        code, output, log = ended(*ANY_PORT, "--upstream", f"{scheme}://{where}")
     assert (code, output) == (1, "")
+    cluster = "cluster " if scheme == "redis+cluster" else ""
     assert log == (
-        f"rlproxy: Redis at {where}: it is a Sentinel. Write --upstream "
+        f"rlproxy: Redis at {cluster}{where}: it is a Sentinel. Write --upstream "
         f"redis+sentinel://{where}/NAME-OF-THE-MASTER\n"
     )
 

@@ -14,7 +14,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Collection
+from argparse import ArgumentParser
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,6 +109,7 @@ class World:
         self.answered = 0
         self.refused = 0  # replies that report the server unreachable, and lost connections
         self.hits = 0
+        self.left_blocked = 0  # BLPOPs that timed out, although a value was pushed to another node
         self.checked = 0  # keys whose count was compared with the server's
         self.errors: dict[str, int] = {}
         self._maxima = iter(range(FIRST_MAX, 90_000))
@@ -438,6 +440,43 @@ class Judged(Protocol):
     seed: int
     violations: Violations
     errors: dict[str, int]
+
+
+@contextlib.asynccontextmanager
+async def watched_proxy(
+    violations: Violations, url: str, args: list[str]
+) -> AsyncIterator[WatchedProxy]:
+    """Run a proxy in front of the server at `url`. A traceback in its log is a violation."""
+    words = ("--listen", "127.0.0.1:0", "--upstream", url, *args)
+    proxy = await asyncio.to_thread(lambda: WatchedProxy(*words))
+    try:
+        yield proxy
+    finally:
+        try:
+            await asyncio.to_thread(proxy.close)
+        except AssertionError as error:
+            violations.add("traceback", str(error)[-2000:])
+
+
+def command_line(name: str, doc: str | None, clients: int, of_clients: str) -> ArgumentParser:
+    """Return the options of all runs: of how many clients, and of what they are."""
+    parser = ArgumentParser(prog=f"python -m tests.{name}", description=doc)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    engines, default = sorted(harness.engines()), harness.one_engine()
+    parser.add_argument("--engine", choices=engines, default=default, help=f"default: {default}")
+    parser.add_argument("--clients", type=int, default=clients, help=of_clients)
+    parser.add_argument("--proxy-args", default="", help="further arguments of the proxy")
+    return parser
+
+
+def finish(run: Coroutine[Any, Any, int]) -> int:
+    """Run to the end; return the exit code."""
+    try:
+        return asyncio.run(run)
+    except KeyboardInterrupt:
+        print("stopped before its end: nothing is checked", file=sys.stderr)
+        return 130
 
 
 def verdict(what: str, world: Judged, facts: list[str]) -> int:

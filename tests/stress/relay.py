@@ -21,7 +21,7 @@ class Relay:
         self.port = 0
         self.connections = 0  # so far
         self.cuts = 0
-        self._to_port = to_port
+        self.to_port = to_port
         self._source = source
         self._server: asyncio.Server | None = None
         self._open: set[_Link] = set()
@@ -77,7 +77,7 @@ class Relay:
                 writer.transport.abort()
                 return
             try:
-                there = await asyncio.open_connection("127.0.0.1", self._to_port)
+                there = await asyncio.open_connection("127.0.0.1", self.to_port)
             except OSError:
                 writer.transport.abort()
                 return

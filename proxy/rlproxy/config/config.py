@@ -228,7 +228,7 @@ class Config:
     )
     tcp_keepalive_s: int = LIMITS.fixed(
         number(300, 0, 32767, "SECONDS"),
-        "seconds of silence until TCP keepalive probes a client. 0: no probes",
+        "seconds of silence until TCP keepalive probes a client, or Redis. 0: no probes",
     )
     admin: Address | None = SEEING.fixed(  # noqa: RUF009
         ADMIN,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.net.keepalive import keep_alive
 
 BACKLOG: Final = 4096  # connections that wait in the kernel for accept(), for each socket
 # The number of TCP_NOTSENT_LOWAT on Linux and macOS, for which Python 3.11 has no name; else 0.
@@ -36,7 +37,7 @@ class Listeners:
 
     unix_mode: the permissions of unix sockets.
     option: the option that errors name.
-    keepalive_s: see _keep_alive(); 0: no probes.
+    keepalive_s: see keep_alive().
     Raises ListenError.
     """
 
@@ -80,22 +81,6 @@ class Listeners:
         self.sockets = []
 
 
-def _keep_alive(sock: socket.socket, silent_s: int) -> None:
-    """Turn on TCP keepalive, to detect a peer that vanished without closing.
-
-    silent_s: seconds of silence before the first probe. Three probes follow within the same time
-    again, then the kernel ends the connection.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", silent_s),
-        ("TCP_KEEPINTVL", max(1, silent_s // 3)),
-        ("TCP_KEEPCNT", 3),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def _bind_tcp(address: Address, keepalive_s: int) -> socket.socket:
     found = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -106,8 +91,7 @@ def _bind_tcp(address: Address, keepalive_s: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if keepalive_s:
-            _keep_alive(sock, keepalive_s)
+        keep_alive(sock, keepalive_s)
         if NOTSENT_LOWAT:
             sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
         sock.setblocking(False)

@@ -77,18 +77,23 @@ class OneServer(ServerParts):
         self, config: Config, settings: ServerSettings, on_moved: Callable[[], None]
     ) -> None:
         upstream, timeout_s = settings.upstream, config.connect_timeout_s
+        keepalive_s = config.tcp_keepalive_s
         self.settings = settings
         self._on_moved = on_moved
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
-            self.target = Target(upstream.address, timeout_s)
+            self.target = Target(upstream.address, timeout_s, None, keepalive_s)
         else:
-            self.target = target = MasterTarget(str(upstream), timeout_s)
+            self.target = target = MasterTarget(str(upstream), timeout_s, keepalive_s)
             self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
         failover, control = self.failover, self.control
-        self.facts.on_read_only = failover.suspect if failover else control.identify_again
+        if failover is not None:
+            self.facts.on_read_only = failover.suspect
+        else:
+            self.facts.on_read_only = control.look_at_role
+            control.on_moved = self._cut
         self.facts.on_full = control.look_for_room
         self.lane_of = self.pool.lane_of
 
@@ -118,11 +123,15 @@ class OneServer(ServerParts):
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000
 
     def _moved(self) -> None:
-        """Cut the connections to the former master: the target has moved to another one."""
+        """Follow the target, which has moved to another master."""
         self.facts.where = self.target.where
+        self._cut()
+        self.control.move()
+
+    def _cut(self) -> None:
+        """Cut the lanes and the clients' connections to the former master."""
         self.pool.renew()
         self._on_moved()
-        self.control.move()
 
     async def begin(self) -> list[asyncio.Event]:
         """Start the proxy's own connections. Returns the events of their first results."""
@@ -151,7 +160,7 @@ class ClusterUpstream:
         self._on_server = settings.on_server
         self._announce, self._present = config.announce, config.present
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s)
+        self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
         self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
         self.timeouts.on_silence = self._ping_nodes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.urls import Address, Upstream
+from rlproxy.net.keepalive import keep_alive
 from rlproxy.net.tls_contexts import NO_TLS, ClientSide, TlsFailure
 from rlproxy.net.tls_stream import TlsStream
 
@@ -22,11 +24,19 @@ class Target:
     where: the address as errors and logs name it.
     tls: the TLS settings of new connections, or None. It may be replaced at any time; open
     connections keep theirs.
+    keepalive_s: see keep_alive().
     """
 
-    def __init__(self, address: Address, timeout_s: float, tls: ClientSide | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        timeout_s: float,
+        tls: ClientSide | None = None,
+        keepalive_s: int = 0,
+    ) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self._keepalive_s = keepalive_s
         self.tls = tls
         self.where = str(address)
 
@@ -60,7 +70,10 @@ class Target:
         loop, address = asyncio.get_running_loop(), self._address
         if address.path:
             return (await loop.create_unix_connection(protocol, address.path))[0]
-        return (await loop.create_connection(protocol, address.host, address.port))[0]
+        transport, _ = await loop.create_connection(protocol, address.host, address.port)
+        with contextlib.suppress(OSError):  # it may be closed already
+            keep_alive(transport.get_extra_info("socket"), self._keepalive_s)
+        return transport
 
     def _stream(
         self, tls: ClientSide, protocol: Callable[[], asyncio.Protocol]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import hiredis
 
-from rlproxy.config.urls import Upstream
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import (
     CLUSTER,
     FULL,
@@ -24,6 +24,7 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
+from rlproxy.session.call import nothing
 from rlproxy.session.context import Identification, ServerFacts, cannot_run
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
@@ -36,6 +37,7 @@ _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
 _REPLY_S: Final = 5.0  # limit for a reply on the control connection, in seconds
 _REFUSED_S: Final = 5.0  # pause before a refused step is tried again, in seconds
+_REPLICA_S: Final = 1.0  # the same at a replica: a name may lead to the new master soon
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
@@ -45,7 +47,6 @@ _STEP_S: Final = 0.05  # seconds between checks of that limit
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_HAVE_TLS: Final = "; if that port has TLS, write rediss:// instead of redis:// in --upstream"
 _IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
-_IN_NO_CLUSTER: Final = "it is no node of a Redis Cluster. Write --upstream redis://HOST:PORT"
 
 
 class Control:
@@ -59,6 +60,7 @@ class Control:
     scripts: the scripts to load, by name.
     facts: gets what identifies the server.
     on_server: called after each successful HELLO, once `facts` has that.
+    on_moved: called if a replica was reached before, and a new connection leads to a master.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Control:
         self._scripts = scripts
         self._facts = facts
         self._on_server = on_server
+        self.on_moved: Callable[[], None] = nothing
         self._timeouts = timeouts
         self._circuit = timeouts.circuit
         self._loop = asyncio.get_running_loop()
@@ -87,6 +90,7 @@ class Control:
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         self._identify_again = False  # the server may be a replica, or have no room for clients
+        self._read_only = False  # a replica has answered since the server was last identified
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
@@ -103,14 +107,14 @@ class Control:
         """Send a PING now, because Redis may not answer any more."""
         self._ping_now.set()
 
-    def identify_again(self) -> None:
-        """Identify the server again: an error shows that it is a replica, or has no room."""
-        self._identify_again = True
+    def look_at_role(self) -> None:
+        """Identify the server soon: a replica has answered."""
+        self._read_only = self._identify_again = True
 
     def look_for_room(self) -> None:
         """Look soon whether there is room for another client: the server has refused one."""
         self._circuit.counts.connects_failed += 1
-        self.identify_again()
+        self._identify_again = True
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -222,11 +226,15 @@ class Control:
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
         may_be_full = self.kind == FULL or self._identify_again
-        self._identify_again = False
-        kind, problem = self._wrong_mode(text(reply.get(b"mode")))
+        was_replica = self.kind == REPLICA or self._read_only
+        self._identify_again = self._read_only = False
+        mode = text(reply.get(b"mode"))
+        kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
         # Of a cluster's nodes, the map has the masters.
         if not (kind or self._upstream.cluster) and reply.get(b"role") == b"replica":
             kind, problem = REPLICA, _IS_REPLICA
+        elif was_replica:
+            self.on_moved()
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
             kind, problem = UNABLE, str(pong)
@@ -248,21 +256,6 @@ class Control:
                 await connection.query(b"PING")
         except (NoRoom, Closed):  # the PING causes a reset, which may discard the refusal
             return FULL, str(NoRoom())
-        return "", ""
-
-    def _wrong_mode(self, mode: str) -> tuple[str, str]:
-        """Compare the server with the URL. Returns kind and text of the problem, if there is one.
-
-        mode: that of the server in its reply to HELLO.
-        """
-        clustered = mode == "cluster"
-        if self._upstream.cluster:
-            return ("", "") if clustered else (CLUSTER, _IN_NO_CLUSTER)
-        if clustered and not self._upstream.standalone:
-            return CLUSTER, _in_cluster(self._upstream)
-        if mode == "sentinel":
-            where = _url(self._upstream, "sentinel")
-            return SENTINEL, f"it is a Sentinel. Write --upstream {where}/NAME-OF-THE-MASTER"
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:
@@ -323,12 +316,14 @@ class Control:
             self._ping_now.clear()
             await self._in_time(self._ping(), _REPLY_S)
         elif self._is_worth_another_try():
-            self._retry_at = self._loop.time() + _REFUSED_S
-            if self.kind == LOGIN:
+            if self.kind in (LOGIN, REPLICA):
                 # Redis keeps refusing HELLO on a connection that it accepted with a password set.
+                # A name may lead to another server than that of this connection.
                 self.move()
             else:
                 await self._prepare()
+            pause_s = _REPLICA_S if self.kind == REPLICA else _REFUSED_S
+            self._retry_at = self._loop.time() + pause_s
         elif self._misses_scripts():
             await self._in_time(self._load_again(), _REPLY_S)
         else:
@@ -376,18 +371,24 @@ def _unable(reply: object) -> bool:
     return isinstance(reply, hiredis.ReplyError) and cannot_run(encoding.error(str(reply)))
 
 
-def _in_cluster(upstream: Upstream) -> str:
-    """Describe that the server of a URL for one server is a node of a Redis Cluster."""
-    return (
-        f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
-        f"{_url(upstream, 'cluster')}; for this node alone append ?standalone=yes to its URL"
-    )
+def wrong_mode(mode: str, upstream: Upstream, address: Address | None) -> tuple[str, str]:
+    """Compare a server with --upstream. Returns kind and text of the problem, if there is one.
 
-
-def _url(upstream: Upstream, kind: str) -> str:
-    """Return the URL of `kind` for the server of `upstream`, without its login."""
+    mode: that of the server in its reply to HELLO.
+    address: the server's; HOST:PORT stands for None.
+    """
     scheme = "rediss" if upstream.tls else "redis"
     login = "USER:PASSWORD@" if upstream.password is not None else ""
-    address = upstream.address
     where = "HOST:PORT" if address is None or address.path else str(address)
-    return f"{scheme}+{kind}://{login}{where}"
+    place = f"://{login}{where}"
+    if mode == "sentinel":
+        url = f"{scheme}+sentinel{place}/NAME-OF-THE-MASTER"
+        return SENTINEL, f"it is a Sentinel. Write --upstream {url}"
+    if mode == "cluster" and not (upstream.cluster or upstream.standalone):
+        return CLUSTER, (
+            f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
+            f"{scheme}+cluster{place}; for this node alone append ?standalone=yes to its URL"
+        )
+    if mode != "cluster" and upstream.cluster:
+        return CLUSTER, f"it is no node of a Redis Cluster. Write --upstream {scheme}{place}"
+    return "", ""

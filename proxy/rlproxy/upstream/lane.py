@@ -116,7 +116,6 @@ class ServerLane(PooledLane):
         self._replies = ReplyFramer()
         self._handshakes: int = 0  # outstanding replies of the handshake
         self._owed: int = 0  # requests that are written and not answered
-        self._flush_soon: Callable[[], None] = self._tick_over
         self._times = CallTimes(context.timeouts, context.clock)
         self.room = context.max_lane_hits
 
@@ -128,7 +127,7 @@ class ServerLane(PooledLane):
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
-            self._context.loop.call_soon(self._flush_soon)
+            self._context.loop.call_soon(self._tick_over)
 
     def _tick_over(self) -> None:
         self._scheduled = False

@@ -188,8 +188,15 @@ async def test_a_replica_is_a_problem_until_it_is_a_master() -> None:
     await until(world.control.settled.is_set)
     assert not world.control.problem
     world.target.replies[b"HELLO"] = REPLICA_HELLO
-    world.control.identify_again()
+    moved: list[bool] = []
+    world.control.on_moved = lambda: moved.append(True)
+    world.control.look_at_role()
     await until(lambda: world.control.kind == "replica")
+    assert not moved
     world.target.replies[b"HELLO"] = HELLO
     world.control._retry_at = 0.0
     await until(lambda: not world.control.problem)
+    assert moved == [True]
+    world.control.look_at_role()  # a lane leads to a replica, and this connection to the master
+    world.control._retry_at = 0.0
+    await until(lambda: moved == [True, True])

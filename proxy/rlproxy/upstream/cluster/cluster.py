@@ -17,7 +17,7 @@ from typing import Final
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
-from rlproxy.observability.metrics import CLUSTER, UNREACHABLE
+from rlproxy.observability.metrics import MISFITS, UNREACHABLE
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
@@ -50,9 +50,10 @@ class Cluster:
     on_full: called with the address of a node that has no room for one more client.
     """
 
-    def __init__(self, upstream: Upstream, timeout_s: float) -> None:
+    def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
         self._upstream = upstream
         self.timeout_s = timeout_s
+        self.keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.lost_slots: dict[Address, set[int]] = {}
@@ -212,7 +213,7 @@ class Cluster:
         where = ", ".join(map(str, self._upstream.cluster))
         self.kind = found.kind or UNREACHABLE
         self.problem = found.problem or "its nodes own no slots yet"
-        if self.kind == CLUSTER and not self.settled.is_set():
+        if self.kind in MISFITS and not self.settled.is_set():
             return  # the server reports it as a start error
         if self.problem != self._logged:
             self._logged = self.problem
@@ -228,7 +229,7 @@ class NodeTarget(Target):
     """Opens connections to one node. A failed one has the cluster query its nodes soon."""
 
     def __init__(self, cluster: Cluster, address: Address) -> None:
-        super().__init__(address, cluster.timeout_s)
+        super().__init__(address, cluster.timeout_s, None, cluster.keepalive_s)
         self._cluster = cluster
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:

@@ -14,17 +14,16 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability.metrics import CLUSTER, LOGIN, UNREACHABLE
+from rlproxy.observability.metrics import LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
-from rlproxy.upstream.control import hello_error
+from rlproxy.upstream.control import hello_error, wrong_mode
 from rlproxy.upstream.query_connection import QueryConnection, opened, text
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
 HEDGE_S: Final = 0.1  # seconds without a usable view after which one more node is queried
 _NAMELESS: Final = ("", "?")  # hosts that stand for the one by which the node was queried
 _MISSED: Final = ("cluster_slots_pfail", "cluster_slots_fail")
-_NO_NODE: Final = "ERR This instance has cluster support disabled"
 
 
 @dataclass
@@ -77,13 +76,14 @@ async def _viewed(
     reply = await connection.query(*words)
     if isinstance(reply, hiredis.ReplyError):
         return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
+    fields = dict(zip(reply[::2], reply[1::2], strict=False)) if isinstance(reply, list) else {}
+    kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
+    if kind:
+        return View(problem=problem, kind=kind)
     slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
     if isinstance(slots, hiredis.ReplyError):
-        if str(slots).startswith(_NO_NODE):
-            instead = f"Write --upstream redis://{address}"
-            return View(problem=f"it is no node of a Redis Cluster. {instead}", kind=CLUSTER)
         return View(problem=f"CLUSTER SLOTS: {slots}", kind=LOGIN)
-    found = View(read_slots(slots, address.host), version=_version(reply))
+    found = View(read_slots(slots, address.host), version=_version(fields))
     facts = _facts(info)
     found.healthy = facts.get("cluster_state") == "ok"
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
@@ -96,11 +96,8 @@ async def _viewed(
     return found
 
 
-def _version(reply: Any) -> str:
-    """Return name and version of the server from its reply to HELLO 2."""
-    if not isinstance(reply, list):
-        return "?"
-    fields = dict(zip(reply[::2], reply[1::2], strict=False))
+def _version(fields: dict[Any, Any]) -> str:
+    """Return name and version of the server from its reply to HELLO."""
     return f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
 
 

@@ -117,7 +117,7 @@ async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
     redis_server: harness.RedisServer,
 ) -> None:
     at = Address("127.0.0.1", redis_server.port)
-    found = await discovery.view(at, Target(at, 5.0), Upstream(None), "")
+    found = await discovery.view(at, Target(at, 5.0), Upstream(None, cluster=(at,)), "")
     assert found.kind == CLUSTER
     assert f"redis://127.0.0.1:{redis_server.port}" in found.problem
 
@@ -129,8 +129,8 @@ async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
         with node.raw() as raw:
             raw.ask("ACL", "SETUSER", "eve", "on", ">pw", "+@all", "-command")
         at = Address("127.0.0.1", node.port)
-        found = await discovery.view(
-            at, Target(at, 5.0), Upstream(None, user="eve", password="pw"), ""
-        )
+        eve = Upstream(None, user="eve", password="pw", cluster=(at,))
+        found = await discovery.view(at, Target(at, 5.0), eve, "")
         assert found.kind == LOGIN and found.problem.startswith("COMMAND: NOPERM")
-        assert (await discovery.view(at, Target(at, 5.0), Upstream(None), "")).healthy
+        anyone = Upstream(None, cluster=(at,))
+        assert (await discovery.view(at, Target(at, 5.0), anyone, "")).healthy

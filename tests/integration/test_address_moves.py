@@ -1,0 +1,53 @@
+"""The name in --upstream leads to another master, and the former one is a replica that still
+serves: how managed Redis fails over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import redis.asyncio as client_library
+
+from tests import harness
+from tests.harness import RedisServer
+from tests.integration.started import Started
+from tests.stress.relay import Relay
+
+BACK_S = 10.0  # seconds, for a busy machine
+
+
+async def test_hits_follow_the_name_to_the_new_master(own_server: RedisServer) -> None:
+    former = own_server
+    with harness.server(former.engine) as master:
+        relay = Relay(former.port, random.Random(1))
+        await relay.start()
+        url = f"redis://127.0.0.1:{relay.port}"
+        args = ("--listen", "127.0.0.1:0", "--upstream", url)
+        proxy = await asyncio.to_thread(lambda: Started(*args))
+        client = client_library.Redis(port=await asyncio.to_thread(proxy.port), protocol=3)
+
+        async def hit() -> object:
+            return await client.execute_command("RL.HIT", "k", 1000, 60)  # type: ignore[no-untyped-call]
+
+        try:
+            for _ in range(3):  # the third one takes a lane
+                await hit()
+            assert await client.set("a", 1)
+            relay.to_port = master.port
+            with former.raw() as raw:
+                assert raw.ask("REPLICAOF", "127.0.0.1", master.port) == "OK"
+            async with asyncio.timeout(BACK_S):
+                while True:
+                    with contextlib.suppress(client_library.RedisError):
+                        await hit()
+                        await client.set("a", 2)  # by the connection of the client itself
+                        break
+                    await asyncio.sleep(0.05)
+            with master.raw() as raw:
+                assert raw.ask("GET", "a") == b"2"
+        finally:
+            await client.aclose()
+            await asyncio.to_thread(proxy.close)
+            await relay.close()
