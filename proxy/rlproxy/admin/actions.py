@@ -123,7 +123,7 @@ class Actions:
 
     access: the token that permits them, and the way to the proxy.
     parent: the process that reloads the settings on SIGHUP.
-    reloaded: returns the outcome of its latest reload.
+    latest_reload: returns the outcome of its latest reload.
     throttle: the log of wrong tokens.
     """
 
@@ -131,12 +131,12 @@ class Actions:
         self,
         access: Access,
         parent: int,
-        reloaded: Callable[[], Reloaded],
+        latest_reload: Callable[[], Reloaded],
         throttle: LogThrottle,
     ) -> None:
         self._access = access
         self._parent = parent
-        self._reloaded = reloaded
+        self._latest_reload = latest_reload
         self._throttle = throttle
 
     async def respond(self, request: Request) -> Response:
@@ -203,7 +203,8 @@ class Actions:
         sent = time.monotonic()
         if os.getppid() == self._parent:
             os.kill(self._parent, signal.SIGHUP)
-        while (found := self._reloaded()).began < sent:  # a reload before may have read old text
+        # A reload that began before may have read old text.
+        while (found := self._latest_reload()).began < sent:
             if time.monotonic() > sent + RELOAD_S:
                 raise HTTPException(504, f"no outcome within {RELOAD_S:g} s; the log will have it")
             await asyncio.sleep(LOOK_S)

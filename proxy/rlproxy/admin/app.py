@@ -40,7 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.access import Access, Launch
 from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
-from rlproxy.admin.reader import Reader, reloaded
+from rlproxy.admin.reader import Reader, latest_reload
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
@@ -129,10 +129,10 @@ class Pages:
             known = "=".join(IGNORE_REDIS)
             return PlainTextResponse(f"The parameters here are {known}.\n", 400)
         seen = self._reader.reading().seen
-        return _verdict(not_ready(seen, bool(given)), _ready(seen))
+        return _verdict(not_ready(seen, bool(given)), _ready_text(seen))
 
 
-def _ready(seen: Sequence[Seen]) -> str:
+def _ready_text(seen: Sequence[Seen]) -> str:
     """Return the text of /readyz while the proxy is ready."""
     if without := without_redis(seen):
         return f"ok, but Redis does not answer: hits are {without}"
@@ -305,7 +305,7 @@ def served(
     if access is not None:
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
-        actions = Actions(access, parent, partial(reloaded, memory), throttle)
+        actions = Actions(access, parent, partial(latest_reload, memory), throttle)
     config = uvicorn.Config(
         application(reader, local, throttle, actions),
         http=Connection,

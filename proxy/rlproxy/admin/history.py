@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Final, NamedTuple
 
-from rlproxy.observability.metrics import BY_NAME, Samples, classes_of, total
+from rlproxy.observability.counters import TIMES_S
+from rlproxy.observability.metrics import Samples, classes_of, total
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
 from rlproxy.ratelimit.outcomes import OUTCOMES, REFUSED, REFUSED_LOCALLY, SHADOW_REFUSED
 
@@ -30,19 +31,19 @@ _NO_HITS: Final = PolicyHits(False, [0] * len(OUTCOMES))
 @dataclass(frozen=True)
 class Moment:
     """The counters at the time `at`, in seconds: hits in the order of OUTCOMES, other commands,
-    and the classes of each of _HISTOGRAMS.
+    and the classes of each of _HISTOGRAMS, by its name.
     """
 
     at: float
     hits: tuple[float, ...]
     commands: float
-    times: list[list[float]]
+    times: dict[str, list[float]]
 
 
 def moment(at: float, samples: Samples) -> Moment:
     """Extract the counters from the samples of all workers; `at` is their time in seconds."""
     hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
-    times = [classes_of(samples, name) for name in _HISTOGRAMS]
+    times = {name: classes_of(samples, name) for name in _HISTOGRAMS}
     return Moment(at, hits, total(samples, "rlproxy_commands_total"), times)
 
 
@@ -114,10 +115,10 @@ class Recent:
         span = self._span(SMOOTH_S)
         if span is None:
             return [None for _ in wanted]
-        old, new = (which.times[_HISTOGRAMS.index(name)] for which in span)
+        old, new = (which.times[name] for which in span)
         pairs = zip_longest(old, new, fillvalue=0)  # the old ones may be missing
         classes = [max(0, after - before) for before, after in pairs]
-        return [quantile(BY_NAME[name].bounds, classes, each) for each in wanted]
+        return [quantile(TIMES_S, classes, each) for each in wanted]
 
     def busiest(self, number: int) -> list[PolicyRate]:
         """Return the `number` policies with most hits, at present and then since the start.

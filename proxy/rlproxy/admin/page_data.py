@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Sequence
-from math import isinf
+from math import inf, isinf
 from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
@@ -13,7 +13,7 @@ from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
-from rlproxy.observability.published import NO_FACTS, UpstreamFacts
+from rlproxy.observability.published import NO_FACTS
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -58,7 +58,7 @@ def view(
     fresh = [one for one in seen if one.fresh()]
     facts = next((one.facts for one in (*fresh, *seen) if one.age_s is not None), NO_FACTS)
     *now, commands = recent.now()
-    upstream = _upstream(at, fresh)
+    upstream = _upstream(fresh)
     # While Redis is away, earlier round trips are not shown as present ones.
     trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
@@ -107,29 +107,25 @@ def _seconds(found: float | None) -> float | str | None:
     return OVER if found is not None and isinf(found) else found
 
 
-def _upstream(at: float, fresh: Sequence[Seen]) -> dict[str, Any]:
+def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
     """Return the upstream's state as seen by the worker for which Redis is away for longest.
 
     `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
     `workers` workers.
     """
-    rows: list[tuple[UpstreamFacts, float | None]] = []
-    for one in fresh:
-        row = one.facts.upstream
-        since_s = row.since_s
-        rows.append((row, None if since_s is None else at - (one.age_s or 0.0) - since_s))
+    rows = [one.facts.upstream for one in fresh]
     if not rows:
         return {}
-    worst, changed = min(rows, key=lambda found: (found[0].up, found[1] or at))
+    worst = min(rows, key=lambda row: (row.up, row.changed or inf))
     return {
         "where": label(worst.where),
         "server": label(worst.server),
         "up": worst.up,
-        "changed": None if changed is None else round(changed),
+        "changed": None if worst.changed is None else round(worst.changed),
         "why": label(worst.why),
         "problem": label(worst.problem),
         "workers": len(rows),
-        "seen_by": sum(row.up for row, _ in rows),
+        "seen_by": sum(row.up for row in rows),
     }
 
 

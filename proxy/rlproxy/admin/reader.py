@@ -40,7 +40,7 @@ class Reading:
             Seen(worker) if each is None else Seen(worker, at - each.at, each.facts)
             for worker, each in found.items()
         ]
-        self._mistakes = reloaded(memory).mistakes
+        self._mistakes = latest_reload(memory).mistakes
 
     @cached_property
     def samples(self) -> Samples:
@@ -103,6 +103,6 @@ class Reader:
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
 
-def reloaded(memory: SharedMemory) -> Reloaded:
+def latest_reload(memory: SharedMemory) -> Reloaded:
     """Return the outcome of the latest reload."""
     return memory.latest(memory.parent) or Reloaded()

@@ -33,6 +33,8 @@ from rlproxy.config.urls import (
 
 MAX_PREFIXES: Final = 10_000  # key prefixes that are counted
 
+Policies = tuple[tuple[str, str, bool], ...]  # name, rule and shadow of each
+
 LISTEN: Final[Value[tuple[Address, ...]]] = Value(
     "[tls:]HOST:PORT|unix:PATH", parse_listen, DEFAULT_LISTEN, repeats=True
 )
@@ -257,8 +259,8 @@ class Config:
         "elsewhere",
     )
 
-    # (name, rule, shadow) of each policy in the file's table [policies]; changed by SIGHUP.
-    policies: tuple[tuple[str, str, bool], ...] = ()
+    # In the file's table [policies]; changed by SIGHUP.
+    policies: Policies = ()
 
     @property
     def shares(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rlproxy.config.config import OPTIONS, Config, ConfigError, contradictions
+from rlproxy.config.config import OPTIONS, Config, ConfigError, Policies, contradictions
 from rlproxy.config.options import PREFIX, SWITCHES, Option
 from rlproxy.config.urls import without_password
 
@@ -124,9 +124,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="store_true", help="print version and build, and exit")
     return made
-
-
-Policies = tuple[tuple[str, str, bool], ...]  # see Config.policies
 
 
 def load(

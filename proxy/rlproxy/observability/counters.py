@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
@@ -30,44 +31,44 @@ MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
 MAX_BULK: Final = MAX_KEY + len("$128\r\n\r\n")  # the same as a bulk string, bytes
 SHOWN: Final = 105  # bytes of a longer key that its short name begins with
 _HASH: Final = 10  # digest in a short name, bytes
-KEYS_AT_ONCE: Final = 1024  # keys per call of `on_keys`; counting in batches costs half
-MAX_POWER: Final = 17  # last class of batches: 2**16 calls and more
+KEYS_AT_ONCE: Final = 1024  # collected keys that are counted together; that costs half
 
-# The classes of histograms of times: upper bounds in seconds. A further class holds the rest.
-# Without the type, mypyc would make a new tuple of 13 new floats for each call of bisect_left().
+# The bounds of histograms: of times in seconds, and of the calls in one write of a lane.
 TIMES_S: Final[tuple[float, ...]] = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
+BATCHES: Final[tuple[float, ...]] = tuple(2.0**power - 1 for power in range(1, 17))
 
 
-class Times:
-    """A histogram of times.
+class Histogram:
+    """The numbers of values in classes.
 
-    classes: number of times in each class of TIMES_S, and above the last bound.
-    sum_s: sum of the times, seconds.
+    bounds: upper bounds of the classes; a further class holds the values above the last one.
+    classes: number of values in each class.
+    sum_of: sum of the values.
     """
 
-    def __init__(self) -> None:
-        self.classes: list[int] = [0] * (len(TIMES_S) + 1)
-        self.sum_s: float = 0.0
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.classes: list[int] = [0] * (len(bounds) + 1)
+        self.sum_of: float = 0.0
 
-    def add(self, time_s: float) -> None:
-        """Count one time."""
-        self.classes[bisect_left(TIMES_S, time_s)] += 1
-        self.sum_s += time_s
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.classes[bisect_left(self.bounds, value)] += 1
+        self.sum_of += value
 
 
-Keys = list[bytes] | dict[bytes, int]  # keys as bulk strings, one per hit; or hits by key
-OnKeys = Callable[[Keys, Keys, int, dict[bytes, Rule]], None]  # see Counters
+HitsByKey = dict[bytes, int]  # keys are bulk strings, with their header
+OnKeys = Callable[[HitsByKey, HitsByKey, int, dict[bytes, Rule]], None]  # see Counters
 
 
 class Counters:
     """The counters of one process.
 
-    on_keys: called with a batch of keys of hits, the refused ones among them, the number of hits
-        that each key stands for, and the rule of the latest refusal by key. Keys are bulk strings,
-        with their header.
+    on_keys: called with counted hits by key, the refused ones among them, the number of hits that
+        each of these stands for, and the rule of the latest refusal by key.
     harvest: returns and resets the hits that the denial cache refused, as (rule, key, hits).
     """
 
@@ -86,11 +87,9 @@ class Counters:
         self.private: int = 0  # open private connections
         self.noscript: int = 0  # calls sent again after NOSCRIPT
         self.errors: dict[str, int] = {}  # errors by kind
-        self.round_trips = Times()  # round trips of lanes
-        self.lag = Times()  # delays of a timer of the event loop
-        self.batched: int = 0  # calls in all batches
-        # Writes of lanes by number of calls: element n counts those of 2**(n-1) to 2**n - 1 calls.
-        self.batches: list[int] = [0] * (MAX_POWER + 1)
+        self.round_trips = Histogram(TIMES_S)  # of lanes
+        self.lag = Histogram(TIMES_S)  # delays of a timer of the event loop
+        self.batches = Histogram(BATCHES)  # calls in each write of a lane
         self._keys: list[bytes] = []
         self._refused_keys: list[bytes] = []
         self._refused_by: dict[bytes, Rule] = {}  # rule of the latest refusal, by key
@@ -169,13 +168,13 @@ class Counters:
         refused, self._refused_keys = self._refused_keys, []
         rules, self._refused_by = self._refused_by, {}
         if keys:
-            self.on_keys(keys, refused, self.stride, rules)
+            self.on_keys(Counter(keys), Counter(refused), self.stride, rules)
 
     def sample(self, stride: int) -> None:
         """Count the key of one hit in `stride` from now on, chosen at random; 1: of every hit."""
         self.flush_keys()
         self.stride = stride
-        self._skip = self._gap() if stride > 1 else 0
+        self._skip = self._gap()
 
     def _gap(self) -> i64:
         """Return the number of hits to skip, stride - 1 in the mean.
@@ -196,20 +195,8 @@ class Counters:
             self.hits[rule.row + REFUSED_LOCALLY] += times
             counts[key] = counts.get(key, 0) + times
             rules[key] = rule
-            if len(counts) >= KEYS_AT_ONCE:
-                self.on_keys(counts, counts, 1, rules)
-                counts, rules = {}, {}
         if counts:
             self.on_keys(counts, counts, 1, rules)
-
-    def batch(self, calls: int) -> None:
-        """Count one write of a lane with this number of calls."""
-        self.batched += calls
-        power = 0
-        while calls > 0 and power < MAX_POWER:
-            calls >>= 1
-            power += 1
-        self.batches[power] += 1
 
 
 def key_of(bulk: bytes) -> bytes:

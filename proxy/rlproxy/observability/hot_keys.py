@@ -1,9 +1,9 @@
 """The hot keys of the last minute (heavy hitters), in bounded memory. The clock is passed in.
 
 Misra-Gries in batches (Agarwal et al., "Mergeable summaries", 2012): keys are counted at C speed.
-When there are too many, the least of the counts to keep is subtracted from all, and the others are
-removed. There is one summary for each ten seconds. Summaries are added up to a minute, and over
-several workers.
+When there are too many, the least busy ones are removed, and the largest of their counts is
+subtracted from those of the others. There is one summary for each ten seconds. Summaries are added
+up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──┐
                  └────────────────────────────────────┴──their sum──> published()
@@ -21,15 +21,13 @@ here too, SIGMAS standard deviations to both sides of the estimate.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
-from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from rlproxy.observability.counters import MAX_BULK, Keys, brief, key_of
+from rlproxy.observability.counters import MAX_BULK, HitsByKey, brief, key_of
 from rlproxy.ratelimit.grammar import Rule
 
 SLOT_S: Final = 10.0  # length of a slot, seconds
@@ -87,11 +85,11 @@ class Summary:
     stride: int = 1
     rules: dict[bytes, bytes] = field(default_factory=dict)
 
-    def count(self, keys: Keys, stride: int = 1) -> None:
-        """Count keys of hits; each key stands for about `stride` hits."""
+    def count(self, hits: HitsByKey, stride: int = 1) -> None:
+        """Count hits by key; each stands for about `stride` hits."""
         counts = self.counts
         self.stride = max(self.stride, stride)
-        for key, number in Counter(keys).items():
+        for key, number in hits.items():
             name = key if len(key) <= MAX_BULK else brief(key)
             counts[name] = counts.get(name, 0) + number * stride
 
@@ -110,27 +108,21 @@ class Summary:
         key with more hits than `error` is kept, whatever the other keys are.
         """
         if len(self.counts) > most:
-            lost = self._next(most)
-            self.counts = self._busiest(most, lost, lost)
+            busiest, lost = self._busiest(most)
+            self.counts = {key: count - lost for key, count in busiest}
             self.error += lost
 
     def top(self, most: int) -> Summary:
         """Return a summary of the `most` busiest keys; may be this one."""
         if len(self.counts) <= most:
             return self
-        lost = self._next(most)
-        return Summary(self._busiest(most, lost, 0), self.error, lost, self.stride)
+        busiest, lost = self._busiest(most)
+        return Summary(dict(busiest), self.error, lost, self.stride)
 
-    def _next(self, most: int) -> int:
-        """Return the count of the busiest key behind the `most` busiest."""
-        return sorted(self.counts.values(), reverse=True)[most]
-
-    def _busiest(self, most: int, least: int, less: int) -> dict[bytes, int]:
-        """Return the `most` busiest keys, the last of which have `least` hits, `less` each."""
-        top = {key: count - less for key, count in self.counts.items() if count > least}
-        equal = (key for key, count in self.counts.items() if count == least)
-        top.update(dict.fromkeys(islice(equal, most - len(top)), least - less))
-        return top
+    def _busiest(self, most: int) -> tuple[list[tuple[bytes, int]], int]:
+        """Return the `most` busiest keys with their counts, and the count of the next one."""
+        ranked = sorted(self.counts.items(), key=_by_count, reverse=True)
+        return ranked[:most], ranked[most][1]
 
 
 class Top(NamedTuple):
@@ -151,15 +143,15 @@ class RecentKeys:
         self._sizes = sizes
         self._slots: dict[int, Summary] = {}
 
-    def count(self, keys: Keys, number: int, stride: int) -> None:
-        """Count keys of hits in slot `number`, the newest; each key stands for `stride` hits."""
+    def count(self, hits: HitsByKey, number: int, stride: int) -> None:
+        """Count hits by key in slot `number`, the newest; each stands for `stride` hits."""
         if number not in self._slots:
             for slot in self._slots.values():
                 slot.prune(self._sizes.kept)
             self._slots = self._minute(number)
             self._slots[number] = Summary()
         live = self._slots[number]
-        live.count(keys, stride)
+        live.count(hits, stride)
         if len(live.counts) > self._sizes.room:
             live.prune(self._sizes.kept)
 
@@ -191,18 +183,21 @@ class HotKeys:
         self._published_until = self._began
 
     def add(
-        self, keys: Keys, refused: Keys, stride: int = 1, rules: Mapping[bytes, Rule] = _NONE
+        self,
+        hits: HitsByKey,
+        refused: HitsByKey,
+        stride: int = 1,
+        rules: Mapping[bytes, Rule] = _NONE,
     ) -> None:
-        """Count keys of hits. Batches of about 1,000 keys cost least.
+        """Count hits by key. Batches of about 1,000 hits cost least.
 
-        keys: keys of all hits, as bulk strings with their header.
-        refused: keys of the refused hits among them.
-        stride: number of hits that each key stands for.
+        refused: the refused ones among them.
+        stride: number of hits that each of these stands for.
         rules: rules that have refused keys of `refused`.
         """
         number = self._number()
-        if keys:
-            self._hits.count(keys, number, stride)
+        if hits:
+            self._hits.count(hits, number, stride)
         if refused:
             self._refused.count(refused, number, stride)
         if rules:

@@ -44,15 +44,14 @@ class _Event(NamedTuple):
     fields: dict[str, object]
 
     def __str__(self) -> str:
-        fields = {name: _joined(value) for name, value in self.fields.items()}
-        return self.text.format_map({"event": self.name, **fields})
+        return self.text.format_map({name: _joined(each) for name, each in self.fields.items()})
 
 
 class Log:
     """The log: each method logs an event at its level, with a sentence, fields and exception."""
 
     def _log(
-        self, level: int, event: str, text: str = "{event}", exc_info: Any = None, **fields: object
+        self, level: int, event: str, text: str, exc_info: Any = None, **fields: object
     ) -> None:
         _LOGGER.log(level, _Event(event, text, fields), exc_info=exc_info, stacklevel=2)
 
@@ -72,18 +71,13 @@ def configure(level: str, form: str, worker: int = 0, stream: TextIO | None = No
     level: lowest level to log (--log-level).
     form: AUTO, JSON, or another value for sentences (--log-format).
     worker: number of the worker, 0 if there is only one process.
-    stream: destination; default stderr.
+    stream: destination, a file of the system; default stderr.
     """
     stream = sys.stderr if stream is None else stream
-    terminal = stream is not None and stream.isatty()
-    human = terminal if form == AUTO else form != JSON
+    human = stream.isatty() if form == AUTO else form != JSON
     handler = _Handler(stream)
     handler.setFormatter(_Line(worker, human))
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        if isinstance(old, _Handler):
-            root.removeHandler(old)
-    root.addHandler(handler)
+    logging.getLogger().handlers[:] = [handler]
     set_level(level)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
@@ -123,11 +117,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._lost = 0
         self._poll = select.poll()
-        try:
-            self._poll.register(stream, select.POLLOUT)
-            self._can_wait = True
-        except (AttributeError, TypeError, ValueError, OSError):  # not a file of the system
-            self._can_wait = False
+        self._poll.register(stream, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write `record`, after the number of dropped lines; drop it if the stream is full."""
@@ -142,7 +132,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def _full(self) -> bool:
         # poll() reports a pipe as writable if it has room for MAX_LINE bytes.
-        return self._can_wait and not self._poll.poll(0)
+        return not self._poll.poll(0)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Log the failure of emit() as a line; called by the logging module."""

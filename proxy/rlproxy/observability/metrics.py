@@ -6,20 +6,16 @@ histogram has a value for each class, labelled with its upper bound, and one lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rlproxy.observability.counters import MAX_POWER, TIMES_S
+from rlproxy.observability.counters import Histogram
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
 HISTOGRAM: Final = "histogram"
 
-SUM: Final = "sum"
-MOST: Final = "most"
-LEAST: Final = "least"
-_ACROSS: Final[dict[str, Callable[[Iterable[float]], float]]] = {SUM: sum, MOST: max, LEAST: min}
 SUM_OF: Final = ("sum",)  # label of the sum of a histogram's observations
 
 PREFIX_HITS: Final = "rlproxy_prefix_hits_total"
@@ -38,16 +34,14 @@ class Row:
     name, help: as in Prometheus' text format.
     kind: COUNTER, GAUGE or HISTOGRAM.
     labels: names of its labels.
-    across: rule that combines the values of several workers: SUM, MOST or LEAST (gauges only).
-    bounds: upper bounds of a histogram's classes.
+    across: combines the values of several workers: sum, or of gauges max or min.
     """
 
     name: str
     kind: str
     help: str
     labels: Labels = ()
-    across: str = SUM
-    bounds: Sequence[float] = ()
+    across: Callable[[Iterable[float]], float] = sum
 
 
 TABLE: Final = (
@@ -68,7 +62,13 @@ TABLE: Final = (
         "from the settings is left out",
         ("policy", "outcome"),
     ),
-    Row(POLICY_SHADOW, GAUGE, "1 of each policy in shadow (others have none)", ("policy",), MOST),
+    Row(
+        POLICY_SHADOW,
+        GAUGE,
+        "1 of each policy in shadow (others have none)",
+        ("policy",),
+        across=max,
+    ),
     Row(
         "rlproxy_hits_near_limit_total",
         COUNTER,
@@ -103,19 +103,16 @@ TABLE: Final = (
         "rlproxy_lane_round_trip_seconds",
         HISTOGRAM,
         "From the writing of a call on a lane to its reply, of one call per lane at a time",
-        bounds=TIMES_S,
     ),
     Row(
         "rlproxy_lane_batch_calls",
         HISTOGRAM,
         "Calls that went out together in one write of a lane",
-        bounds=tuple(float(2**power - 1) for power in range(1, MAX_POWER)),
     ),
     Row(
         "rlproxy_event_loop_lag_seconds",
         HISTOGRAM,
         "How late a timer was, four times a second",
-        bounds=TIMES_S,
     ),
     # traffic
     Row("rlproxy_commands_total", COUNTER, "Commands that were passed on to Redis as they came"),
@@ -134,15 +131,14 @@ TABLE: Final = (
         "rlproxy_upstream_up",
         GAUGE,
         "1 while Redis answers, 0 while the circuit is open",
-        (),
-        LEAST,
+        across=min,
     ),
     Row(
         "rlproxy_upstream_node_up",
         GAUGE,
         "The same of each master of a Redis Cluster",
         ("node",),
-        LEAST,
+        across=min,
     ),
     Row(
         "rlproxy_upstream_connections",
@@ -155,32 +151,30 @@ TABLE: Final = (
         GAUGE,
         "1 while Redis can't be used, or not fully, by kind: see below",
         ("kind",),
-        MOST,
+        across=max,
     ),
     Row("rlproxy_upstream_opened_total", COUNTER, "How often the circuit opened"),
     Row("rlproxy_upstream_timeouts_total", COUNTER, "Calls that Redis answered late, or never"),
     Row("rlproxy_upstream_connects_failed_total", COUNTER, "Connections that could not be opened"),
-    Row("rlproxy_scripts_loaded", GAUGE, "1 if Redis has the scripts", (), LEAST),
+    Row("rlproxy_scripts_loaded", GAUGE, "1 if Redis has the scripts", across=min),
     Row("rlproxy_noscript_repairs_total", COUNTER, "Calls that were sent again after NOSCRIPT"),
     # the processes
-    Row("rlproxy_draining", GAUGE, "1 while the proxy ends", (), MOST),
+    Row("rlproxy_draining", GAUGE, "1 while the proxy ends", across=max),
     Row("rlproxy_workers", GAUGE, "Processes that serve and have reported lately"),
-    Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", (), MOST),
+    Row("rlproxy_workers_wanted", GAUGE, "Processes that should serve: --workers", across=max),
     Row(
         SETTINGS_REJECTED,
         GAUGE,
         "1 if the latest reload found a mistake: the settings before it are in force",
-        (),
-        MOST,
+        across=max,
     ),
     Row(
         "rlproxy_start_time_seconds",
         GAUGE,
         "When the proxy began, in seconds since 1970",
-        (),
-        LEAST,
+        across=min,
     ),
-    Row("rlproxy_build_info", GAUGE, "Always 1", ("version", "compiled", "python"), MOST),
+    Row("rlproxy_build_info", GAUGE, "Always 1", ("version", "compiled", "python"), across=max),
     Row("rlproxy_process_cpu_seconds_total", COUNTER, "CPU time of each worker", ("worker",)),
     Row("rlproxy_process_resident_bytes", GAUGE, "Memory of each worker", ("worker",)),
     Row("rlproxy_process_open_fds", GAUGE, "Open files of each worker", ("worker",)),
@@ -244,18 +238,17 @@ def merged(several: Iterable[Samples]) -> Samples:
             row = BY_NAME[name]
             found = out.setdefault(name, {})
             for labels, value in values.items():
-                both = (found[labels], value) if labels in found else (value,)
-                found[labels] = _ACROSS[row.across](both)
+                found[labels] = row.across((found[labels], value)) if labels in found else value
     return out
 
 
-def histogram(name: str, classes: Iterable[int], sum_of: float) -> dict[Labels, float]:
+def histogram_values(histogram: Histogram) -> dict[Labels, float]:
     """Return the values of a histogram: the number of observations in each class, and their sum."""
-    bounds = [*map(str, BY_NAME[name].bounds), "+Inf"]
+    bounds = [*map(str, histogram.bounds), "+Inf"]
     found: dict[Labels, float] = {
-        (bound,): number for bound, number in zip(bounds, classes, strict=True)
+        (bound,): number for bound, number in zip(bounds, histogram.classes, strict=True)
     }
-    found[SUM_OF] = sum_of
+    found[SUM_OF] = histogram.sum_of
     return found
 
 

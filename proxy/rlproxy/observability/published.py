@@ -5,7 +5,7 @@ of the latest reload.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
@@ -27,7 +27,7 @@ class UpstreamFacts:
 
     where, server: its address, and name and version of the server.
     up, why: whether Redis answers, and why not.
-    since_s: seconds since `up` changed; None if it never did.
+    changed: time.time() when `up` changed; None if it never did.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
     """
 
@@ -35,7 +35,7 @@ class UpstreamFacts:
     server: str = ""
     up: bool = True
     why: str = ""
-    since_s: float | None = None
+    changed: float | None = None
     kind: str = ""
     problem: str = ""
 
@@ -89,7 +89,7 @@ class Published:
     samples: Samples
     top: Top = NO_TOP
     facts: Facts = NO_FACTS
-    prefixes: PrefixHits = ({}, {})
+    prefixes: PrefixHits = field(default_factory=dict)
     policies: PolicyState = NO_POLICIES
 
     def seen_at(self, now: float) -> Published:

@@ -21,7 +21,6 @@ from typing import Any, Final
 # policies 5 MB with the rows that reloads have freed.
 HALF: Final = 16 << 20
 _PLACE: Final = 8 + 2 * (8 + HALF)  # size of a place, bytes
-_TRIES: Final = 100  # reads of latest() before it gives up
 
 
 class SharedMemory:
@@ -64,20 +63,16 @@ class SharedMemory:
     def latest(self, place: int) -> Any:
         """Return the latest value in a place, None if there is none. It must not be changed.
 
-        A value is decoded once. Returns the one before if the writer overtook _TRIES reads.
+        A value is decoded once.
         """
         known, value = self._read.get(place, (0, None))
-        for _ in range(_TRIES):
-            turn = self._turns[place][0]
-            if turn == known:
-                break
+        while (turn := self._turns[place][0]) != known:
             start = self._half(place, turn)
             length = int.from_bytes(self._map[start : start + 8], "little")
             data = self._map[start + 8 : start + 8 + length]
             if self._turns[place][0] == turn:
-                value = pickle.loads(data)  # noqa: S301 (of this very program)
-                self._read[place] = (turn, value)
-                break
+                known, value = turn, pickle.loads(data)  # noqa: S301 (of this very program)
+                self._read[place] = (known, value)
         return value
 
     def _half(self, place: int, turn: int) -> int:

@@ -58,7 +58,7 @@ class Intake:
         counts: ClientCounts,
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
-        busy: Callable[[], bool] = lambda: False,
+        busy: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._busy = busy
@@ -124,6 +124,7 @@ class Intake:
                 if client is None:
                     break
                 self._full = False
+                self._publish()
                 if not is_gone(client):
                     self._begin(client, tls)
                     break

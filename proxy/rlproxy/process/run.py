@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         if args.version:
             print(f"rlproxy {describe()}")
             return 0
-        terminal = sys.stdin is not None and sys.stdin.isatty()
+        terminal = sys.stdin.isatty()
 
         def read() -> Config:
             return loader.load(args, terminal=terminal, check=policies.mistakes)

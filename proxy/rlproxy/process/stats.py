@@ -38,7 +38,6 @@ _TOP: Final = (
     b"r[#r+1]={ARGV[i],tonumber(ARGV[i+1]),tonumber(ARGV[i+2]),n==4 and ARGV[i+3] or nil} end "
     b"return r"
 )
-_NO_HITS: Final = [0] * len(OUTCOMES)
 
 
 def stats_text(several: Sequence[Published], now: float) -> bytes:
@@ -148,12 +147,12 @@ def policies_request(policies: Iterable[Policy], hits: HitsByPolicy) -> bytes:
     """Return a request to which Redis replies with the result of RL.POLICIES.
 
     policies: those in force, in the order of the reply.
-    hits: those of all workers.
+    hits: those of all workers, of each of these policies at least.
     """
     rows = []
     for policy in policies:
         name = policy.name.decode()
-        counts = hits[name].counts if name in hits else _NO_HITS
+        counts = hits[name].counts
         refused = counts[REFUSED] + counts[REFUSED_LOCALLY] + counts[SHADOW_REFUSED]
         rows.append((name, policy.text.decode(), mode(policy.shadow), sum(counts), refused))
     # One argument: Redis takes few of a client that is not authenticated.

@@ -19,7 +19,7 @@ from typing import Final
 from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
-from rlproxy.observability.counters import Counters, Keys, Times
+from rlproxy.observability.counters import Counters, HitsByKey
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
@@ -27,7 +27,7 @@ from rlproxy.observability.metrics import (
     PROBLEMS,
     Labels,
     Samples,
-    histogram,
+    histogram_values,
     kept,
     merged,
 )
@@ -67,7 +67,7 @@ class Telemetry:
         self._worker = worker
         self._memory = memory = resources.memory
         # whether another process reads the shared memory
-        self._read = config.admin is not None or memory.workers > 1
+        self._has_readers = config.admin is not None or memory.workers > 1
         self._clients = clients
         self._context = clients.context
         self._upstream = upstream
@@ -96,9 +96,11 @@ class Telemetry:
         self._files_due = 0.0
         self._decided = 0  # Counters.decided() at the latest call of _pace()
 
-    def _count_both(self, keys: Keys, refused: Keys, stride: int, rules: dict[bytes, Rule]) -> None:
-        self._top.add(keys, refused, stride, rules)
-        self._prefixes.add(keys, refused)
+    def _count_both(
+        self, hits: HitsByKey, refused: HitsByKey, stride: int, rules: dict[bytes, Rule]
+    ) -> None:
+        self._top.add(hits, refused, stride, rules)
+        self._prefixes.add(hits, refused)
 
     def use_policies(self, policies: Collection[Policy]) -> None:
         """Count hits of `policies` from now on, and forget the counts of others."""
@@ -149,7 +151,7 @@ class Telemetry:
             if self._samples_keys:
                 self._pace(EVERY_S + late_s)
         self._due = now + EVERY_S
-        if not self._read:
+        if not self._has_readers:
             self._stats.gather()
         elif now >= self._publish_due:
             begun = time.monotonic()
@@ -158,7 +160,7 @@ class Telemetry:
 
     def publish_last(self) -> None:
         """Publish the counters as they end: the worker's successor continues them."""
-        if self._read:
+        if self._has_readers:
             self._memory.publish(self._worker, self.own())
 
     def _pace(self, passed_s: float) -> None:
@@ -198,6 +200,7 @@ class Telemetry:
     def _facts(self) -> Facts:
         clients, context, circuit = self._clients, self._context, self._context.circuit
         state = self._upstream.state()
+        loop_began = time.time() - clients.loop.time()
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
         return Facts(
             pid=os.getpid(),
@@ -211,7 +214,7 @@ class Telemetry:
                 server=context.server.found.title(),
                 up=not circuit.open,
                 why=circuit.why,
-                since_s=clients.loop.time() - circuit.since if circuit.since else None,
+                changed=loop_began + circuit.since if circuit.since else None,
                 kind=state.kind,
                 problem=state.problem,
             ),
@@ -254,11 +257,9 @@ class Telemetry:
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),
             "rlproxy_denials": _one(len(self._denials)),
-            **_histogram("rlproxy_lane_round_trip_seconds", stats.round_trips),
-            "rlproxy_lane_batch_calls": histogram(
-                "rlproxy_lane_batch_calls", stats.batches[1:], stats.batched
-            ),
-            **_histogram("rlproxy_event_loop_lag_seconds", stats.lag),
+            "rlproxy_lane_round_trip_seconds": histogram_values(stats.round_trips),
+            "rlproxy_lane_batch_calls": histogram_values(stats.batches),
+            "rlproxy_event_loop_lag_seconds": histogram_values(stats.lag),
             "rlproxy_commands_total": _one(stats.commands),
             "rlproxy_bytes_total": {
                 ("client", "in"): stats.client_in,
@@ -315,12 +316,8 @@ def _one(value: float) -> dict[Labels, float]:
     return {(): float(value)}
 
 
-def _labelled(names: Sequence[str], values: Sequence[int]) -> dict[Labels, float]:
-    return {(name,): value for name, value in zip(names, values, strict=True)}
-
-
-def _histogram(name: str, times: Times) -> Samples:
-    return {name: histogram(name, times.classes, times.sum_s)}
+def _labelled(names: Sequence[str], counts: Sequence[int]) -> dict[Labels, float]:
+    return {(name,): count for name, count in zip(names, counts, strict=True)}
 
 
 def _resident() -> int:

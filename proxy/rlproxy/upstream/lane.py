@@ -142,7 +142,7 @@ class ServerLane(PooledLane):
         data = b"".join(out)
         transport.write(data)
         self._context.counters.upstream_out += len(data)
-        self._context.counters.batch(calls)
+        self._context.counters.batches.add(calls)
         self._times.written(calls)
         self._owed += calls
 

@@ -25,7 +25,7 @@ from rlproxy.process.admin_process import warnings
 from tests.unit.admin.test_page_data import FACTS
 
 PATHS = ["/", "/live.json", "/metrics", "/healthz", "/readyz"]
-AWAY = UpstreamFacts("redis:6379", up=False, since_s=3.0, why="connection refused")
+AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused")
 
 
 class Proxy:

@@ -7,15 +7,16 @@ from math import inf
 import pytest
 from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, SMOOTH_S, Recent, moment, quantile
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.metrics import Samples, histogram
+from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
 from rlproxy.ratelimit.outcomes import OUTCOMES
+
+from tests.unit.observability.histograms import times
 
 NONE = (0.0,) * (len(OUTCOMES) - 2)
 
 
 def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int = 0) -> Samples:
-    classes = (0, 0, fast, *[0] * (len(TIMES_S) - 2))
     return {
         "rlproxy_hits_total": {
             ("gcra", "admitted"): admitted / 2,
@@ -23,7 +24,7 @@ def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int 
             ("gcra", "refused"): refused,
         },
         "rlproxy_commands_total": {(): commands},
-        ROUND_TRIP: histogram(ROUND_TRIP, classes, 0.0),
+        ROUND_TRIP: times((0, 0, fast)),
     }
 
 
@@ -61,16 +62,22 @@ def test_decreased_counters_give_no_negative_rate() -> None:
     assert recent.now()[0] == 0.0
 
 
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    recent = Recent()
+    for at in (100.0, 101.0, 50.0, 52.0):
+        recent.add(moment(at, samples(at)), policies(login={"admitted": int(at)}))
+    assert recent.rates() == [(52.0, 1.0, 0.0, *NONE)]
+    assert recent.busiest(1)[0].hits == 1.0
+
+
 def test_times_cover_the_last_ten_seconds() -> None:
     recent = Recent()
     recent.add(moment(0.0, {}), {})
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]
-    slow: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (*[0] * len(TIMES_S), 1000), 0.0)}
+    slow: Samples = {ROUND_TRIP: times((*[0] * len(TIMES_S), 1000))}
     recent.add(moment(1.0, slow), {})
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [inf]
-    late: Samples = {
-        ROUND_TRIP: histogram(ROUND_TRIP, (0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000), 0.0)
-    }
+    late: Samples = {ROUND_TRIP: times((0, 0, 10, *[0] * (len(TIMES_S) - 3), 1000))}
     recent.add(moment(12.0, late), {})
     assert recent.quantiles(ROUND_TRIP, (0.5, 1.0)) == [0.000375, 0.0005]
     assert recent.quantiles(LAG, (0.5,)) == [None]

@@ -10,12 +10,13 @@ import pytest
 from rlproxy.admin.history import ROUND_TRIP, Recent, moment
 from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.admin.probes import Seen
-from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.key_prefixes import HITS, REFUSED
-from rlproxy.observability.metrics import Samples, histogram
+from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
 from rlproxy.ratelimit.outcomes import OUTCOMES
+
+from tests.unit.observability.histograms import times
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
 FACTS = Facts(
@@ -23,7 +24,7 @@ FACTS = Facts(
     pid=7,
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
-    upstream=UpstreamFacts("redis:6379", "Redis 8", since_s=5.0),
+    upstream=UpstreamFacts("redis:6379", "Redis 8", changed=1995.0),
     lanes=[LANE],
     addresses=[("10.0.0.1", 3), ("10.0.0.2", 2)],
 )
@@ -101,7 +102,7 @@ def test_data_of_one_worker() -> None:
 
 
 def test_several_workers_are_merged() -> None:
-    away = UpstreamFacts("redis:6379", up=False, since_s=2.0, why="refused")
+    away = UpstreamFacts("redis:6379", up=False, changed=1998.0, why="refused")
     idle = LANE._replace(ready=False, unanswered=0)
     other = replace(FACTS, started=900.0, upstream=away, lanes=[LANE, idle])
     found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
@@ -116,12 +117,12 @@ def test_several_workers_are_merged() -> None:
 
 def test_first_worker_without_redis_determines_the_outages_start() -> None:
     seen = []
-    for number, since in enumerate((2.0, 60.0, 30.0)):
-        away = UpstreamFacts("redis:6379", up=False, since_s=since, why=f"why {number}")
+    for number, changed in enumerate((1998.0, 1939.5, 1970.0)):
+        away = UpstreamFacts("redis:6379", up=False, changed=changed, why=f"why {number}")
         seen.append(Seen(number, 0.5, replace(FACTS, upstream=away)))
     found = made(seen)["upstream"]
     assert (found["up"], found["seen_by"], found["workers"]) == (False, 0, 3)
-    assert (found["changed"], found["why"]) == (round(2000.0 - 0.5 - 60.0), "why 1")
+    assert (found["changed"], found["why"]) == (1940, "why 1")
     never = replace(FACTS, upstream=UpstreamFacts("redis:6379"))
     assert made([Seen(0, 0.1, never)])["upstream"]["changed"] is None
 
@@ -129,7 +130,7 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
     recent.add(moment(1999.0, {}), {})
-    took: Samples = {ROUND_TRIP: histogram(ROUND_TRIP, (9, *[0] * len(TIMES_S)), 0.001)}
+    took: Samples = {ROUND_TRIP: times((9,), 0.001)}
     recent.add(moment(2000.0, took), {})
     here = Seen(0, 0.1, FACTS)
     away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as hyp
 from rlproxy.observability import counters as st
-from rlproxy.observability.counters import Counters, Times
+from rlproxy.observability.counters import Counters, Histogram
 from rlproxy.ratelimit import outcomes as oc
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Rule
@@ -206,7 +206,7 @@ def test_refused_hit_is_not_near_the_limit() -> None:
 
 def test_keys_are_delivered_in_batches() -> None:
     stats = Counters()
-    batches: list[tuple[st.Keys, st.Keys]] = []
+    batches: list[tuple[st.HitsByKey, st.HitsByKey]] = []
     stats.on_keys = lambda keys, refused, *_: batches.append((keys, refused))
     for number in range(st.KEYS_AT_ONCE):
         stats.key(b"%d" % number, number % 4 == 0)
@@ -217,7 +217,7 @@ def test_keys_are_delivered_in_batches() -> None:
     assert len(batches) == 1
     stats.key(b"one", True)
     stats.flush_keys()
-    assert batches[1] == ([b"one"], [b"one"])
+    assert batches[1] == ({b"one": 1}, {b"one": 1})
 
 
 def rule(row: int) -> Rule:
@@ -249,27 +249,29 @@ def test_refused_keys_come_with_the_latest_rule() -> None:
 
 def test_keys_of_many_hits_are_sampled() -> None:
     stats = Counters()
-    batches: list[tuple[int, st.Keys, st.Keys]] = []
+    batches: list[tuple[int, st.HitsByKey, st.HitsByKey]] = []
     stats.on_keys = lambda keys, refused, stride, _: batches.append((stride, keys, refused))
     stats.key(b"one", False)
     stats.sample(8)
-    assert batches == [(1, [b"one"], [])]  # earlier hits are counted separately
+    assert batches == [(1, {b"one": 1}, {})]  # earlier hits are counted separately
     hits = 80_000
     for number in range(hits):
         stats.key(b"%d" % (number % 8), number % 4 == 0)
     stats.sample(1)
     assert {stride for stride, _, _ in batches[1:]} == {8}
-    seen = Counter(key for _, keys, _ in batches[1:] for key in keys)
+    seen, refused = Counter[bytes](), Counter[bytes]()
+    for _, hits_by_key, refused_by_key in batches[1:]:
+        seen.update(hits_by_key)
+        refused.update(refused_by_key)
     assert abs(seen.total() - hits / 8) < hits / 100
     for key in range(8):  # a period of eight hides none of them
         assert abs(seen[b"%d" % key] - hits / 64) < hits / 640
-    refused = Counter(key for _, _, keys in batches[1:] for key in keys)
     assert refused == {key: seen[key] for key in (b"0", b"4")}
     del batches[:]
     stats.key(b"a", False)
     stats.key(b"b", True)
     stats.flush_keys()
-    assert batches == [(1, [b"a", b"b"], [b"b"])]
+    assert batches == [(1, {b"a": 1, b"b": 1}, {b"b": 1})]
 
 
 def test_hits_decided_by_redis_are_counted() -> None:
@@ -294,24 +296,24 @@ def test_local_refusals_are_gathered() -> None:
     assert outcomes(stats, LOG) == {"refused_locally": 4}
     assert outcomes(stats, GCRA) == {"refused_locally": 2}
     both = {b"a": 5, b"b": 1}
-    assert batches == [([b"c"], [], {}), (both, both, {b"a": gcra, b"b": log})]
+    assert batches == [({b"c": 1}, {}, {}), (both, both, {b"a": gcra, b"b": log})]
 
 
 @pytest.mark.parametrize(
-    ("calls", "power"), [(1, 1), (2, 2), (3, 2), (4, 3), (65535, 16), (65536, 17), (1 << 20, 17)]
+    ("calls", "at"), [(1, 0), (2, 1), (3, 1), (4, 2), (65535, 15), (65536, 16), (1 << 20, 16)]
 )
-def test_batches_are_counted_by_powers_of_two(calls: int, power: int) -> None:
-    stats = Counters()
-    stats.batch(calls)
-    assert stats.batches == [number == power for number in range(st.MAX_POWER + 1)]
-    assert stats.batched == calls
+def test_batches_are_counted_by_powers_of_two(calls: int, at: int) -> None:
+    batches = Counters().batches
+    batches.add(calls)
+    assert batches.classes == [number == at for number in range(17)]
+    assert batches.sum_of == calls
 
 
 def test_times_are_counted_by_upper_bound() -> None:
-    times = Times()
+    times = Histogram(st.TIMES_S)
     for time_s in (0.0, 0.0001, 0.000101, 1.0, 1.1):
         times.add(time_s)
     assert times.classes[0] == 2
     assert times.classes[1] == 1
     assert times.classes[-2:] == [1, 1]
-    assert times.sum_s == pytest.approx(2.100201)
+    assert times.sum_of == pytest.approx(2.100201)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from rlproxy.observability.key_prefixes import MAX_KNOWN, Prefixes, samples
+from collections import Counter
+
+from rlproxy.observability.counters import MAX_KEY, SHOWN, brief
+from rlproxy.observability.key_prefixes import Prefixes, samples
 
 
 def bulk(key: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(key), key)
 
 
-def bulks(*keys: bytes) -> list[bytes]:
-    return [bulk(key) for key in keys]
+def bulks(*keys: bytes) -> Counter[bytes]:
+    return Counter(bulk(key) for key in keys)
 
 
 def test_prefix_ends_at_the_first_colon() -> None:
-    prefixes = Prefixes(10)
+    prefixes = Prefixes(10, {})
     prefixes.add(bulks(b"user:1", b"user:23:x", b"ip:10.0.0.1", b":", b"plain"), bulks(b"user:1"))
     assert samples([prefixes.counts()]) == {
         ("user", "hits"): 2,
@@ -28,8 +31,17 @@ def test_prefix_ends_at_the_first_colon() -> None:
     }
 
 
+def test_a_long_key_counts_as_its_short_name_does() -> None:
+    for at, found in ((SHOWN - 1, "a" * 64), (SHOWN, "(none)")):
+        whole = bulk(b"a" * at + b":" + b"b" * MAX_KEY)
+        for key in (whole, brief(whole)):
+            prefixes = Prefixes(10, {})
+            prefixes.add({key: 2}, {})
+            assert samples([prefixes.counts()])[found, "hits"] == 2
+
+
 def test_first_prefixes_have_labels() -> None:
-    prefixes = Prefixes(2)
+    prefixes = Prefixes(2, {})
     prefixes.add(bulks(b"none", b"a:1", b"b:1", b"c:1", b"d:1", b"a:22", b"other:1"), bulks(b"c:1"))
     hits = {
         prefix: n for (prefix, kind), n in samples([prefixes.counts()]).items() if kind == "hits"
@@ -38,16 +50,8 @@ def test_first_prefixes_have_labels() -> None:
     assert samples([prefixes.counts()])["(other)", "refused"] == 1
 
 
-def test_known_prefixes_are_bounded_and_can_be_reset() -> None:
-    prefixes = Prefixes(2)
-    for length in range(1, MAX_KNOWN * 2):
-        prefixes.add([b"$%d\r\na:" % length], [])  # each length is a new prefix
-        assert len(prefixes._known) <= MAX_KNOWN
-    assert samples([prefixes.counts()])["a", "hits"] == MAX_KNOWN * 2 - 1
-
-
 def test_successor_continues_the_counts_and_the_labels() -> None:
-    before = Prefixes(2)
+    before = Prefixes(2, {})
     before.add(bulks(b"none", b"a:1", b"\xff:1", b"c:1"), bulks(b"a:1", b"c:1"))
     prefixes = Prefixes(2, before.counts())
     assert prefixes.counts() == before.counts()

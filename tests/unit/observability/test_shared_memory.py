@@ -60,12 +60,12 @@ def test_values_are_never_mixed() -> None:
 
 def test_largest_value_fits() -> None:
     """The maximum of --metrics-prefixes, of keys and of policies."""
-    prefixes = Prefixes(MAX_PREFIXES)
-    keys = [b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59) for number in range(MAX_PREFIXES)]
-    prefixes.add(keys, keys)
+    prefixes = Prefixes(MAX_PREFIXES, {})
+    hits = {b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59): 1 for number in range(MAX_PREFIXES)}
+    prefixes.add(hits, hits)
     top = HotKeys(lambda: 0.0)
-    keys = [b"$128\r\n%b%05d\r\n" % (b"x" * 123, number) for number in range(MAX_KEYS)]
-    top.add(keys, keys)
+    hits = {b"$128\r\n%b%05d\r\n" % (b"x" * 123, number): 1 for number in range(MAX_KEYS)}
+    top.add(hits, hits)
     zeros = PolicyHits(False, [10**12] * len(OUTCOMES))
     policies = PolicyCounters(Counters(), {f"{n:064}": zeros for n in range(MAX_POLICIES)})
     for first in (2 * MAX_POLICIES, MAX_POLICIES, 0):

@@ -131,6 +131,19 @@ def test_while_others_are_served_so_many_are_taken_in_a_second(bench: Bench, rat
         assert bench.loop.watched
 
 
+def test_clients_that_are_gone_take_no_part_of_the_rate(bench: Bench) -> None:
+    """Otherwise clients that give up and connect again would keep each other out."""
+    bench.busy, bench.intake.rate, bench.gone, bench.waiting = True, 10, 50, 2
+    began = bench.loop.now
+    while bench.waiting:
+        while bench.loop.watched and bench.waiting:
+            bench.readable()
+        if bench.waiting:
+            bench.loop.tick()
+    assert bench.loop.now - began == pytest.approx(0.1)
+    assert bench.counts[0] == bench.accepted[0] == 2
+
+
 def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
     bench.waiting = 2
     bench.readable()
@@ -173,7 +186,10 @@ def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptu
         assert not bench.loop.watched
         assert bench.counts[0] == AWAY
         assert bench.loop.tick() == FULL_S
-    bench.full, bench.waiting = False, 1
+    bench.full, bench.gone = False, 1
+    bench.readable()
+    assert bench.counts[0] == 0  # there is room again, even if this client is gone
+    bench.waiting = 1
     bench.readable()
     assert bench.counts[0] == 1
     assert [line.getMessage().partition(":")[0] for line in caplog.records] == ["cannot accept"]

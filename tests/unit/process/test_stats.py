@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
-from rlproxy.observability.metrics import ERRORS, Samples, histogram
+from rlproxy.observability.metrics import ERRORS, Samples
 from rlproxy.observability.policy_counters import PolicyHits
 from rlproxy.observability.published import Facts, Published, UpstreamFacts
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
@@ -13,6 +13,8 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.version import VERSION
+
+from tests.unit.observability.histograms import times
 
 FACTS = Facts(
     started=100.0,
@@ -35,9 +37,7 @@ def published(factor: int) -> Published:
         "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
         "rlproxy_workers_wanted": {(): 2.0},
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
-        "rlproxy_lane_round_trip_seconds": histogram(
-            "rlproxy_lane_round_trip_seconds", (factor, *[0] * (len(TIMES_S) - 1), 1), 0.5
-        ),
+        "rlproxy_lane_round_trip_seconds": times((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5),
     }
     return Published(100.0, samples, NO_TOP._replace(seconds=30.04), FACTS)
 
@@ -96,6 +96,7 @@ def test_policies_have_their_hits_and_refusals() -> None:
     b |= {"admitted": 1, "shadow_refused": 2}
     hits = {"a": PolicyHits(False, list(a.values())), "b": PolicyHits(True, list(b.values()))}
     policies = [*policies, Policy(b"c", b"1 1", False)]
+    hits["c"] = PolicyHits(False, [0] * len(OUTCOMES))
     request = policies_request(policies, {**hits, "gone": hits["a"]})
     rows = (
         b'[["a","5 60 GAP 1","enforced",11,6],["b","1 1","shadow",3,2],["c","1 1","enforced",0,0]]'

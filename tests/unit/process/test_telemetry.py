@@ -39,6 +39,7 @@ class Nobody:
     problem = kind = "login"
     server = "Redis 7"
     loaded = True
+    loop = SimpleNamespace(time=lambda: 0.0)
 
     def __init__(self, settings: WorkerContext) -> None:
         self.context = settings
@@ -111,12 +112,12 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
         request = telemetry.request(b"RL.TOP", [b"%d" % number, *more])
         return request.split(b"\r\n")[8::2]  # behind EVAL, the script, and 0
 
-    other.add([b"$1\r\na\r\n"] * 2, [])
+    other.add({b"$1\r\na\r\n": 2}, {})
     memory.publish(1, Published(time.time(), {}, other.state()))
     count = settings.stats.on_keys
-    count([b"$1\r\na\r\n", b"$1\r\nb\r\n"], [b"$1\r\nb\r\n"], 1, {})
+    count({b"$1\r\na\r\n": 1, b"$1\r\nb\r\n": 1}, {b"$1\r\nb\r\n": 1}, 1, {})
     assert top(1) == [b"a", b"3", b"0"]
-    count([b"$1\r\nb\r\n"] * 4, [], 1, {})
+    count({b"$1\r\nb\r\n": 4}, {}, 1, {})
     for number in (1, 2):
         assert top(number) == [b"a", b"3", b"0", b"b", b"1", b"0"][: 3 * number]
     assert top(9, b"REFUSED") == [b"b", b"1", b"0", b""]

@@ -669,4 +669,4 @@ def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
         assert bench.sent()
         now += seconds
         bench.answer(ADMITTED)
-    assert bench.counters.round_trips.sum_s == pytest.approx(0.00155)
+    assert bench.counters.round_trips.sum_of == pytest.approx(0.00155)
