@@ -592,7 +592,7 @@ async def test_client_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPat
 def test_modules_in_the_working_directory_are_not_imported(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
-    for name in ("uvicorn", "starlette", "json"):
+    for name in ("uvicorn", "starlette", "prometheus_client", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')\n")
     code = (
         f"import sys; sys.path.insert(0, {str(harness.ROOT)!r})\n"

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Final
 
-from rlproxy.observability.metrics import HISTOGRAM, TABLE, Labels, Row, Samples
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
 
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in the value of a label
+from rlproxy.observability.metrics import (
+    COUNTER,
+    HISTOGRAM,
+    TABLE,
+    Labels,
+    Row,
+    Samples,
+)
 
 
 def exposition(samples: Samples) -> bytes:
-    """Return `samples` in Prometheus' text format, version 0.0.4."""
-    lines: list[str] = []
-    for row in TABLE:
-        values = samples.get(row.name)
-        if values is not None:
-            lines += (f"# HELP {row.name} {row.help}", f"# TYPE {row.name} {row.kind}")
-            lines += _histogram(row.name, values) if row.kind == HISTOGRAM else _plain(row, values)
-    return "".join(f"{line}\n" for line in lines).encode()
+    """Return `samples` in Prometheus' text format."""
+    return generate_latest(_Collected(samples))
 
 
-def _plain(row: Row, values: dict[Labels, float]) -> Iterator[str]:
-    """Yield the lines of a counter or gauge."""
+class _Collected:
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families that have samples; called by prometheus_client."""
+        for row in TABLE:
+            values = self._samples.get(row.name)
+            if values is not None:
+                yield _family(row, values)
+
+
+def _family(row: Row, values: dict[Labels, float]) -> Metric:
+    labels = list(row.labels)
+    if row.kind == HISTOGRAM:
+        *classes, (_, sum_of) = values.items()
+        counts = accumulate(number for _, number in classes)
+        buckets = [(bound, count) for ((bound,), _), count in zip(classes, counts, strict=True)]
+        return HistogramMetricFamily(row.name, row.help, buckets, sum_of)
+    family = CounterMetricFamily if row.kind == COUNTER else GaugeMetricFamily
+    out = family(row.name, row.help, labels=labels)
     for found, value in values.items():
-        pairs = sorted(zip(row.labels, found, strict=True))
-        labels = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in pairs)
-        yield f"{row.name}{{{labels}}} {float(value)}" if labels else f"{row.name} {float(value)}"
-
-
-def _histogram(name: str, values: dict[Labels, float]) -> Iterator[str]:
-    """Yield the lines of a histogram, whose classes contain those below."""
-    *classes, (_, sum_of) = values.items()
-    numbers = list(accumulate(number for _, number in classes))
-    for ((bound,), _), number in zip(classes, numbers, strict=True):
-        yield f'{name}_bucket{{le="{bound}"}} {float(number)}'
-    yield f"{name}_count {float(numbers[-1])}"
-    yield f"{name}_sum {float(sum_of)}"
+        out.add_metric(found, value)
+    return out
