@@ -48,8 +48,8 @@ class ClusterTarget(Target):
         if not cluster.map.shards:
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
-        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         await self._require_home()
+        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))
