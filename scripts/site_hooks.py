@@ -42,7 +42,7 @@ def rewritten(target: str, directory: str) -> str:
 
 def place(directory: str) -> str:
     """Where the pages of `directory` (of the repository) are on the site."""
-    return posixpath.relpath(directory, "docs") if directory else "."
+    return "." if directory == "docs" else directory.removeprefix("docs/") or "."
 
 
 def markdown_of(text: str, directory: str) -> str:
@@ -64,7 +64,8 @@ def linked() -> set[str]:
         for link in filter(None, LINK.findall(page.read_text())):
             target = rewritten(link, directory).partition("#")[0]
             path = posixpath.normpath(posixpath.join(place(directory), target))
-            if not path.endswith(".md") and (ROOT / path).is_file():
+            of_root = path.endswith(".md") and "/" not in path  # always on the site
+            if not of_root and (ROOT / path).is_file():
                 found.add(path)
     return found
 
