@@ -94,7 +94,7 @@ def _measured(plan: Plan) -> tuple[Result, list[str]]:
     figures: list[Figure] = []
     failed: list[str] = []
     with parts.running(plan.executable, parts.installed()) as running:
-        versions = machine.versions(running[parts.DIRECT], machine.PROGRAMS)
+        versions = machine.versions(running[parts.DIRECT], parts.PEERS)
         for row in plan.rows:
             plan.progress.row()
             try:

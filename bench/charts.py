@@ -13,7 +13,6 @@ from .rows import LATENCY
 
 IMAGES: Final = "images"
 PREFIX: Final = "bench-"  # of the pictures' file names
-SCALE: Final = "scale-"  # of those of bench.model.page
 NAMES: Final = {DIRECT: "direct", PROXY: "proxy", SPLICE: "splice", HAPROXY: "HAProxy"}
 DRAWN: Final = ("p50", latency.P99, "p99.9")
 

@@ -83,7 +83,7 @@ def draw(picture: Picture, run: Run) -> str:
 def describe(picture: Picture, run: Run) -> str:
     """Return the text alternative of the picture."""
     begin_us, count = run.worst()
-    begin = number(begin_us / MICROSECONDS)
+    begin = tenths(begin_us / MICROSECONDS)
     words = [
         picture.sentence,
         f"{len(run.hits)} hits in {SECONDS} s under the rule {MAX} hits per {WINDOW_S} s.",
@@ -138,7 +138,7 @@ def _hits(run: Run) -> list[str]:
 
 def _bars(times_us: Sequence[int], top: int, height: int) -> str:
     return "".join(
-        f"M{number(_at(time) - BAR / 2)} {top}h{BAR}v{height}h-{BAR}z" for time in times_us
+        f"M{tenths(_at(time) - BAR / 2)} {top}h{BAR}v{height}h-{BAR}z" for time in times_us
     )
 
 
@@ -157,7 +157,7 @@ def _worst(run: Run) -> list[str]:
 def _state(picture: Picture, run: Run) -> list[str]:
     found: list[str] = []
     for value in (0, MAX // 2, MAX):
-        y = number(_y(value))
+        y = tenths(_y(value))
         found.append(f'<path class="grid" d="M{LEFT} {y}H{_x(SECONDS * MICROSECONDS)}"/>')
         found.append(text(LEFT - 8, _y(value) + 4, str(value), "soft", "end"))
     found.append(text(LEFT - 40, PLOT_TOP - 10, picture.line, "soft"))
@@ -181,7 +181,7 @@ def _line(line: str, run: Run) -> str:
             points.append((point[0], points[-1][1]))
         points.append(point)
     kept = _simplified(points)
-    return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in kept)
+    return "M" + "L".join(f"{tenths(x)} {tenths(y)}" for x, y in kept)
 
 
 def _simplified(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -204,7 +204,7 @@ def _time() -> list[str]:
     found: list[str] = []
     for second in range(0, SECONDS + 1, 5):
         x = _at(second * MICROSECONDS)
-        found.append(f'<path class="grid" d="M{number(x)} {PLOT_BOTTOM}v5"/>')
+        found.append(f'<path class="grid" d="M{tenths(x)} {PLOT_BOTTOM}v5"/>')
         unit = " s" if not second else ""
         found.append(text(x, PLOT_BOTTOM + 19, f"{second}{unit}", "soft", "middle"))
     begin = 0
@@ -232,7 +232,7 @@ def _legend(picture: Picture, run: Run) -> list[str]:
         (worst, '<path class="worst" d="M-10 -1V-7H6V-1"/>'),
         (picture.line, '<path class="state" d="M-10 -4H6"/>'),
     ):
-        found.append(f'<g transform="translate({number(x)} {y})">{mark}</g>')
+        found.append(f'<g transform="translate({tenths(x)} {y})">{mark}</g>')
         found.append(text(x + 11, y, label, "soft"))
         x += 50 + LETTER * len(label)
     return found
@@ -246,20 +246,20 @@ def _at(time_us: int) -> float:
 
 
 def _x(time_us: int) -> str:
-    return number(_at(time_us))
+    return tenths(_at(time_us))
 
 
 def _y(value: float) -> float:
     return PLOT_BOTTOM - (PLOT_BOTTOM - PLOT_TOP) * value / MAX
 
 
-def number(value: float) -> str:
-    """Format a coordinate."""
+def tenths(value: float) -> str:
+    """Format a number with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
     """Return a text element of class `kind`; it begins at `x` unless `anchor` is middle or end."""
-    where = f'x="{number(x)}" y="{number(y)}"'
+    where = f'x="{tenths(x)}" y="{tenths(y)}"'
     kinds = (f' class="{kind}"' if kind else "") + (f' text-anchor="{anchor}"' if anchor else "")
     return f"<text {where}{kinds}>{escape(words)}</text>"

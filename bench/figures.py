@@ -30,37 +30,38 @@ RATIOS: Final = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Figure:
-    """One result of a row: for each column (a party, a kind of call) one sample per repeat.
-
-    medians: of each column, in `unit`.
-    ratios: of medians, by names such as `proxy/direct`.
-    spread: of the column where it is largest.
-    """
+    """One result of a row: for each column (a party, a kind of call) one sample per repeat."""
 
     name: str
     kind: str
     unit: str
     note: str = ""
     samples: dict[str, list[float]] = field(default_factory=dict)
-    medians: dict[str, float] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    spread: float = 0.0
 
-    def derive(self) -> Figure:
-        """Set medians, ratios and spread from the samples. Returns the figure."""
-        self.medians = {name: statistics.median(found) for name, found in self.samples.items()}
+    @property
+    def medians(self) -> dict[str, float]:
+        """The median of each column, in `unit`."""
+        return {name: statistics.median(found) for name, found in self.samples.items()}
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The ratios of medians, by names such as `proxy/direct`."""
         ratios = {f"{over}/{under}": self.ratio(over, under) for over, under in RATIOS}
-        self.ratios = {name: value for name, value in ratios.items() if value is not None}
-        self.spread = max(map(spread, self.samples.values()), default=0.0)
-        return self
+        return {name: value for name, value in ratios.items() if value is not None}
+
+    @property
+    def spread(self) -> float:
+        """The spread of the column where it is largest."""
+        return max(map(spread, self.samples.values()), default=0.0)
 
     def ratio(self, over: str, under: str) -> float | None:
         """Return the ratio of the medians of two columns; None if there is none."""
-        if over not in self.medians or not self.medians.get(under):
+        medians = self.medians
+        if over not in medians or not medians.get(under):
             return None
-        return round(self.medians[over] / self.medians[under], DIGITS)
+        return round(medians[over] / medians[under], DIGITS)
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -92,6 +93,6 @@ def interleave(
                 raise BenchError(f"{first.name} {column}: {error}") from None
             for name, value in values.items():
                 figures[name].samples.setdefault(column, []).append(value)
-    found = [figure.derive() for figure in figures.values() if figure.samples]
+    found = [figure for figure in figures.values() if figure.samples]
     plan.progress.finish(first.name, first.medians, first.unit)
     return found

@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -16,18 +16,11 @@ from typing import Final
 from . import redis_benchmark
 from .client import Client
 from .errors import BenchError
-from .parts import HAPROXY, PEERS, PREDIXY, TWEMPROXY, Part
+from .parts import Part, Peer
 from .processes import run
 
 LIMIT_S: Final = 20.0
 
-# Programs whose version is reported, and the option that prints it.
-PROGRAMS: Final = {
-    HAPROXY: "-v",
-    TWEMPROXY: "-V",
-    redis_benchmark.NAME: "--version",
-    PREDIXY: "--version",
-}
 PACKAGES: Final = {
     "uvloop": "uvloop",
     "hiredis": "hiredis",
@@ -53,18 +46,21 @@ def machine() -> dict[str, str | int | float]:
     return found
 
 
-def versions(server: Part, programs: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the server, of `programs` that are installed, and of PACKAGES.
+def versions(server: Part, peers: Mapping[str, Peer]) -> dict[str, str]:
+    """Return the versions of the server, of redis-benchmark, of `peers` and of PACKAGES.
+
+    What is not installed is left out.
 
     rlproxy's includes "compiled" if it is.
     """
     built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
     found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}
-    for name in programs:
-        program = PEERS.get(name, name)
-        if shutil.which(program):
+    commands = {name: [peer.program, peer.version] for name, peer in peers.items() if peer.version}
+    commands[redis_benchmark.NAME] = [redis_benchmark.NAME, "--version"]
+    for name, command in commands.items():
+        if shutil.which(command[0]):
             with contextlib.suppress(BenchError):
-                match = _NUMBER.search(run([program, PROGRAMS[name]], LIMIT_S))
+                match = _NUMBER.search(run(command, LIMIT_S))
                 found[name] = match[0] if match else "(no version)"
     for name, package in PACKAGES.items():
         with contextlib.suppress(metadata.PackageNotFoundError):

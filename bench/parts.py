@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,14 +48,6 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     ONE_WORKER: ("--workers", "1"),
     TWO_WORKERS: ("--workers", "2"),
 }
-# programs that are not there everywhere
-PEERS: Final = {
-    HAPROXY: "haproxy",
-    TWEMPROXY: "nutcracker",
-    PREDIXY: "predixy",
-    CLUSTER_PROXY: "redis-cluster-proxy",
-}
-
 MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
 VERSION_S: Final = 10.0  # seconds for printing a version
@@ -64,9 +56,27 @@ BUS_OFFSET: Final = 10_000  # from a node's port to that of its cluster bus
 READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
 SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it counts as ready
 
-# Files of the peers; the whole configuration of each.
-CONFIGS: Final = {
-    HAPROXY: """\
+
+@dataclass(frozen=True)
+class Peer:
+    """A proxy of another project, which may be installed.
+
+    arguments: of its command line, with the fields of _argv().
+    config: its whole configuration, with the same fields; "" if it reads no file.
+    version: the option that prints its version; "" if it is not reported.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    config: str = ""
+    version: str = ""
+
+
+PEERS: Final = {
+    HAPROXY: Peer(
+        "haproxy",
+        ("-db", "-f", "{config}"),
+        """\
 global
     nbthread 1
     maxconn {clients}
@@ -77,18 +87,28 @@ defaults
     timeout server 300s
 listen redis
     bind 127.0.0.1:{port}
-    server redis {servers[0]}
+    server redis {server}
 """,
-    TWEMPROXY: """\
+        version="-v",
+    ),
+    TWEMPROXY: Peer(
+        "nutcracker",
+        ("--stats-addr", "127.0.0.1", "--stats-port", "{stats_port}", "--conf-file", "{config}"),
+        """\
 redis:
   listen: 127.0.0.1:{port}
   redis: true
   hash: fnv1a_64
   distribution: ketama
   servers:
-    - {servers[0]}:1
+    - {server}:1
 """,
-    PREDIXY: """\
+        version="-V",
+    ),
+    PREDIXY: Peer(
+        "predixy",
+        ("{config}",),
+        """\
 Bind 127.0.0.1:{port}
 WorkerThreads 1
 LogInfoSample 0
@@ -100,10 +120,19 @@ Authority {{
 ClusterServerPool {{
     RefreshInterval 1
     Servers {{
-{listed}
+{servers}
     }}
 }}
 """,
+        version="--version",
+    ),
+    CLUSTER_PROXY: Peer(
+        "redis-cluster-proxy",
+        (
+            *("--bind", "127.0.0.1", "--port", "{port}"),
+            *("--threads", "1", "--log-level", "error", "{server}"),
+        ),
+    ),
 }
 
 
@@ -114,7 +143,6 @@ class Part:
     url: of a server or cluster, the value of --upstream.
     """
 
-    name: str
     ports: Sequence[int]
     processes: Sequence[Process]
     url: str = ""
@@ -184,7 +212,7 @@ def engine(name: str | None) -> str:
 
 def installed(parties: Sequence[str] = PARTIES) -> tuple[str, ...]:
     """Return the parties whose programs are installed."""
-    return tuple(name for name in parties if name not in PEERS or shutil.which(PEERS[name]))
+    return tuple(name for name in parties if name not in PEERS or shutil.which(PEERS[name].program))
 
 
 def clients_at_most(wanted: int) -> int:
@@ -215,7 +243,7 @@ def running(executable: str, parties: Sequence[str], masters: int = 0) -> Iterat
         parts = {DIRECT: direct}
         for name in parties:
             if name == BARE:
-                parts[name] = replace(direct, name=BARE)
+                parts[name] = direct
             elif name != DIRECT:
                 parts[name] = stack.enter_context(proxy(direct, name, *PROXIES.get(name, ())))
         yield parts
@@ -245,7 +273,7 @@ def server(executable: str, masters: int = 0) -> Iterator[Part]:
         url = f"{scheme}://{','.join(f'127.0.0.1:{port}' for port in ports)}"
         if masters:
             _join(ports, processes)
-        yield Part(DIRECT, ports, processes, url)
+        yield Part(ports, processes, url)
 
 
 @contextmanager
@@ -262,7 +290,7 @@ def proxy(upstream: Part, name: str, *options: str) -> Iterator[Part]:
         process.await_port(port)
         if name in (PREDIXY, CLUSTER_PROXY):
             process.until(lambda: _finds_all_nodes(port), READY_S)
-        yield Part(name, [port], [process])
+        yield Part([port], [process])
 
 
 def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
@@ -273,19 +301,17 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
         return [sys.executable, "-m", "bench.splice", str(port), str(upstream.port)]
     if name == STUB:
         return [sys.executable, "-m", "bench.stub", str(port)]
-    servers = [f"127.0.0.1:{server}" for server in upstream.ports]
-    if name == CLUSTER_PROXY:
-        argv = [PEERS[name], "--bind", "127.0.0.1", "--port", str(port), "--threads", "1"]
-        return [*argv, "--log-level", "error", servers[0]]
-    clients, listed = clients_at_most(MAX_CLIENTS), "\n".join(f"        + {one}" for one in servers)
-    text = CONFIGS[name].format(port=port, servers=servers, listed=listed, clients=clients)
-    config.write_text(text)
-    options = {
-        HAPROXY: ["-db", "-f"],
-        TWEMPROXY: ["--stats-addr", "127.0.0.1", "--stats-port", str(free_port()), "--conf-file"],
-        PREDIXY: [],
+    peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]
+    fields = {
+        "port": port,
+        "server": servers[0],
+        "servers": "\n".join(f"        + {one}" for one in servers),  # in the form of predixy
+        "clients": clients_at_most(MAX_CLIENTS),
+        "stats_port": free_port(),
+        "config": config,
     }
-    return [PEERS[name], *options[name], str(config)]
+    config.write_text(peer.config.format(**fields))
+    return [peer.program, *(argument.format(**fields) for argument in peer.arguments)]
 
 
 def _environ(name: str) -> dict[str, str]:

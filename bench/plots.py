@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DOTS: Final = 72  # SVG units per inch of a figure
 WIDTH: Final = 1000 / DOTS  # inches, like all sizes of figures below
-PANELS_HEIGHT: Final = 376 / DOTS
+HEIGHT: Final = 376 / DOTS
 HEAD: Final = 56 / DOTS  # the title and the sentence below it
 
 # Colour of each part, in light and in dark pages. matplotlib draws the light one; the style of the
@@ -100,7 +100,7 @@ def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
     from matplotlib.ticker import LogLocator
 
     with mpl.rc_context(SETTINGS):
-        figure = _figure(PANELS_HEIGHT)
+        figure = _figure()
         logs = [
             y for panel in panels if panel.log_y for line in panel.lines for _, y in line.points
         ]
@@ -141,21 +141,20 @@ def _draw(panel: Panel, axes: Axes) -> None:
     axes.legend(ncols=3, **LEGEND)
 
 
-def _figure(height: float) -> Figure:
+def _figure() -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / height))
-    return Figure(figsize=(WIDTH, height), layout=layout, edgecolor=GRID[0], linewidth=1)
+    layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / HEIGHT))
+    return Figure(figsize=(WIDTH, HEIGHT), layout=layout, edgecolor=GRID[0], linewidth=1)
 
 
 def _svg(figure: Figure, title: str, sentence: str, words: str) -> str:
     """Return the SVG of a figure, with the text alternative `words` and the style of dark pages."""
     for artist in figure.findobj():
         artist.set_clip_on(False)  # the names of clip paths would differ in each run
-    height = figure.get_figheight()
-    figure.text(0.02, 1 - HEAD / 2 / height, title, fontsize=17, fontweight="bold")
-    figure.text(0.02, 1 - HEAD / height, sentence, color=SOFT[0], va="bottom")
+    figure.text(0.02, 1 - HEAD / 2 / HEIGHT, title, fontsize=17, fontweight="bold")
+    figure.text(0.02, 1 - HEAD / HEIGHT, sentence, color=SOFT[0], va="bottom")
     written = io.StringIO()
     figure.savefig(written, format="svg", dpi=DOTS, metadata=dict.fromkeys(("Creator", "Date")))
     drawn = written.getvalue()

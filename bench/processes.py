@@ -74,11 +74,6 @@ class Process:
                 preexec_fn=_end_with_parent,
             )
 
-    @property
-    def pid(self) -> int:
-        """The process' id."""
-        return self._process.pid
-
     def until(self, condition: Callable[[], bool], limit_s: float = START_S) -> None:
         """Wait for a condition. Raises BenchError if the program ends or after `limit_s`."""
         end = time.monotonic() + limit_s
@@ -96,6 +91,15 @@ class Process:
         """Raise BenchError if the program has ended."""
         if self._process.poll() is not None:
             raise self._failed("ended")
+
+    def pause(self) -> None:
+        """Stop the program (SIGSTOP). Raises BenchError if it has ended."""
+        self.check()
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the program continue (SIGCONT)."""
+        self._process.send_signal(signal.SIGCONT)
 
     def _failed(self, what: str) -> BenchError:
         output = " ".join(self._log.read_text(errors="replace").split())[-LOG_SHOWN:]
@@ -117,13 +121,14 @@ class Process:
         The total is the scheduler's own count in nanoseconds, or of ticks where the kernel has
         none.
         """
-        members, tick = family(self.pid), os.sysconf("SC_CLK_TCK")
+        members, tick = family(self._process.pid), os.sysconf("SC_CLK_TCK")
         user, system = (sum(stat[at] for stat in members.values()) / tick for at in (1, 2))
         return Spent(sum(map(_scheduled_ns, members)) / 1e9 or user + system, system)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the program and its living descendants."""
-        return sum(map(_resident_bytes, family(self.pid) or [self.pid]))
+        pid = self._process.pid
+        return sum(map(_resident_bytes, family(pid) or [pid]))
 
 
 def run(argv: Sequence[str], limit_s: float) -> str:

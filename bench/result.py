@@ -44,7 +44,11 @@ class Result:
         """Return the JSON value."""
         head = asdict(self.head)
         method = {"sentences": head.pop("sentences"), "only": list(self.only)}
-        rows = [asdict(figure) for figure in self.figures]
+        derived = ("medians", "ratios", "spread")  # for readers of the file; parse() skips them
+        rows = [
+            {**asdict(figure), **{name: getattr(figure, name) for name in derived}}
+            for figure in self.figures
+        ]
         return {"schema": SCHEMA, **head, "method": method, "rows": rows}
 
     def of(self, kinds: Sequence[str]) -> list[Figure]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+# A fenced block, which holds no link, or the target of a link.
+LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<target>[^)\s]+)(?=\))", re.MULTILINE | re.DOTALL)
 
 
 def page_of(name: str) -> str:
@@ -42,21 +42,12 @@ def rewritten(target: str, directory: str) -> str:
 
 def place(directory: str) -> str:
     """Where the pages of `directory` (of the repository) are on the site."""
-    return posixpath.relpath(directory, "docs") if directory else "."
+    return "." if directory == "docs" else directory.removeprefix("docs/") or "."
 
 
 def markdown_of(text: str, directory: str) -> str:
     """A page with its links rewritten, those in fenced blocks left alone."""
-    found, end = [], 0
-    for block in [*FENCED.finditer(text), None]:
-        outside = text[end : block.start() if block else len(text)]
-        found.append(
-            LINK.sub(lambda link: link[1] + rewritten(link[2], directory) + link[3], outside)
-        )
-        if block:
-            found.append(block[0])
-            end = block.end()
-    return "".join(found)
+    return LINK.sub(lambda link: rewritten(link[0], directory) if link["target"] else link[0], text)
 
 
 def directory_of(page: Path) -> str:
@@ -70,10 +61,11 @@ def linked() -> set[str]:
     found = set()
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         directory = directory_of(page)
-        for link in LINK.findall(FENCED.sub("", page.read_text())):
-            target = rewritten(link[1], directory).partition("#")[0]
+        for link in filter(None, LINK.findall(page.read_text())):
+            target = rewritten(link, directory).partition("#")[0]
             path = posixpath.normpath(posixpath.join(place(directory), target))
-            if not path.endswith(".md") and (ROOT / path).is_file():
+            of_root = path.endswith(".md") and "/" not in path  # always on the site
+            if not of_root and (ROOT / path).is_file():
                 found.add(path)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from .. import plots
-from ..charts import SCALE, Image
+from ..charts import Image
 from ..plots import Line, Panel
 from . import runs
 from .forecast import SINGLE, forecast
@@ -14,6 +14,7 @@ from .laws import Laws
 from .result import Result
 from .runs import Run
 
+PREFIX: Final = "scale-"  # of the pictures' file names
 RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)
 
 
@@ -49,7 +50,7 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
     )
     title = f"Cost of a hit by masters, {writes} in a write"
     alt = f"{title}: measured, as in the table above, and by the model"
-    return [Image(f"{SCALE}cost-{name}.svg", alt, plots.lines(title, sentence, panels))]
+    return [Image(f"{PREFIX}cost-{name}.svg", alt, plots.lines(title, sentence, panels))]
 
 
 def _compared(title: str, found: Sequence[Run], value: str, model: Callable[[Run], float]) -> Panel:
@@ -83,4 +84,4 @@ def _forecasts(laws: Laws) -> Image:
     sentence = "Predictions, not measurements: one hit a write, even keys, 60 % of each core used."
     alt = "Predicted workers, masters and connections by hits per second, as in the table above"
     title = "What more hits would need"
-    return Image(f"{SCALE}forecast.svg", alt, plots.lines(title, sentence, panels))
+    return Image(f"{PREFIX}forecast.svg", alt, plots.lines(title, sentence, panels))

@@ -75,7 +75,7 @@ def _measured(plan: Plan) -> Result:
     for repeat in range(1, plan.repeats + 1):
         for masters in sorted({masters for masters, _ in cells}):
             with parts.server(plan.executable, masters) as upstream:
-                versions = versions or machine.versions(upstream, [redis_benchmark.NAME])
+                versions = versions or machine.versions(upstream, {})
                 for workers in (workers for count, workers in cells if count == masters):
                     progress.row()
                     name = f"{masters} masters, {workers} workers"

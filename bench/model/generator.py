@@ -5,13 +5,10 @@ While it is paused nothing is under way, so that counts and CPU times belong to 
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from .. import load, redis_benchmark
@@ -19,26 +16,10 @@ from ..processes import Process
 from ..rows import Command
 
 
-@dataclass(frozen=True)
-class Generator:
-    """A running load."""
-
-    process: Process
-
-    def pause(self) -> None:
-        """Stop the process (SIGSTOP). Raises BenchError if it has ended."""
-        self.process.check()
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let the process continue (SIGCONT)."""
-        os.kill(self.process.pid, signal.SIGCONT)
-
-
 @contextmanager
 def running(
     port: int, command: Command, clients: int, pipeline: int, keys: int
-) -> Iterator[Generator]:
+) -> Iterator[Process]:
     """Send `command` over `clients` connections, `pipeline` at once, until the context ends."""
     if redis_benchmark.installed():
         argv = redis_benchmark.arguments(port, command, pipeline, keys, load.ENDLESS, clients)
@@ -47,11 +28,11 @@ def running(
         argv += [word.decode() for word in command]
     with tempfile.TemporaryDirectory(prefix="rlproxy-bench-") as home:
         log = Path(home, "load.log")
-        made = Generator(Process(argv, log))
+        process = Process(argv, log)
         try:
             if not redis_benchmark.installed():
-                made.process.until(lambda: log.stat().st_size > 0)
-            yield made
+                process.until(lambda: log.stat().st_size > 0)
+            yield process
         finally:
-            made.resume()  # a paused process would not end
-            made.process.close()
+            process.resume()  # a paused process would not end
+            process.close()

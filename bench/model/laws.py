@@ -59,7 +59,7 @@ class Laws:
 
     def batch(self, under_way: float, masters: float) -> float:
         """Return the hits of one batch to one of `masters`."""
-        return spread(self.turn(under_way), masters)
+        return mean_part(self.turn(under_way), masters)
 
     def batch_of(self, run: Run) -> float:
         """Return the batch of a run from its load: clients, pipeline, workers and masters."""
@@ -94,7 +94,7 @@ class Laws:
         return of["base"] + of["connection"] * connections + of["key"] * keys
 
 
-def spread(turn: float, masters: float) -> float:
+def mean_part(turn: float, masters: float) -> float:
     """Return the mean size of the parts of a turn of hits on even keys, over `masters`."""
     if turn <= 1 or masters <= 1:
         return max(1.0, turn / max(1.0, masters))
@@ -102,11 +102,11 @@ def spread(turn: float, masters: float) -> float:
 
 
 def turn_of(batch: float, masters: int) -> float:
-    """Return the turn whose parts over `masters` have the mean size `batch`: spread() reversed."""
+    """Return the turn whose parts over `masters` have the mean size `batch`."""
     low, high = 1.0, max(1.0, batch) * masters
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if spread(middle, masters) < batch else (low, middle)
+        low, high = (middle, high) if mean_part(middle, masters) < batch else (low, middle)
     return high
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
-from ..charts import SCALE, Image
+from ..charts import Image
 from ..errors import UsageError
 from ..page import run_command
 from ..progress import number
@@ -206,12 +206,12 @@ def page(result: Result) -> tuple[str, list[Image]]:
         "where": where(result.head),
         "admitted": _admitted(result),
         "cost_pictures": "\n\n".join(
-            link for name, link in links.items() if name.startswith(f"{SCALE}cost")
+            link for name, link in links.items() if name.startswith(f"{charts.PREFIX}cost")
         ),
         "others": _others(result),
         "states": _states(result),
         "predictions": _predictions(made),
-        "forecast_picture": links[f"{SCALE}forecast.svg"],
+        "forecast_picture": links[f"{charts.PREFIX}forecast.svg"],
         "hot_refused": "\n".join(_hot_refused(result)),
         **_of_the_model(result, made),
         **_limits(result, made),
@@ -395,7 +395,9 @@ def _hot_refused(result: Result) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; see run_command()."""
-    return run_command("bench.model.page", lambda path: page(read(path, parse)), SCALE, argv)
+    return run_command(
+        "bench.model.page", lambda path: page(read(path, parse)), charts.PREFIX, argv
+    )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_output_without_a_rate_is_an_error(output: str) -> None:
 
 
 def figure(**samples: list[float]) -> Figure:
-    return Figure("get-1", rows.RATE, "/s", samples=samples).derive()
+    return Figure("get-1", rows.RATE, "/s", samples=samples)
 
 
 def test_medians_ratios_and_spread() -> None:

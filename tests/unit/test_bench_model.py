@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 
-from bench.charts import SCALE, Image
-from bench.model import cli, laws, page, result, runs
+from bench.charts import Image
+from bench.model import charts, cli, laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
 from bench.model.runs import Run
@@ -121,7 +121,7 @@ def test_fit_finds_the_laws_that_made_the_runs() -> None:
 
 def test_page_follows_the_rules_of_pages() -> None:
     text, images = drawn()
-    pages.check_page(text, "Scale", images, SCALE)
+    pages.check_page(text, "Scale", images, charts.PREFIX)
 
 
 def test_pictures_are_legible_and_accessible() -> None:

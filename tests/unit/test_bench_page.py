@@ -19,7 +19,7 @@ from tests.unit import pages
 
 def figure(name: str, kind: str, unit: str = "/s", **samples: float) -> Figure:
     found = {column: [value] for column, value in samples.items()}
-    return Figure(name, kind, unit, f"what {name} is", found).derive()
+    return Figure(name, kind, unit, f"what {name} is", found)
 
 
 FIGURES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import pytest
 
 from scripts import site_hooks
@@ -26,6 +28,9 @@ from tests.harness import ROOT
         ("../../SECURITY.md", "docs/decisions", "../security.md"),
         ("../../bench/costs.py", "docs/decisions", "../bench/costs.py"),
         ("https://example.com/docs/a.md", "", "https://example.com/docs/a.md"),
+        ("tests/README.md", "", "tests/README.md"),
+        ("../CONTRIBUTING.md", "tests", "../contributing.md"),
+        ("../docs/cluster.md", "tests", "../cluster.md"),
     ],
 )
 def test_links_are_rewritten_for_the_site(target: str, directory: str, wanted: str) -> None:
@@ -41,9 +46,23 @@ def test_links_in_fenced_blocks_are_unchanged() -> None:
 
 def test_linked_files_are_included() -> None:
     found = site_hooks.linked()
-    assert {"examples/redis_py.py", "deploy/rlproxy.service"} <= found
-    assert not [name for name in found if name.endswith(".md")]
+    assert {"examples/redis_py.py", "deploy/rlproxy.service", "tests/README.md"} <= found
     assert all((ROOT / name).is_file() for name in found)
+
+
+def test_every_link_has_its_target_on_the_site() -> None:
+    own = [*ROOT.glob("*.md"), *(ROOT / name for name in site_hooks.linked() if ".md" in name)]
+    docs = [path for path in (ROOT / "docs").rglob("*") if path.is_file()]
+    site = site_hooks.linked() | {path.relative_to(ROOT / "docs").as_posix() for path in docs}
+    site |= {site_hooks.page_of(path.name) for path in ROOT.glob("*.md")}
+    for page in [*own, *(path for path in docs if path.suffix == ".md")]:
+        directory = site_hooks.directory_of(page)
+        text = site_hooks.markdown_of(page.read_text(), directory)
+        for target in filter(None, site_hooks.LINK.findall(text)):
+            name = target.partition("#")[0]
+            if name and ":" not in name:
+                path = posixpath.normpath(posixpath.join(site_hooks.place(directory), name))
+                assert path in site, (page, target)
 
 
 def test_page_missing_in_nav_is_appended() -> None:
