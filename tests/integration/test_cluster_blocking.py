@@ -26,11 +26,11 @@ def client(cluster_proxy: Proxy, cluster: Cluster) -> Iterator[Raw]:
         yield made
 
 
-def wait_blocked(cluster: Cluster) -> None:
-    """Wait until the owner of SLOT has a blocked client."""
+def wait_blocked(cluster: Cluster, slot: int = SLOT) -> None:
+    """Wait until the owner of `slot` has a blocked client."""
 
     def blocked() -> bool:
-        return cluster.owner(SLOT).info("clients")["blocked_clients"] == "1"
+        return cluster.owner(slot).info("clients")["blocked_clients"] == "1"
 
     wait_until(blocked, "a client is blocked")
 
@@ -89,6 +89,22 @@ def test_another_client_unblocks_it(
             assert other.ask("CLIENT", "UNBLOCK", number) == 0
         assert other.ask("CLIENT", "UNBLOCK", 12345678) == 0
         assert isinstance(other.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
+
+
+def test_another_client_unblocks_it_by_the_id_that_it_was_shown(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    number = client.ask("CLIENT", "ID")
+    assert isinstance(number, int)
+    with cluster_proxy.raw() as other:
+        for node in module_cluster.masters():
+            key = module_cluster.key_at(node)
+            client.send(command("BLPOP", key, 0))
+            wait_blocked(module_cluster, key_slot(key.encode()))
+            assert other.ask("CLIENT", "UNBLOCK", number) == 1
+            assert client.reply() is None
+            assert other.ask("CLIENT", "UNBLOCK", number) == 0
+        assert isinstance(other.ask("CLIENT", "UNBLOCK"), ReplyError)
 
 
 def test_the_slot_moves_while_it_is_blocked(

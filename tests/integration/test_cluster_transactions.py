@@ -50,6 +50,7 @@ def test_transactions_that_fail(client: Raw) -> None:
         *("MULTI", "AUTH a b", "EXEC"),
         *("MULTI", "EXEC now", f"GET {KEY}", "EXEC"),
         *("MULTI", "MULTI", "DISCARD", f"GET {KEY}"),
+        *("WATCH", "MULTI now", "MULTI", "DISCARD now", "DISCARD", "UNWATCH"),
     )
     assert replies[:5] == ["OK", "QUEUED", CROSSSLOT, "QUEUED", ABORTED]
     assert replies[5:8] == ["OK", CROSSSLOT, ABORTED]
@@ -67,7 +68,10 @@ def test_transactions_that_fail(client: Raw) -> None:
     assert replies[23] == replies[26] == replies[29] == ABORTED
     assert replies[32:34] == [b"7", ReplyError("ERR EXEC without MULTI")]
     assert isinstance(replies[35], ReplyError)
-    assert replies[36:] == ["OK", b"7"]
+    assert replies[36:38] == ["OK", b"7"]
+    assert [isinstance(reply, ReplyError) for reply in replies[38:]] == [
+        *(True, True, False, True, False, False)
+    ]
 
 
 def test_exec_behind_a_refusal_gets_the_error_of_the_node(
@@ -141,6 +145,10 @@ def test_watch(client: Raw, cluster_proxy: Proxy) -> None:
         assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [5]
         assert client.ask("WATCH", KEY) == "OK"
         assert all_replies(client, "MULTI", f"INCR {OTHER}", "EXEC")[1:] == [CROSSSLOT, ABORTED]
+        for key in (KEY, SAME):
+            assert all_replies(client, f"WATCH {KEY}", f"WATCH {SAME}") == ["OK", "OK"]
+            assert other.ask("SET", key, 5) == "OK"
+            assert all_replies(client, "MULTI", f"GET {KEY}", "EXEC")[2] is None
         assert all_replies(
             client, f"WATCH {KEY}", "MULTI", f"INCR {KEY}", "EXEC", f"WATCH {OTHER}", "UNWATCH"
         ) == ["OK", "OK", "QUEUED", [6], "OK", "OK"]
