@@ -135,7 +135,7 @@ class Links:
         if len(self.by_address) < 2:
             return
         for link in list(self.by_address.values()):
-            if not link.idle_since or not link.quiescent():
+            if not link.idle_since or link.owed:
                 link.idle_since = now
             elif now - link.idle_since >= IDLE_S and not (
                 self.is_home(link) or self.holds_state(link)
