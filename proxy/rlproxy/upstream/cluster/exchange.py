@@ -90,14 +90,14 @@ class Exchange(LinkOwner):
         """Append a command of the client, which gets its reply."""
         request.silent = (self.silent or self.skips) and not request.subscribes
         self.skips = False
+        if self.caching:
+            request.front = [Request(self.caching)]
+            self.caching = b""
         return self._expect(request)
 
     def send(self, link: Link, request: Request) -> None:
         """Send a command of the client."""
-        self._expect_reply(request)
-        if self.caching:
-            self._take_caching(request)
-        link.send(request)
+        link.send(self._expect_reply(request))
 
     def send_own(self, link: Link, request: Request) -> None:
         """Send a command of the proxy's own in its place among those of the client.
@@ -111,13 +111,7 @@ class Exchange(LinkOwner):
     def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         """Send the parts of `whole`, each to its link: MAX_PER_TICK of them in a tick."""
         self._expect_reply(whole)
-        if self.caching:
-            self._take_caching(whole)
         self._send_some(whole, parts)
-
-    def _take_caching(self, request: Request) -> None:
-        request.front = [Request(self.caching)]
-        self.caching = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         for link, part in islice(parts, MAX_PER_TICK):
@@ -134,7 +128,6 @@ class Exchange(LinkOwner):
 
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
-        self.caching = b""
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
