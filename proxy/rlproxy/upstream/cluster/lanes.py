@@ -228,9 +228,7 @@ class ClusterLane(PooledLane):
         queue.drains = [
             drain
             for drain in queue.drains
-            if drain.lane is not lane
-            and now - drain.since < limit_s
-            and not drain.lane.has_answered(drain.last)
+            if now - drain.since < limit_s and not drain.lane.has_answered(drain.last)
         ]
         if now >= queue.not_before:
             self._send_again(lane, queue)
