@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 
@@ -154,6 +155,16 @@ def test_the_client_goes_while_it_is_blocked(
     owner = module_cluster.owner(SLOT)
     wait_until(lambda: owner.info("clients")["blocked_clients"] == "0", "no client is blocked")
     assert client.ask("RPUSH", KEY, "kept") == 1
+
+
+def test_the_client_goes_while_the_connection_on_which_it_blocks_is_being_opened(
+    cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    for node in module_cluster.masters():
+        with cluster_proxy.raw() as client:
+            client.send(command("BLPOP", module_cluster.key_at(node), 0))
+            client.sock.shutdown(socket.SHUT_WR)
+            assert client.closes()
 
 
 def test_replicas_take_over_while_it_is_blocked(one_engine: str) -> None:
