@@ -184,6 +184,16 @@ def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(
     assert client.ask("GET", KEY) == b"0"
 
 
+def test_the_slot_moves_behind_a_command_that_was_rejected(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    assert all_replies(client, "MULTI", f"SET {KEY} 1") == ["OK", "QUEUED"]
+    assert isinstance(client.ask("SET", KEY), ReplyError)
+    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+    assert client.ask("EXEC") == ABORTED
+    assert client.ask("EXISTS", KEY) == 0
+
+
 def test_the_slot_moves_inside_a_transaction(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
