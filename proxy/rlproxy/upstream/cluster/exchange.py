@@ -122,7 +122,6 @@ class Exchange(LinkOwner):
 
     def _send_more(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         if not self.ended:
-            self.take_map()
             self._send_some(whole, parts)
             self.flush()
 
@@ -289,7 +288,6 @@ class Exchange(LinkOwner):
     def batch_over(self) -> None:
         """See LinkOwner."""
         if not self.ended:
-            self.take_map()
             self.redirects.send_pending()
         self.wake()
 

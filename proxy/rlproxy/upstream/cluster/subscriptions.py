@@ -185,7 +185,6 @@ class Subscriptions:
         }
         if not any(events.values()) or self._postpones(self._subscribe_new_masters):
             return
-        exchange.take_map()
         for link in self._other_masters():
             for name, each in events.items():
                 if each and name.lower() not in link.subscribed:
