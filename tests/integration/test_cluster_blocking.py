@@ -102,7 +102,8 @@ def test_another_client_unblocks_it_by_the_id_that_it_was_shown(
             key = module_cluster.key_at(node)
             client.send(command("BLPOP", key, 0))
             wait_blocked(module_cluster, key_slot(key.encode()))
-            assert other.ask("CLIENT", "UNBLOCK", number) == 1
+            # The proxy may not have read yet which id the client has on that node.
+            wait_until(lambda: other.ask("CLIENT", "UNBLOCK", number) == 1, "it is unblocked")
             assert client.reply() is None
             assert other.ask("CLIENT", "UNBLOCK", number) == 0
         assert isinstance(other.ask("CLIENT", "UNBLOCK"), ReplyError)

@@ -70,7 +70,6 @@ class Exchange(LinkOwner):
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self._last: int = 0  # number of the latest request
         self._map = cluster.map  # by which the latest command was sent
-        self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._messages: list[bytes] = []  # messages that wait: _holds_messages()
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
@@ -139,8 +138,7 @@ class Exchange(LinkOwner):
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
-        if changed not in self._on_change:
-            self._on_change.append(changed)
+        if changed not in self.cluster.on_change:
             self.cluster.on_change.append(changed)
             self.at_end.append(partial(self.cluster.on_change.remove, changed))
 

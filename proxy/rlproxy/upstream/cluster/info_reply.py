@@ -82,9 +82,7 @@ def _joined(texts: list[bytes]) -> bytes:
 
 def _is_row(title: bytes, name: bytes) -> bool:
     """Return whether a line of a section is one of its rows, by their names."""
-    prefix = _ROWS.get(title, b"")
-    # Redis 8 has db0_distrib_strings_sizes among the databases.
-    return prefix != b"" and name.startswith(prefix) and (prefix != b"db" or name[2:].isdigit())
+    return title in _ROWS and name.startswith(_ROWS[title])
 
 
 def _line(line: bytes, values: list[bytes]) -> bytes:

@@ -16,6 +16,8 @@ class Circuit(ClusterCircuit):
 
 def test_a_look_opens_and_closes_it() -> None:
     circuit = Circuit()
+    circuit.look(4.0)
+    assert circuit.last_reply_at < 0  # no reply was seen
     for down in (False, True, True, False, False):
         circuit.is_down = down
         circuit.look(5.0)
