@@ -154,6 +154,17 @@ def test_watch(client: Raw, cluster_proxy: Proxy) -> None:
         ) == ["OK", "OK", "QUEUED", [6], "OK", "OK"]
 
 
+def test_the_slot_moves_between_two_watches(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    assert client.ask("WATCH", KEY) == "OK"
+    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+    with cluster_proxy.raw() as other:
+        assert other.ask("SET", KEY, 5) == "OK"  # the proxy finds the new owner
+    assert client.ask("WATCH", SAME) == "OK"
+    assert all_replies(client, "MULTI", f"GET {KEY}", "EXEC")[2] is None
+
+
 def test_the_slot_moves_before_a_transaction(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
