@@ -7,7 +7,7 @@ from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 
 
 class Circuit(ClusterCircuit):
-    """The circuit of a cluster that is down or not, as the test says."""
+    """The circuit of a cluster that is down or not, as the test sets it."""
 
     def __init__(self) -> None:
         super().__init__(lambda: self.is_down)
