@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 
@@ -26,11 +27,11 @@ def client(cluster_proxy: Proxy, cluster: Cluster) -> Iterator[Raw]:
         yield made
 
 
-def wait_blocked(cluster: Cluster) -> None:
-    """Wait until the owner of SLOT has a blocked client."""
+def wait_blocked(cluster: Cluster, slot: int = SLOT) -> None:
+    """Wait until the owner of `slot` has a blocked client."""
 
     def blocked() -> bool:
-        return cluster.owner(SLOT).info("clients")["blocked_clients"] == "1"
+        return cluster.owner(slot).info("clients")["blocked_clients"] == "1"
 
     wait_until(blocked, "a client is blocked")
 
@@ -91,6 +92,23 @@ def test_another_client_unblocks_it(
         assert isinstance(other.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
 
 
+def test_another_client_unblocks_it_by_the_id_that_it_was_shown(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    number = client.ask("CLIENT", "ID")
+    assert isinstance(number, int)
+    with cluster_proxy.raw() as other:
+        for node in module_cluster.masters():
+            key = module_cluster.key_at(node)
+            client.send(command("BLPOP", key, 0))
+            wait_blocked(module_cluster, key_slot(key.encode()))
+            # The proxy may not have read yet which id the client has on that node.
+            wait_until(lambda: other.ask("CLIENT", "UNBLOCK", number) == 1, "it is unblocked")
+            assert client.reply() is None
+            assert other.ask("CLIENT", "UNBLOCK", number) == 0
+        assert isinstance(other.ask("CLIENT", "UNBLOCK"), ReplyError)
+
+
 def test_the_slot_moves_while_it_is_blocked(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
@@ -138,6 +156,16 @@ def test_the_client_goes_while_it_is_blocked(
     owner = module_cluster.owner(SLOT)
     wait_until(lambda: owner.info("clients")["blocked_clients"] == "0", "no client is blocked")
     assert client.ask("RPUSH", KEY, "kept") == 1
+
+
+def test_the_client_goes_while_the_connection_on_which_it_blocks_is_being_opened(
+    cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    for node in module_cluster.masters():
+        with cluster_proxy.raw() as client:
+            client.send(command("BLPOP", module_cluster.key_at(node), 0))
+            client.sock.shutdown(socket.SHUT_WR)
+            assert client.closes()
 
 
 def test_replicas_take_over_while_it_is_blocked(one_engine: str) -> None:

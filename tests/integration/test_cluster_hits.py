@@ -249,6 +249,36 @@ def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: 
             assert remaining(other.ask("RL.HIT", "denied", 1, 600)) == 0
 
 
+def test_hits_and_new_clients_while_no_master_answers(one_engine: str) -> None:
+    with (
+        Cluster(one_engine, node_timeout_ms=15000) as cluster,
+        harness.proxy(cluster.url, "--hit-timeout", "200") as proxy,
+        proxy.raw() as raw,
+    ):
+        warm(raw)
+        keys = [cluster.key_at(node) for node in cluster.nodes]
+        for node in cluster.nodes:
+            cluster.stop(node)
+        try:
+
+            def open_circuit() -> bool:
+                for key in keys:
+                    assert str(raw.ask("RL.HIT", key, LIMIT, 60)).startswith("UPSTREAMDOWN")
+                return "no master answers" in str(raw.ask("RL.HIT", keys[0], LIMIT, 60))
+
+            wait_until(open_circuit, "the circuit of the cluster is open")
+            with proxy.raw() as new:
+                assert "no master answers" in str(new.ask("RL.HIT", keys[0], LIMIT, 60))
+        finally:
+            for node in cluster.nodes:
+                cluster.cont(node)
+
+        def back() -> bool:
+            return all(isinstance(raw.ask("RL.HIT", key, LIMIT, 60), list) for key in keys)
+
+        wait_until(back, "hits on all masters run again")
+
+
 def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
     with (
         Cluster(one_engine, node_timeout_ms=15000) as cluster,

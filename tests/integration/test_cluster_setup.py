@@ -165,6 +165,14 @@ def test_names_and_ids(client: Raw, cluster_proxy: Proxy, module_cluster: Cluste
             assert isinstance(refusal, ReplyError)
             assert client.ask("CLIENT", "KILL", "ID", 0) == refusal
         assert client.ask("CLIENT", "KILL", "ID", number) == 1
+        assert isinstance(client.ask("CLIENT", "KILL", "127.0.0.1:1"), ReplyError)
+        for words in (("UNBLOCK",), ("REPLY",), ("CACHING",), ("CACHING", "MAYBE")):
+            assert isinstance(client.ask("CLIENT", *words), ReplyError)
+        assert client.ask("CLIENT", "GETREDIR") == -1
+        assert isinstance(client.ask("RESET", "now"), ReplyError)
+        hello = client.ask("HELLO")
+        assert isinstance(hello, list) and hello[hello.index(b"id") + 1] == own
+        assert client.ask("SELECT", 0) == "OK"
         with contextlib.suppress(AssertionError):  # it has a new connection, or is closed
             assert other.ask("CLIENT", "ID") != number
 

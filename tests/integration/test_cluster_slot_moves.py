@@ -145,6 +145,7 @@ def test_scan(client: Raw) -> None:
     assert len(found) == len(keys)
     assert set(scan(client, "MATCH", "key1*")) == {key for key in keys if key.startswith(b"key1")}
     assert isinstance(client.ask("SCAN", "x"), ReplyError)
+    assert isinstance(client.ask("SCAN"), ReplyError)
     assert isinstance(client.ask("SCAN", 0, "NONSENSE"), ReplyError)
 
 

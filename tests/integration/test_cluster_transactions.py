@@ -50,6 +50,7 @@ def test_transactions_that_fail(client: Raw) -> None:
         *("MULTI", "AUTH a b", "EXEC"),
         *("MULTI", "EXEC now", f"GET {KEY}", "EXEC"),
         *("MULTI", "MULTI", "DISCARD", f"GET {KEY}"),
+        *("WATCH", "MULTI now", "MULTI", "DISCARD now", "DISCARD", "UNWATCH"),
     )
     assert replies[:5] == ["OK", "QUEUED", CROSSSLOT, "QUEUED", ABORTED]
     assert replies[5:8] == ["OK", CROSSSLOT, ABORTED]
@@ -67,7 +68,10 @@ def test_transactions_that_fail(client: Raw) -> None:
     assert replies[23] == replies[26] == replies[29] == ABORTED
     assert replies[32:34] == [b"7", ReplyError("ERR EXEC without MULTI")]
     assert isinstance(replies[35], ReplyError)
-    assert replies[36:] == ["OK", b"7"]
+    assert replies[36:38] == ["OK", b"7"]
+    assert [isinstance(reply, ReplyError) for reply in replies[38:]] == [
+        *(True, True, False, True, False, False)
+    ]
 
 
 def test_exec_behind_a_refusal_gets_the_error_of_the_node(
@@ -141,9 +145,24 @@ def test_watch(client: Raw, cluster_proxy: Proxy) -> None:
         assert all_replies(client, "MULTI", f"INCR {KEY}", "EXEC")[2] == [5]
         assert client.ask("WATCH", KEY) == "OK"
         assert all_replies(client, "MULTI", f"INCR {OTHER}", "EXEC")[1:] == [CROSSSLOT, ABORTED]
+        for key in (KEY, SAME):
+            assert all_replies(client, f"WATCH {KEY}", f"WATCH {SAME}") == ["OK", "OK"]
+            assert other.ask("SET", key, 5) == "OK"
+            assert all_replies(client, "MULTI", f"GET {KEY}", "EXEC")[2] is None
         assert all_replies(
             client, f"WATCH {KEY}", "MULTI", f"INCR {KEY}", "EXEC", f"WATCH {OTHER}", "UNWATCH"
         ) == ["OK", "OK", "QUEUED", [6], "OK", "OK"]
+
+
+def test_the_slot_moves_between_two_watches(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    assert client.ask("WATCH", KEY) == "OK"
+    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+    with cluster_proxy.raw() as other:
+        assert other.ask("SET", KEY, 5) == "OK"  # the proxy finds the new owner
+    assert client.ask("WATCH", SAME) == "OK"
+    assert all_replies(client, "MULTI", f"GET {KEY}", "EXEC")[2] is None
 
 
 def test_the_slot_moves_before_a_transaction(
@@ -174,6 +193,16 @@ def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(
     finally:
         to.do("CONFIG", "SET", "maxmemory", 0)
     assert client.ask("GET", KEY) == b"0"
+
+
+def test_the_slot_moves_behind_a_command_that_was_rejected(
+    client: Raw, module_cluster: Cluster
+) -> None:
+    assert all_replies(client, "MULTI", f"SET {KEY} 1") == ["OK", "QUEUED"]
+    assert isinstance(client.ask("SET", KEY), ReplyError)
+    module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+    assert client.ask("EXEC") == ABORTED
+    assert client.ask("EXISTS", KEY) == 0
 
 
 def test_the_slot_moves_inside_a_transaction(

@@ -44,7 +44,7 @@ def owner_of(shown: int) -> tuple[int, int]:
 
 def shown_integer(reply: bytes, node: int) -> bytes:
     """Return a node's reply to CLIENT ID or GETREDIR as clients see it; -1, 0 and errors stay."""
-    if reply[:1] != b":" or not reply[1:-2].isdigit() or reply == b":0\r\n":
+    if not reply[1:-2].isdigit() or reply == b":0\r\n":
         return reply
     return b":%d\r\n" % shown_id(int(reply[1:-2]), node)
 

@@ -45,8 +45,7 @@ class ClusterCircuit(CircuitBreaker):
 
     def look(self, now: float) -> None:
         """Close it if a master answers, and open it if none does."""
-        down = self.down()
-        if down and not self.open:
+        if self.down():
             self._open(now, "no master answers")
-        elif self.open and not down:
+        elif self.open:
             self.replied(now)

@@ -33,7 +33,6 @@ class ClusterConnection:
         self._splitter = CommandSplitter()
         self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
         self._full = False  # the protocol is paused
-        self._soon = False  # _woken() is due
         self._waits = NEED_MORE  # COMMAND, MALFORMED: what comes next waits for replies
         self._ended_by_client = False
         self._closed = False
@@ -51,8 +50,7 @@ class ClusterConnection:
             self._splitter.feed(data)
             self._route()
         self._exchange.flush()
-        if (self._exchange.out or self._exchange.leaving) and not self._soon:
-            self._soon = True
+        if self._exchange.out or self._exchange.leaving:
             self._exchange.loop.call_soon(self._woken)
         self._apply_full()
 
@@ -142,7 +140,6 @@ class ClusterConnection:
 
     def _woken(self) -> None:
         """Act on replies, and on what else may have changed: route on, and deliver."""
-        self._soon = False
         if self._closed:
             return
         if self._piped is None and (self._waits != NEED_MORE or self._splitter.unread()):

@@ -144,9 +144,7 @@ class ConnectionSetup:
                 self._setup[key] = written
                 for link in exchange.links.others():
                     link.send(Request(written))
-                if b"BCAST" in self.tracking:
-                    self._use_masters()
-                    exchange.on_change(self._use_masters)
+                self._use_masters()
             return frame
 
         self._send_home(written, on_reply)
@@ -175,8 +173,8 @@ class ConnectionSetup:
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""
         if b"BCAST" in self.tracking and not self._exchange.ended:
-            self._exchange.take_map()
             self._exchange.links.masters()
+            self._exchange.on_change(self._use_masters)
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

@@ -155,13 +155,13 @@ async def best_view(
                 timeout=HEDGE_S if left or down else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if down and not (done or left):
+            if not (done or left):
                 break
             for task in done:
                 found = task.result()
                 if best is None or found.rank() > best.rank():
                     best = found
-                if found.foreign or not (found.healthy and found.map.shards):
+                if found.foreign or not found.healthy:
                     continue
                 if found.epoch >= epoch and found.map.owned() >= slots:
                     return found

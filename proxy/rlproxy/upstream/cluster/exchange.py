@@ -70,7 +70,6 @@ class Exchange(LinkOwner):
         self.redirects = Redirects(cluster, loop, self.links, self.queue, self.batch_over)
         self._last: int = 0  # number of the latest request
         self._map = cluster.map  # by which the latest command was sent
-        self._on_change: list[Callable[[], None]] = []
         self._streaming = False  # the client has a reply in part
         self._messages: list[bytes] = []  # messages that wait: _holds_messages()
         self._held: int = 0  # bytes of replies, pieces and pushes that wait for those before them
@@ -90,14 +89,14 @@ class Exchange(LinkOwner):
         """Append a command of the client, which gets its reply."""
         request.silent = (self.silent or self.skips) and not request.subscribes
         self.skips = False
+        if self.caching:
+            request.front = [Request(self.caching)]
+            self.caching = b""
         return self._expect(request)
 
     def send(self, link: Link, request: Request) -> None:
         """Send a command of the client."""
-        self._expect_reply(request)
-        if self.caching:
-            self._take_caching(request)
-        link.send(request)
+        link.send(self._expect_reply(request))
 
     def send_own(self, link: Link, request: Request) -> None:
         """Send a command of the proxy's own in its place among those of the client.
@@ -111,13 +110,7 @@ class Exchange(LinkOwner):
     def send_parts(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         """Send the parts of `whole`, each to its link: MAX_PER_TICK of them in a tick."""
         self._expect_reply(whole)
-        if self.caching:
-            self._take_caching(whole)
         self._send_some(whole, parts)
-
-    def _take_caching(self, request: Request) -> None:
-        request.front = [Request(self.caching)]
-        self.caching = b""
 
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         for link, part in islice(parts, MAX_PER_TICK):
@@ -128,13 +121,11 @@ class Exchange(LinkOwner):
 
     def _send_more(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         if not self.ended:
-            self.take_map()
             self._send_some(whole, parts)
             self.flush()
 
     def answer(self, reply: bytes) -> None:
         """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
-        self.caching = b""
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
@@ -147,8 +138,7 @@ class Exchange(LinkOwner):
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
-        if changed not in self._on_change:
-            self._on_change.append(changed)
+        if changed not in self.cluster.on_change:
             self.cluster.on_change.append(changed)
             self.at_end.append(partial(self.cluster.on_change.remove, changed))
 
@@ -296,7 +286,6 @@ class Exchange(LinkOwner):
     def batch_over(self) -> None:
         """See LinkOwner."""
         if not self.ended:
-            self.take_map()
             self.redirects.send_pending()
         self.wake()
 

@@ -45,7 +45,6 @@ _LINES: Final = (
     (b"\ncluster_enabled:1\r\n", b"\ncluster_enabled:0\r\n"),
 )
 _MODE: Final = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
-_HELLO_FIELD: Final = b"$6\r\nserver\r\n"  # the first one of a reply to HELLO
 
 
 class Face(NamedTuple):
@@ -117,9 +116,8 @@ class Face(NamedTuple):
         return b"*1\r\n" + named(shard, protocol == 3)
 
     def hello_reply(self, reply: bytes) -> bytes:
-        """Return a node's reply to HELLO, a map, an array or an error, with the `mode` shown."""
-        fields = reply[reply.find(b"\r\n") + 2 :]
-        if self.present != PRESENT_STANDALONE or not fields.startswith(_HELLO_FIELD):
+        """Return a node's reply to HELLO, a map or an array, with the `mode` shown."""
+        if self.present != PRESENT_STANDALONE:
             return reply
         # No value before this field can contain its bytes: server, version, proto and id.
         return reply.replace(_MODE, b"$4\r\nmode\r\n" + bulk(self.present.encode()), 1)

@@ -129,7 +129,7 @@ def placed(places: list[int], replies: list[bytes]) -> bytes:
     places: for each element of the replies, in their order, its index in the result.
     """
     listed = elements(replies)
-    if listed is None or len(listed) != len(places):
+    if listed is None:
         return first_error(replies) or UNEXPECTED
     found = [b""] * len(places)
     for at, element in zip(places, listed, strict=True):

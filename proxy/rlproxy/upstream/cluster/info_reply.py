@@ -54,8 +54,7 @@ def info(replies: list[bytes], face: Face) -> bytes:
     texts = [found for found in map(text_of, replies) if found is not None]
     if len(texts) < len(replies):
         return UNEXPECTED
-    out = _joined(texts) if len(texts) > 1 else texts[0]
-    return as_text(face.info_text(out), replies[0])
+    return as_text(face.info_text(_joined(texts)), replies[0])
 
 
 def _joined(texts: list[bytes]) -> bytes:
@@ -83,15 +82,13 @@ def _joined(texts: list[bytes]) -> bytes:
 
 def _is_row(title: bytes, name: bytes) -> bool:
     """Return whether a line of a section is one of its rows, by their names."""
-    prefix = _ROWS.get(title, b"")
-    # Redis 8 has db0_distrib_strings_sizes among the databases.
-    return prefix != b"" and name.startswith(prefix) and (prefix != b"db" or name[2:].isdigit())
+    return title in _ROWS and name.startswith(_ROWS[title])
 
 
 def _line(line: bytes, values: list[bytes]) -> bytes:
     """Return one line of home with the sum of `values`, if that means something."""
     name, _, value = line.partition(b":")
-    if name.removesuffix(_HUMAN) not in SUMMED or not values:
+    if name.removesuffix(_HUMAN) not in SUMMED:
         return line
     total = sum(map(_number, values))
     return b"%b:%b" % (name, _human(int(total)) if name.endswith(_HUMAN) else _like(value, total))
@@ -99,8 +96,6 @@ def _line(line: bytes, values: list[bytes]) -> bytes:
 
 def _row(values: list[bytes]) -> bytes:
     """Return one row, `field=value,...`, of those of several nodes: fields added or averaged."""
-    if len(values) == 1:
-        return values[0]
     nodes = [_parsed(value) for value in values]
     out: list[bytes] = []
     for name, value in nodes[0].items():

@@ -190,7 +190,7 @@ class ClusterLane(PooledLane):
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
-            if other is not None and other is not lane and other.usable():
+            if other is not None and other.usable():
                 other.submit_again(call, asks is not None)
                 return
         queue = self._wait(call)
@@ -228,9 +228,7 @@ class ClusterLane(PooledLane):
         queue.drains = [
             drain
             for drain in queue.drains
-            if drain.lane is not lane
-            and now - drain.since < limit_s
-            and not drain.lane.has_answered(drain.last)
+            if now - drain.since < limit_s and not drain.lane.has_answered(drain.last)
         ]
         if now >= queue.not_before:
             self._send_again(lane, queue)

@@ -66,7 +66,6 @@ class Link(asyncio.Protocol):
 
     # Its base is not compiled: without slots each connection would have a dict.
     __slots__ = (
-        "_finished",
         "_framer",
         "_in_reply",
         "_out",
@@ -95,7 +94,6 @@ class Link(asyncio.Protocol):
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reads = True
-        self._finished = False
         self.idle_since: float = 0.0
 
     def send(self, request: Request) -> None:
@@ -149,10 +147,6 @@ class Link(asyncio.Protocol):
         """Return whether the connection is open."""
         return self._transport is not None
 
-    def quiescent(self) -> bool:
-        """Return whether the connection is open, and neither side has anything left to send."""
-        return self._transport is not None and not (self.owed or self._out or self._finished)
-
     def close(self) -> None:
         """Close the connection. What is not sent, and unread replies, are dropped."""
         self._out.clear()
@@ -161,10 +155,12 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def finish(self) -> None:
-        """Close the sending direction: a node that blocks the client ends the connection."""
-        if self._transport is not None and not self._finished:
+        """Close the sending direction: a node that blocks the client ends the connection.
+
+        A connection that is being opened stays as it is: the owner is woken once it is open.
+        """
+        if self._transport is not None:
             self._transport.write_eof()
-        self._finished = True
 
     def read(self, on: bool) -> None:
         """Read the connection, or pause that."""
@@ -185,8 +181,6 @@ class Link(asyncio.Protocol):
             self._transport.pause_reading()
         self.full = False
         self.flush()
-        if self._finished:
-            self._transport.write_eof()
         self._owner.wake()
 
     def data_received(self, data: bytes) -> None:
@@ -228,8 +222,8 @@ class Link(asyncio.Protocol):
                 owner.unrequested(self, frame)
             else:
                 owner.replied(self, self._took(frame[0] == 45), frame)
-        if framer.broken and self._transport is not None:
-            self._transport.abort()
+        if framer.broken:
+            self.close()
         framer.release()
         owner.batch_over()
 

@@ -57,7 +57,7 @@ class Links:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
         if address is None or not (address in self._cluster.map.index or self._in_use(address)):
-            address = self._home = self._cluster.home(address) or address
+            address = self._home = self._cluster.home(address)
         assert address is not None  # a client gets a connection only once a master is known
         return self.to(address)
 
@@ -81,7 +81,7 @@ class Links:
         """Return the links to all masters, home first if it is one."""
         home = self.home()
         links = [self.to(shard.address) for shard in self._cluster.map.shards]
-        return sorted(links, key=lambda link: link is not home) or [home]
+        return sorted(links, key=lambda link: link is not home)
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used."""
@@ -135,7 +135,7 @@ class Links:
         if len(self.by_address) < 2:
             return
         for link in list(self.by_address.values()):
-            if not link.idle_since or not link.quiescent():
+            if not link.idle_since or link.owed:
                 link.idle_since = now
             elif now - link.idle_since >= IDLE_S and not (
                 self.is_home(link) or self.holds_state(link)

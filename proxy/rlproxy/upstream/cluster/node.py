@@ -112,20 +112,17 @@ class Nodes:
 
     def masters(self) -> list[Node]:
         """Return the nodes that own slots, in the order of the map."""
-        shards = self._cluster.map.shards
-        return [self._nodes[each.address] for each in shards if each.address in self._nodes]
+        return [self.of(shard.address) for shard in self._cluster.map.shards]
 
     def error_at(self, slot: int) -> bytes:
         """Return the error for a call while the circuit of the master of `slot` is open, or b""."""
         owner = self._cluster.map.owner(slot)
-        node = self._nodes.get(owner.address) if owner is not None else None
-        if node is None or not node.circuit.open:
+        if owner is None or not self._is_open(owner.address):
             return b""
-        return unreachable(str(node.address), node.circuit.why)
+        return unreachable(str(owner.address), self.of(owner.address).circuit.why)
 
     def _is_open(self, address: Address) -> bool:
-        node = self._nodes.get(address)
-        return node is not None and node.circuit.open
+        return self.of(address).circuit.open
 
     def _look_for_room(self, address: Address) -> None:
         node = self._nodes.get(address)

@@ -180,7 +180,6 @@ class Redirects:
             request.target = link.address
             link.send(request)
         self.pending = left
-        self.drain()
 
     def drain_slot(self, slot: int) -> None:
         """Send no further command on `slot` before the latest command is answered."""
@@ -251,8 +250,8 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     words = frame[1:].split()
     if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
         return NO_SLOT, None
-    host, colon, port = words[2].rpartition(b":")
-    if not colon or not port.isdigit():
+    host, _, port = words[2].rpartition(b":")
+    if not port.isdigit():
         return NO_SLOT, None
     return int(words[1]), node_address(host, int(port), node.host)
 

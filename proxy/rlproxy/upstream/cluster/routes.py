@@ -200,7 +200,7 @@ _MAX_COUNT_DIGITS: Final = 9  # digits of a number of keys
 class Spec:
     """Where some keys of a command stand. All indexes are among the arguments behind its name.
 
-    begin: the index that the search begins at; it counts from the end if it is negative.
+    begin: the index that the search begins at.
     keyword: if not empty, the search begins behind this word (upper case), looked for from `begin`.
     count_at: offset of the number of keys behind the beginning; -1: no such number.
     first: offset of the first key behind the beginning.
@@ -238,7 +238,7 @@ class Spec:
             end = begin + (size - begin) // self.limit + self.last
         else:
             end = size + self.last
-        if begin < 0 or end < begin or end >= size:
+        if end < begin or end >= size:
             return False
         while begin <= end:
             found.append(begin)
@@ -247,18 +247,9 @@ class Spec:
 
     def _behind_keyword(self, args: list[bytes]) -> int:
         """Return the index behind the keyword; -1 if it is absent."""
-        size = len(args)
-        keyword = self.keyword
-        at = self.begin
-        step = 1
-        if at < 0:
-            at += size
-            step = -1
-        while 0 <= at < size:
-            word = args[at]
-            if len(word) == len(keyword) and word.upper() == keyword:
+        for at in range(self.begin, len(args)):
+            if args[at].upper() == self.keyword:
                 return at + 1
-            at += step
         return -1
 
 
@@ -344,8 +335,6 @@ def timeout_at(blocks: int, args: list[bytes]) -> int:
     blocks: see Route.
     """
     size = len(args)
-    if blocks == BLOCKS_NOT or not size:
-        return -1
     if blocks == BLOCKS_LAST:
         return size - 1
     if blocks == BLOCKS_FIRST:
@@ -357,7 +346,7 @@ def timeout_at(blocks: int, args: list[bytes]) -> int:
             return at + 1
         if word == b"STREAMS":
             return -1
-        at += 3 if word == b"GROUP" else 2 if word == b"COUNT" else 1
+        at += 3 if word == b"GROUP" else 1
     return -1
 
 
@@ -378,27 +367,22 @@ class Routes:
         for row in sorted(rows):
             command, bar, subcommand = row.partition(b"|")
             if not bar:
-                self._routes[row] = self._routes[row.lower()] = rows[row]
-                continue
-            above = self._routes.get(command)
-            if above is not None:
-                above.below[subcommand] = above.below[subcommand.lower()] = rows[row]
+                self._routes[row] = rows[row]
+            elif command in self._routes:
+                self._routes[command].below[subcommand] = rows[row]
 
     def of(self, name: bytes, args: list[bytes]) -> Route:
         """Return the route of the command `name` with `args`, in any case.
 
         A command that neither the tables nor the server have goes HOME.
         """
-        route = self._routes.get(name)
+        word = name.upper()
+        route = self._routes.get(word)
         if route is None:
-            word = name.upper()
-            route = self._routes.get(word)
-            if route is None:
-                return Route(word, HOME)
+            return Route(word, HOME)
         if route.below and args:
             # Redis 6.2 compares subcommands as C strings, so a NUL ends them.
-            below = route.below.get(args[0])
-            return below or route.below.get(args[0].partition(b"\0")[0].upper(), route)
+            return route.below.get(args[0].partition(b"\0")[0].upper(), route)
         return route
 
 
@@ -477,6 +461,8 @@ def _spec(fields: dict[bytes, Any]) -> list[Spec]:
         start, keyword = at[b"startfrom"], at[b"keyword"].upper()
         start -= start > 0
     else:
+        return []
+    if start < 0:  # it counts from the end: no command does except MIGRATE, which is refused
         return []
     step = max(keys.get(b"keystep", 0), 1)
     if find[b"type"] == b"range":

@@ -37,7 +37,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     """
     known = exchange.cluster.map
     nodes, mark = len(known.shards), known.mark()
-    found = split(args[0], nodes + 1, mark) if args and nodes else None
+    found = split(args[0], nodes + 1, mark) if args else None
     if found is None:
         exchange.send(exchange.links.home(), Request(written))
         return

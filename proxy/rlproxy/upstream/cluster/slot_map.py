@@ -123,7 +123,7 @@ def _numbered(shards: tuple[Shard, ...]) -> dict[Address, int]:
     found: dict[int, Address] = {}
     for shard in shards:
         number = crc32(shard.id.encode()) % MAX_NODES
-        while number in found and len(found) < MAX_NODES:
+        while number in found:
             number = (number + 1) % MAX_NODES
         found[number] = shard.address
     return {address: number for number, address in found.items()}

@@ -31,7 +31,6 @@ _ENDS: Final = {
     b"SUNSUBSCRIBE": b"SSUBSCRIBE",
 }
 _SHARD: Final = b"SSUBSCRIBE"
-_WORDS: Final = 3  # in a reply: `ssubscribe`, the channel, the number of channels
 _NOT_NOW: Final = (
     "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
     "allowed in this context"
@@ -106,7 +105,7 @@ class Subscriptions:
         exchange = self._exchange
         kind = _ENDS.get(name, name)
         channels = self._channels[kind]
-        named = args if args or kind == name else sorted(channels)
+        named = args or sorted(channels)
         unanswered = iter(named)
         events = [each for each in named if kind != _SHARD and _may_be_events(each)]
 
@@ -186,7 +185,6 @@ class Subscriptions:
         }
         if not any(events.values()) or self._postpones(self._subscribe_new_masters):
             return
-        exchange.take_map()
         for link in self._other_masters():
             for name, each in events.items():
                 if each and name.lower() not in link.subscribed:
@@ -248,7 +246,7 @@ class Subscriptions:
         A node would queue the command in the transaction, so `again` is called PAUSE_S later.
         """
         inside, exchange = self._transactions.current is not None, self._exchange
-        if inside and not exchange.ended:
+        if inside:
             exchange.loop.call_later(PAUSE_S, again)
         return inside or exchange.ended
 
@@ -264,7 +262,7 @@ def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Req
 def _counted(frame: bytes, count: int) -> bytes:
     """Return the reply for a shard channel with the number of them on all nodes."""
     words = elements([frame])
-    if words is None or len(words) != _WORDS:
+    if words is None:
         return frame
     words[2] = b":%d\r\n" % count
     return frame[:4] + b"".join(words)

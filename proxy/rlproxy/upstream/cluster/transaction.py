@@ -3,7 +3,8 @@
 MULTI        answered here, and sent in front of the first command
 no key yet   home; with the first key, the transaction moves to the key's node
 another slot CROSSSLOT, and EXEC is answered EXECABORT, as by Redis
-EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is answered nil
+EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is answered nil; behind a
+             command that was rejected, EXECABORT
 """
 
 from __future__ import annotations
@@ -238,9 +239,9 @@ class Transactions:
             frame = failed
         if not is_redirect(frame):
             return frame
-        if transaction.watched:
+        if transaction.aborted or transaction.watched:
             record_redirect(exchange.cluster, node, frame)
-            return _NILS[exchange.protocol]
+            return _ABORTED if transaction.aborted else _NILS[exchange.protocol]
         frame = exchange.redirects.take(node, request, frame)
         request.front = transaction.replay()
         return frame

@@ -43,6 +43,7 @@ def test_other_replies_stay(frame: bytes) -> None:
         ("KILL NOT-ID {5@2} {6@1}", "KILL NOT-ID 6"),
         ("KILL ADDR 127.0.0.1:5", "KILL ADDR 127.0.0.1:5"),
         ("KILL ID", "KILL ID"),
+        ("KILL MAXAGE 5", "KILL MAXAGE 5"),
     ],
 )
 def test_arguments(line: str, expected: str | None) -> None:

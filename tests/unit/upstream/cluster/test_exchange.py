@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulk
+from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import MAX_HELD, Exchange
-from rlproxy.upstream.cluster.gather import concatenated
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.gather import concatenated, first
 from rlproxy.upstream.cluster.link import LARGE, Link
 from rlproxy.upstream.cluster.request import Divided, Request
+from rlproxy.upstream.cluster.routes import Routes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 ADDRESSES = [Address("h", port) for port in (1, 2, 3)]
@@ -239,3 +243,113 @@ async def test_messages_behind_a_reply_in_part_are_read_up_to_the_bound() -> Non
     client.nodes[1].reply(b"")
     assert client.got() == value + messages
     assert client.exchange._held == 0
+
+
+async def test_all_nodes_are_read_while_a_redirected_command_waits() -> None:
+    client = Client()
+    client.send(0, 1, 2)
+    client.nodes[0].reply(b"-TRYAGAIN x\r\n")
+    assert client.nodes[1].reply(bulk(b"x" * 4 * MAX_HELD)) == 0
+    assert client.nodes[2].reads
+
+
+async def test_a_connection_that_opens_while_the_client_does_not_read_is_not_read() -> None:
+    client = Client()
+    opening = Link(client.exchange, Address("h", 4))
+    client.exchange.links.by_address[opening.address] = opening
+    client.exchange.pause(True)
+    node = client.nodes[0]
+    node.reads = True
+    opening.connection_made(cast("asyncio.BaseTransport", node))
+    assert not node.reads
+    client.exchange.pause(False)
+    assert node.reads
+
+
+@pytest.mark.parametrize("kind", [b">", b"*"])
+async def test_a_large_message_before_a_reply_is_passed_on_whole(kind: bytes) -> None:
+    client = Client()
+    client.nodes[0].link.subscribed = (b"subscribe",)
+    client.send(0)
+    message = kind + b"3\r\n$7\r\nmessage\r\n$1\r\nc\r\n" + bulk(b"x" * 3 * LARGE)
+    client.nodes[0].reply(message[:-2])
+    assert client.got() == b""
+    client.nodes[0].reply(message[-2:] + b"+OK\r\n")
+    assert client.got() == message + b"+OK\r\n"
+
+
+@pytest.mark.parametrize("kind", [b">", b"*"])
+async def test_a_large_confirmation_of_a_subscription_is_a_reply(kind: bytes) -> None:
+    client = Client()
+    part = Request(b"*0\r\n")
+    part.subscribes = b"subscribe"
+    part.frames = 2
+    whole = Divided(1, first)
+    whole.subscribes = part.subscribes
+    client.exchange.send_parts(whole, iter([(client.nodes[0].link, part)]))
+    frame = kind + b"3\r\n$9\r\nsubscribe\r\n" + bulk(b"c" * 3 * LARGE) + b":1\r\n"
+    client.nodes[0].reply(frame)
+    assert client.got() == b""
+    client.nodes[0].reply(frame)
+    assert client.got() == 2 * frame
+    assert client.exchange._held == 0
+
+
+async def test_a_large_reply_that_is_edited_or_dropped_is_not_passed_on_in_pieces() -> None:
+    client = Client()
+    edited = Request(b"*0\r\n")
+    edited.on_reply = lambda frame: b":%d\r\n" % len(frame)
+    client.exchange.send(client.nodes[0].link, edited)
+    value = bulk(b"x" * 3 * LARGE)
+    client.nodes[0].reply(value)
+    assert client.got() == b":%d\r\n" % len(value)
+    client.exchange.silent = True
+    client.send(0)
+    client.nodes[0].reply(value)
+    assert client.got() == b""
+    assert client.exchange._held == 0
+
+
+async def test_client_caching_precedes_each_part_of_the_next_command_alone() -> None:
+    client = Client()
+    client.exchange.caching = b"CACHING"
+    client.send_parts(0, 1)
+    client.send(0)
+    client.exchange.caching = b"CACHING"
+    client.exchange.answer(b"+OK\r\n")
+    client.send(1)
+    for node in client.nodes[:2]:
+        assert [each.written for each in node.link.owed] == [b"CACHING", b"*0\r\n", b"*0\r\n"]
+
+
+async def test_confirmations_of_subscriptions_reach_a_client_with_replies_off() -> None:
+    client = Client()
+    client.exchange.silent = True
+    request = Request(b"*0\r\n")
+    request.subscribes = b"subscribe"
+    client.exchange.send(client.nodes[0].link, request)
+    client.nodes[0].reply(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
+    assert client.got() == b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+
+
+async def test_an_id_is_registered_once() -> None:
+    client = Client()
+    before = len(client.exchange.at_end)
+    for _ in range(2):
+        client.exchange.register(7)
+    assert len(client.exchange.at_end) == before + 1
+    client.exchange.close()
+    assert client.exchange.clients == {}
+
+
+async def test_split_commands_with_several_keys_in_a_slot_run_one_after_the_other() -> None:
+    client = Client()
+    client.exchange.links._home = ADDRESSES[0]
+    routes = Routes([[b"del", -2, [], 1, -1, 1, []]])
+    dispatcher = Dispatcher(client.exchange, routes, Face("h", 1), splits=True)
+    words = [b"DEL", b"{a}1", b"{a}2", b"b"]
+    assert dispatcher.send(words, bulks(*words))
+    assert not dispatcher.send(words, bulks(*words))
+    client.nodes[0].reply(b":2\r\n:1\r\n")
+    assert client.got() == b":3\r\n"
+    assert dispatcher.send(words, bulks(*words))

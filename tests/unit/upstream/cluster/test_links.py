@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import cast
 
 from rlproxy.config.urls import Address
@@ -25,10 +24,7 @@ class FakeLink:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.idle_since = 0.0
-        self.busy = False
-
-    def quiescent(self) -> bool:
-        return not self.busy
+        self.owed: list[Request] = []
 
     def close(self) -> None:
         pass
@@ -66,10 +62,10 @@ def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
     client = Client()
     held = client.fakes[TWO]
     client.links.holds_state = lambda link: cast("object", link) is held
-    client.fakes[ONE].busy = True
+    client.fakes[ONE].owed = [Request(b"")]
     client.sweep(3 * IDLE_S)
     assert client.left() == [HOME, ONE, TWO]
-    client.fakes[ONE].busy = False
+    client.fakes[ONE].owed = []
     client.links.holds_state = lambda _link: False
     for _ in range(20):
         client.fakes[ONE].idle_since = 0.0
@@ -101,19 +97,24 @@ async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
     assert set(looks.values()) == {10, 11}
 
 
-async def test_a_link_is_quiescent_once_nothing_is_owed() -> None:
-    exchange = Exchange(cast("Cluster", FakeCluster()), asyncio.get_running_loop(), {})
-    link = Link(exchange, Address("h", 1))
-    assert not link.quiescent()  # not open yet
-    link._transport = cast("object", SimpleNamespace())  # type: ignore[assignment]
-    assert link.quiescent()
-    link.send_raw(b"*0\r\n")
-    assert not link.quiescent()
-
-
 def test_a_message_on_a_channel_with_the_name_of_a_command_is_no_reply() -> None:
     request = Request(b"")
     request.subscribes = b"ssubscribe"
     assert _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", request)
     assert not _is_reply(b">3\r\n$7\r\nmessage\r\n$10\r\nssubscribe\r\n$1\r\nx\r\n", request)
     assert not _is_reply(b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n", Request(b""))
+
+
+def test_home_changes_once_it_is_no_master_and_unused() -> None:
+    client = Client()
+    cluster = client.links._cluster
+    cluster.map = slot_map({Shard(str(at), at): [] for at in (ONE, TWO)})
+    cluster.home = lambda failed=None: ONE if failed == HOME else None  # type: ignore[method-assign]
+    home = client.fakes[HOME]
+    home.owed = [Request(b"")]
+    assert client.links.home().address == HOME
+    home.owed = []
+    client.links.holds_state = lambda link: cast("object", link) is home
+    assert client.links.home().address == HOME
+    client.links.holds_state = lambda _link: False
+    assert client.links.home().address == ONE

@@ -19,11 +19,12 @@ from rlproxy.upstream.cluster.redirects import (
     with_remaining_timeout,
 )
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BY_KEY, Route
+from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BY_KEY, Route
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 from tests.harness import command
 
-ASKED = Address("10.0.0.1", 7000)
+ASKED, TWO, THREE = (Address(f"10.0.0.{at}", 7000) for at in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -105,3 +106,79 @@ def test_only_a_clients_own_program_is_checked(verb: str, program: bytes, checke
     assert redirects.pending == ([] if checked else [request])
     if not checked:
         assert request.target == Address("10.0.0.2", 7000)
+
+
+class Redirected:
+    """A client of three nodes whose commands are on slot 5 and were sent to ASKED."""
+
+    def __init__(self, count: int) -> None:
+        cluster: Any = SimpleNamespace(moved=lambda *_: None, refresh=lambda: None)
+        loop: Any = SimpleNamespace(call_later=lambda *_: None, time=lambda: 0.0)
+        owner = LinkOwner()
+        links = Links(cluster, loop, owner)
+        links.by_address.update({at: Link(owner, at) for at in (ASKED, TWO, THREE)})
+        self.queue: deque[Request] = deque()
+        self.links = links.by_address
+        self.redirects = Redirects(cluster, loop, links, self.queue, lambda: None)
+        for number in range(1, count + 1):
+            request = Request(b"", 5)
+            request.number = number
+            self.queue.append(request)
+            self.links[ASKED].send(request)
+
+    def refuse(self, number: int, frame: bytes) -> None:
+        """The command of this number is answered `frame` by its node."""
+        request = self.queue[number - 1]
+        node = request.node
+        assert node is not None
+        request.node = None
+        self.redirects.take(node, request, frame)
+        self.redirects.send_pending()
+
+    def sent(self, node: Address) -> list[int]:
+        """The numbers of the commands that were sent to a node, in order."""
+        return [request.number for request in self.links[node].owed if request.number]
+
+
+def test_a_command_goes_again_once_nothing_of_its_slot_is_under_way() -> None:
+    client = Redirected(3)
+    client.refuse(1, b"-MOVED 5 10.0.0.2:7000\r\n")
+    client.refuse(2, b"-MOVED 5 10.0.0.2:7000\r\n")
+    assert client.sent(TWO) == []
+    client.refuse(3, b"-MOVED 5 10.0.0.2:7000\r\n")
+    assert client.sent(TWO) == [1, 2, 3]
+
+
+def test_commands_of_one_slot_go_to_one_node_at_a_time() -> None:
+    client = Redirected(3)
+    client.refuse(3, b"-ASK 5 10.0.0.2:7000\r\n")
+    client.refuse(2, b"-MOVED 5 10.0.0.3:7000\r\n")
+    client.refuse(1, b"-ASK 5 10.0.0.2:7000\r\n")
+    assert client.sent(TWO) == [1]
+    assert client.sent(THREE) == []
+    client.queue[0].node = None
+    client.redirects.send_pending()
+    assert client.sent(THREE) == [2]
+    assert client.sent(TWO) == [1]
+
+
+def test_the_redirect_of_an_unknown_command_leads_to_a_known_master() -> None:
+    cluster: Any = SimpleNamespace(
+        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
+    )
+    loop: Any = SimpleNamespace(call_later=lambda *_: None)
+    redirects = Redirects(cluster, loop, Links(cluster, loop, LinkOwner()), deque(), lambda: None)
+    for address, target in ((TWO, TWO), (THREE, None)):
+        request = Request(command("JSON.GET", "k"), 5, Route(b"JSON.GET", BY_KEY).check)
+        assert redirects.take(ASKED, request, f"-ASK 5 {address}\r\n".encode()) == b""
+        assert request.target == target
+
+
+def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:
+    client = Redirected(2)
+    frame = b"-UNBLOCKED force unblock from blocking operation\r\n"
+    waits, other = client.queue
+    waits.blocks = BLOCKS_LAST
+    waits.written = command("BLPOP", "k", 0)
+    assert client.redirects.take(ASKED, waits, frame) == b""
+    assert client.redirects.take(ASKED, other, frame) == frame

@@ -6,12 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.routes import Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
-from rlproxy.upstream.cluster.subscriptions import Subscriptions
+from rlproxy.upstream.cluster.subscriptions import Subscriptions, _may_be_events
 from rlproxy.upstream.cluster.transaction import Transactions
 
 from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
@@ -99,3 +100,30 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
     client.nodes[0].reply(b"+OK\r\n+SKIPPED\r\n+NEXT\r\n")
     assert client.got() == b"+NEXT\r\n"
     client.exchange.close()
+
+
+async def test_a_shard_channel_that_no_node_accepts_again_ends_for_the_client() -> None:
+    client = Subscriber()
+    client.exchange.protocol = 3
+    client.ask(b"SSUBSCRIBE")
+    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
+    client.got()
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    assert client.got() == b""
+    client.nodes[0].reply(b"-NOPERM no channel\r\n")
+    assert client.got() == shard_push(b"sunsubscribe", 0)
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0))  # the client has no such channel
+    assert not client.nodes[0].link.owed
+    client.exchange.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *((b"__keyevent@0__:set", True), (b"__key", True), (b"__k", False), (b"news", False)),
+        *((b"*", True), (b"__k*", True), (b"__key?pace*", True), (b"__kex*", False)),
+        *((b"[_]_key*", True), (b"\\__key*", True), (b"n*", False)),
+    ],
+)
+def test_what_may_match_keyspace_events(name: bytes, expected: bool) -> None:
+    assert _may_be_events(name) == expected
