@@ -60,7 +60,7 @@ class FailOpen(SessionPart):
                 oldest = min(oldest, NEVER)
         if unsent_at is not None:
             oldest = min(oldest, NEVER)
-            if number == 0 and unsent_at <= before:
+            if unsent_at <= before:
                 since = unsent_at
                 self.answer_hits(self._context.failure.too_late(), "late")
                 number = circuit.counts.without - begun
@@ -117,10 +117,7 @@ class FailOpen(SessionPart):
                 break
             self._private.to_client.append(reply)
         self._context.budget.work += work
-        if work >= most > 0:
-            return False
-        requests.release()
-        return True
+        return most == 0 or work < most
 
     def _certain(self) -> bool:
         """Whether a reply sent now is in its place, and the meaning of the next request certain."""

@@ -43,7 +43,6 @@ class HeldHit(OwnCalls):
 
     def cancel(self) -> None:
         """Leave the queue without a reply."""
-        self.owed_since = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.cancel()
@@ -115,7 +114,6 @@ class HeldHit(OwnCalls):
         private.query(call, self._take_reply)
 
     def _take_reply(self, reply: bytes) -> bytes:
-        if self.owed_since is not None:
-            self.owed_since = None
-            self._reply = reply
+        self.owed_since = None
+        self._reply = reply
         return b""

@@ -28,8 +28,8 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
     """Return whether the framer's request waits for the replies to hits by EVALSHA.
 
     The requests that don't wait are hits, and commands that neither change the connection's state
-    nor name the key of such a hit. Inline commands and those that are not whole wait: their keys
-    can't be found as bulks.
+    nor name the key of such a hit. Lenient commands, inline ones among them, and those that are not
+    whole wait: their keys can't be found as bulks.
     """
     if requests.eof:
         return False
@@ -38,9 +38,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
         return True
     if command.ours:
         return False  # the router decides
-    if command.kind != commands.PASS or command.ban is not None:
-        return True
-    if not whole or requests.lenient or requests.words is not None:
+    if command.kind != commands.PASS or not whole or requests.lenient:
         return True
     return slots.touches(requests.buf, requests.start + requests.first, requests.end)
 
@@ -77,12 +75,10 @@ class HitWithoutScript(OwnCalls):
         """See Caller.lane_failed()."""
         slots = self._session.private.slots
         slot = slots.head
-        if slot is not None and slot.call is not None and slots.awaits_lane():
+        if slot is not None and slot.call is not None:
             failure = self._session.context.failure
             slots.lane_replied(failure.reply(slot.call, error, kind))
 
     def resume(self) -> None:
         """See Caller.resume()."""
-        session = self._session
-        session.fenced = True  # commands behind the hit may not have run yet
-        session.private_answered()
+        self._session.private_answered()

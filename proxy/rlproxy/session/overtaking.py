@@ -28,7 +28,7 @@ def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
         for key in [call.key, *(call.others or [])]:
             waiting.freed((db, key))
     rule = call.original_rule
-    found = integers(reply) if rule is not None else []
-    if rule is None or not found:
+    if rule is None:
         return reply
-    return waiting.overtaking((db, call.key), rule, found)
+    found = integers(reply)
+    return waiting.overtaking((db, call.key), rule, found) if found else reply

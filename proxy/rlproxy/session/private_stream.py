@@ -149,7 +149,7 @@ class PrivateStream:
         """
         now = self._context.clock()
         silent = now - max(self.received_at, self._kept_at) >= silent_s
-        if silent and self.status == PRIVATE_OPEN and self._context.server.found.ignores_empty:
+        if silent and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.to_redis.append(encoding.EMPTY_REQUEST)
 
@@ -168,7 +168,7 @@ class PrivateStream:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
         sharing = command.shared != commands.PRIVATE and self._context.shares
         if sharing and not self.state.probed and not self.state.probing:
-            self.state.probing = self.slots.counting
+            self.state.probing = True
             self.slots.expect(Slot(S_PROBE))
         else:
             self.slots.expect_one()
@@ -212,10 +212,9 @@ class PrivateStream:
 
     def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
         """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
-        slots = self.slots
-        if not _authenticates(requests) or not slots.counting:
+        if not _authenticates(requests):
             return False
-        return self.state.writes_before_auth() or not slots.quiescent()
+        return self.state.writes_before_auth() or not self.slots.quiescent()
 
     def introspect(self, requests: ClientRequests, code: int) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.

@@ -62,7 +62,7 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        self.counting = True  # replies to commands sent now will be counted
+        self.counting = True  # replies to commands sent now will be counted; if not, level is RAW
         self.raw = False  # all bytes are passed on as they come
         # Findings of the latest look, for the caller to read and to clear.
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
@@ -102,7 +102,7 @@ class ReplySlots(OwedReplies):
 
     def can_count(self) -> bool:
         """Return whether a slot of the proxy may be put among those of the client's commands."""
-        return self._state.countable() and self.counting and self.count < MAX_SLOTS - 2
+        return self._state.countable() and self.count < MAX_SLOTS - 2
 
     def undecided(self) -> bool:
         """Return whether can_count() may become true with a reply that is owed.
@@ -115,14 +115,14 @@ class ReplySlots(OwedReplies):
         """Expect one more reply that is passed on without a look."""
         if self.tail is None:
             self.expect(Slot(S_PASS))
-        if self.tail is not None and self.counting:
+        if self.tail is not None:
             self.tail.passed += 1
 
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
         if not self.counting:
             return
-        if self.count >= MAX_SLOTS and slot.kind != S_RAW:
+        if self.count >= MAX_SLOTS:
             slot = self._state.stop_counting()
         if slot.kind == S_RAW:
             self.counting = False
@@ -307,8 +307,7 @@ class ReplySlots(OwedReplies):
         if instead is not None:
             reply = instead
         if slot.call is not None:
-            passed = self._counted(slot.call, reply or frame)
-            reply = passed if reply else reply
+            reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
         if not isinstance(slot, EditedSlot):
@@ -361,7 +360,7 @@ class ReplySlots(OwedReplies):
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
-        if slot.kind == S_HIT and line.startswith(b"-") and line.find(b"-READONLY ") >= 0:
+        if slot.kind == S_HIT and b"-READONLY " in line:
             self._failure.server.on_read_only()
 
     def _pass_on(self, data: bytes, start: int) -> None:

@@ -359,13 +359,12 @@ class Session(SessionBase):
     def private_answered(self) -> None:
         """Act on the replies of the private connection that were passed on."""
         private = self.private
-        if private.handshake is not None:
-            refusal = private.update_handshake()
-            if refusal is not None:
-                if refusal and self.requests.unread() > 0:
-                    self.to_client.append(refusal)  # the reply to the client's next request
-                self._close()
-                return
+        refusal = private.update_handshake()
+        if refusal is not None:
+            if refusal and self.requests.unread() > 0:
+                self.to_client.append(refusal)  # the reply to the client's next request
+            self._close()
+            return
         if self._held is not None:
             self._held.pass_reply()
         if private.slots.missing is not None:

@@ -73,7 +73,7 @@ class WaitCover:
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
         self.lane_wrote = True
-        self._scattered = self._scattered or self._in_cluster
+        self._scattered = self._in_cluster
 
     def can_rewrite(self) -> bool:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""

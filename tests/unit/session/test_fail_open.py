@@ -8,8 +8,9 @@ import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.outcomes import FAILED_OPEN, NO_ROW
-from rlproxy.resp import encoding
+from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
+from rlproxy.resp.requests import OPEN
 from rlproxy.session import command_policy
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.held_hit import HeldHit
@@ -29,6 +30,7 @@ MULTI, EXEC, QUIT = bulks(b"MULTI"), bulks(b"EXEC"), bulks(b"QUIT")
 AUTH = bulks(b"AUTH", b"pw")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
 OK = b"+OK\r\n"
+LARGE = bulks(b"SET", b"k", b"v" * 100_000)
 
 
 class Failing(Parts):
@@ -115,7 +117,12 @@ def discarding(failing: Failing) -> None:
     failing.requests.discarding = True
 
 
-@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, discarding])
+def in_command(failing: Failing) -> None:
+    failing.requests.feed(LARGE[:20_000])
+    assert failing.requests.next() == OPEN
+
+
+@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, discarding, in_command])
 def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
     failing = Failing("allow")
     assert callable(state)
@@ -130,6 +137,15 @@ def test_a_denied_command_gets_its_error() -> None:
     failing.requests.commands = command_policy.table(("keys",), False)
     assert failing.hits(bulks(b"KEYS", b"*") + HIT) == 1
     assert failing.down().startswith(b"-NOPERM command 'keys'")
+
+
+@pytest.mark.parametrize("rest", [b"*x\r\n", bulks(b"SET", b"k", b"v" * 70_000)[:68_000]])
+def test_a_request_that_is_not_whole_gets_no_error_of_a_denied_command(rest: bytes) -> None:
+    failing = Failing("allow")
+    failing.requests.commands = command_policy.table(("keys", "set"), False)
+    assert failing.hits(HIT + bulks(b"KEYS", b"*") + rest) == 1
+    assert failing.down().count(b"-NOPERM") == 1
+    assert failing.requests.unread() == len(rest)
 
 
 def test_the_work_is_bounded() -> None:
@@ -194,19 +210,27 @@ def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) 
     failing = Failing("allow")
     assert failing.fail(sent) == wait
     assert failing.down() == down
+    assert failing.context.stats.errors.get("syntax", 0) == down.count(ARITY)
     assert failing.private.status == PRIVATE_NONE
     assert (failing.private.unopened > 0) == (wait == CLOSE)
 
 
-def test_a_command_in_parts_is_answered_once_and_dropped() -> None:
+@pytest.mark.parametrize("value", [LARGE, bulks(b"RL.HIT", b"k", b"1" * 100_000)])
+def test_a_command_in_parts_is_answered_once_and_dropped(value: bytes) -> None:
     failing = Failing("allow")
-    value = bulks(b"SET", b"k", b"v" * 100_000)
     assert failing.fail(value[:60_000]) == WAIT_NOTHING
     assert failing.down() == ERROR
     assert failing.requests.discarding
     assert failing.fail(value[60_000:] + PING) == WAIT_NOTHING
     assert failing.down() == ERROR
     assert not failing.requests.discarding
+
+
+def test_a_denied_quit_gets_its_error() -> None:
+    failing = Failing("allow")
+    failing.requests.commands = command_policy.table(("quit",), False)
+    assert failing.fail(QUIT) == WAIT_NOTHING
+    assert failing.down().startswith(b"-NOPERM command 'quit'")
 
 
 def test_many_requests_are_answered_in_turns() -> None:
@@ -227,6 +251,7 @@ def late() -> Failing:
     """A client whose hit was sent on the private connection at 10 s."""
     failing = Failing()
     failing.opened()
+    failing.context.circuit.replied(9.0)  # on another connection
     failing.now = 10.0
     failing.private.hit(call_of(failing.caller))
     return failing
@@ -255,6 +280,7 @@ class Held:
 def test_a_held_hit_is_late_by_its_call() -> None:
     failing, held = Failing(), Held()
     failing.opened()
+    failing.context.circuit.replied(9.0)
 
     def overdue(now: float) -> tuple[int, float]:
         return failing.fail_open.answer_late(now, None, cast("HeldHit", held))
@@ -275,10 +301,13 @@ def test_without_a_hit_there_is_nothing_to_watch() -> None:
 def test_hits_that_wait_for_the_connection_are_late() -> None:
     failing = Failing("allow")
     failing.private.status = PRIVATE_OPENING
+    failing.context.circuit.replied(-1.0)
     failing.requests.feed(HIT + PING)
     assert failing.overdue(10.9, unsent_at=10.0) == (0, NEVER)
     assert failing.down() == b""
+    assert not failing.context.circuit.open
     assert failing.overdue(11.0, unsent_at=10.0) == (1, NEVER)
+    assert failing.context.circuit.open
     assert failing.down() == ADMITS
     assert failing.requests.unread() == len(PING)
 
@@ -294,6 +323,21 @@ def test_a_silent_connection_is_reported_once() -> None:
     assert failing.overdue(11.0) == (0, NOTHING)
     assert failing.context.circuit.open
     assert failing.down() == b""
+
+
+@pytest.mark.parametrize("first", [commands.HELLO, commands.PASS])
+def test_a_client_whose_handshake_is_not_answered_is_watched_until_the_circuit_opens(
+    first: int,
+) -> None:
+    failing = Failing("allow")
+    failing.private.open(first)
+    failing.private.opened(failing.requests)
+    failing.private.slots.expect_one()
+    failing.context.circuit.replied(0.5)  # to another client
+    assert failing.overdue(1.0) == (0, NEVER if first == commands.HELLO else NOTHING)
+    assert failing.fail_open.awaits_handshake() == (first == commands.HELLO)
+    failing.private.received(b"+OK")
+    assert not failing.fail_open.awaits_handshake()
 
 
 def test_a_call_of_a_lane_gets_the_reply_of_its_own_rule() -> None:

@@ -82,9 +82,23 @@ def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
     held = Held()
     held.start()
     assert held.private.cover.lane_wrote
+    assert not held.private.cover.can_rewrite()
+    held.reply(ADMITTED)
+    assert held.private.cover.can_rewrite()
     held = Held(by_lane=False)
     held.start()
     assert not held.private.cover.lane_wrote
+
+
+def test_calls_by_lane_keep_the_private_connection_alive() -> None:
+    held = Held()
+    held.start()
+    assert held.up() == b""
+    for _ in range(3):
+        held.reply(refused(400_000))  # sooner than the timer would keep it alive
+        held.clock.advance(0.41)
+        assert held.lane.calls
+        assert held.up() == encoding.EMPTY_REQUEST
 
 
 @pytest.mark.parametrize("why", ["owing", "no room"])

@@ -9,6 +9,7 @@ from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import command_policy, wait_cover
 from rlproxy.session.call import nothing
 from rlproxy.session.missing_script import MAX_BY_SHA
 
@@ -18,6 +19,8 @@ from tests.unit.session.bench import (
     HIT,
     PING,
     PONG,
+    REWRITE,
+    WAIT,
     Bench,
     FakeLane,
     in_place,
@@ -29,6 +32,7 @@ NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 MULTI = bulks(b"MULTI")
 GET = bulks(b"GET", b"other")
 OK = b"+OK\r\n"
+NO_KEYS = b"-NOPERM command 'keys' is denied by rlproxy (--deny-command)\r\n"
 
 
 class ShaLane(FakeLane):
@@ -144,6 +148,7 @@ STATEFUL = {
     "CLIENT REPLY": bulks(b"CLIENT", b"REPLY", b"SKIP"),
     "an unknown command": bulks(b"FUTURE", b"a"),
     "DEL of its key": bulks(b"DEL", b"a", b"k"),
+    "an inline command": b"DEL k\r\n",
     "TTL of its key": bulks(b"TTL", b"k"),
 }
 
@@ -156,6 +161,13 @@ def test_what_might_meet_a_missing_hit_waits_for_it(bench: Bench, name: str) -> 
     assert bench.up() == b""
     assert bench.answer(b"$-1\r\n") == b"$-1\r\n"
     assert bench.up() == data
+
+
+def test_a_denied_command_gets_its_error_behind_a_missing_hit(bench: Bench) -> None:
+    bench.session.requests.commands = command_policy.table(("keys",), False)
+    assert bench.send(PING + HIT + bulks(b"KEYS", b"*") + GET) == PING + by_sha() + GET
+    assert bench.answer(PONG + NOSCRIPT + b"$-1\r\n") == PONG
+    assert bench.settle() == FIVE + NO_KEYS + b"$-1\r\n"
 
 
 def test_nothing_waits_after_the_end_of_file(bench: Bench) -> None:
@@ -309,15 +321,26 @@ def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
     assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
 
 
-def test_a_session_that_ended_is_left_alone(bench: Bench) -> None:
+@pytest.mark.parametrize("event", ["lane_answered", "lane_returned"])
+def test_a_session_that_ended_is_left_alone(bench: Bench, event: str) -> None:
     bench.send(PING + HIT)
     bench.answer(PONG + NOSCRIPT)
     (call,) = bench.lane.calls
     bench.session.abandon()
     bench.session.let_go()
-    call.caller.lane_answered(call, FIVE)
+    reply = (FIVE,) if event == "lane_answered" else ()
+    getattr(call.caller, event)(call, *reply)
     call.caller.resume()
     assert bench.down() == b""
+
+
+def test_wait_covers_a_hit_that_was_sent_again(bench: Bench) -> None:
+    assert bench.send(WAIT) == REWRITE + WAIT
+    bench.answer(b":1\r\n:1\r\n")
+    bench.send(PING + numbered(b"b"))
+    assert bench.answer(PONG + NOSCRIPT) == PONG
+    assert bench.settle() == FIVE
+    assert bench.send(WAIT) == wait_cover.REWRITE + b"$1\r\nb\r\n" + WAIT
 
 
 def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench) -> None:

@@ -42,6 +42,37 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     assert parts.private.never_answered()
 
 
+def test_the_first_bytes_show_that_redis_has_no_room() -> None:
+    parts = Parts()
+    called: list[bool] = []
+    parts.context.server.on_full = lambda: called.append(True)
+    for first in (OK, encoding.NO_ROOM):
+        parts.opened()
+        parts.private.received(first)
+        assert len(called) == (first == encoding.NO_ROOM)
+        parts.private.received(encoding.NO_ROOM)  # a reply
+        assert len(called) == (first == encoding.NO_ROOM)
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("name", [b"GET", b"PING"])
+def test_an_ordinary_command_that_lanes_may_carry_is_a_probe(share: bool, name: bytes) -> None:
+    parts = Parts(share=share)
+    parts.opened()
+    parts.private.state.probed = False
+    probes = share and name == b"GET"
+    for reply in (ERROR, OK):
+        for _ in range(3):
+            parts.next(bulks(name, b"k"))
+            parts.private.forward(parts.requests.command)
+        assert parts.private.state.probing == probes
+        assert parts.private.slots.count == 1  # one probe, and a run behind it
+        parts.answer(reply * 3)
+        assert parts.private.state.probed == (probes and reply == OK)
+    parts.private.forward(parts.requests.command)
+    assert not parts.private.state.probing
+
+
 def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     parts = Parts()
     parts.opened()

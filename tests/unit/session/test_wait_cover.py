@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.requests import COMMAND, RequestFramer
-from rlproxy.session.call import Caller
+from rlproxy.session.call import Call, Caller
 from rlproxy.session.wait_cover import WaitCover, not_covered
 
-from tests.unit.session.bench import FIVE, call_of
+from tests.unit.session.bench import FIVE, GRAMMAR, call_of
 
 
 def written() -> WaitCover:
@@ -83,6 +83,16 @@ def test_the_key_of_a_hit_that_redis_ran_is_kept(text: bytes, reply: bytes, kept
     cover = written()
     cover.answered(call, reply)
     assert cover.last_hit == (b"$3\r\nnew\r\n" if kept else b"$1\r\nk\r\n")
+
+
+def test_a_refund_is_covered_as_a_hit_is() -> None:
+    refund = GRAMMAR.rule(b"refund", b"RL.REFUND", [b"k", b"10", b"60", b"1"])
+    call = Call(Caller(), refund, b"$1\r\nk\r\n")
+    cover = WaitCover()
+    cover.sent(call)
+    assert cover.lane_wrote and not cover.can_rewrite()
+    cover.answered(call, FIVE)
+    assert cover.can_rewrite()
 
 
 @pytest.mark.parametrize("name", [b"WAIT", b"WAITAOF"])
