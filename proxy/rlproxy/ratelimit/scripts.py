@@ -32,14 +32,14 @@ BLOCK: Final = "block"  # the script of RL.BLOCK without a policy
 # With a policy: block.lua, then the algorithm's script as a peek, by one clock. In the arguments of
 # the peek the length of the block stands in the place of the mode.
 _BLOCKING: Final = """
-local mode, clock = %d, ARGV[7]
+local clock = ARGV[7]
 if not clock then
   local time = redis.call('TIME')
   clock = time[1] * 1000000 + time[2]
 end
-local done = (function(ARGV) %s end)({'%s', ARGV[mode], ARGV[3], clock})
+local done = (function(ARGV) %s end)({'%s', ARGV[5], ARGV[3], clock})
 if done.err then return done end
-ARGV[mode], ARGV[7] = 'peek', clock
+ARGV[5], ARGV[7] = 'peek', clock
 %s"""
 
 
@@ -87,9 +87,8 @@ def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
     It takes the arguments of a peek, with the length of the block in microseconds in the place of
     the mode.
     """
-    mode = 6 if algorithm.bucket else 5  # its place in ARGV, see Limiter.argv()
     parts = (block.source.decode(), algorithm.name.decode(), script.source.decode())
-    return Script(blocking(script.name), (_BLOCKING % (mode, *parts)).encode())
+    return Script(blocking(script.name), (_BLOCKING % parts).encode())
 
 
 def blocking(name: str) -> str:
