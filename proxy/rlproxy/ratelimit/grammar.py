@@ -317,7 +317,7 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
         limiter.cost = GIVEN_BACK.read(args[3], form)
     elif name == b"RL.PEEK":
         limiter.mode = algorithms.PEEK
-    _check(limiter, _take_all(limiter, options, args[first:], form, {POLICY}), form)
+    _take_all(limiter, options, args[first:], form, {POLICY})
     return limiter
 
 
@@ -342,7 +342,7 @@ def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
     options = OPTIONS[name]
     allowed = {word: options[word] for word in _BESIDE if word in options}
     barred = set(_OPTIONS) - set(_BESIDE)
-    _check(limiter, _take_all(limiter, allowed, args[first:], form, barred), form)
+    _take_all(limiter, allowed, args[first:], form, barred)
     if policy.shadow or limiter.mode != algorithms.HIT:
         limiter.wait_us = 0  # a hit under shadow never waits
     return limiter
@@ -354,12 +354,12 @@ def _take_all(
     args: list[bytes],
     form: Form,
     barred: set[bytes],
-) -> set[bytes]:
-    """Set the options in `args`, and return their words; see _given()."""
+) -> None:
+    """Set the options in `args`, see _given(), and check the limiter. Raises GrammarError."""
     given = _given(options, args, form, barred)
     for word, values in given:
         _take(limiter, word, values)
-    return {word for word, _ in given}
+    _check(limiter, {word for word, _ in given}, form)
 
 
 def _given(

@@ -46,7 +46,7 @@ class HeldHit(OwnCalls):
         self.owed_since = None
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            waiter.cancel()
+            waiter.leave(b"")
         self._session.lanes.remove_held()
 
     def end_of_file(self) -> bool:
