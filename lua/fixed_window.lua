@@ -9,7 +9,7 @@
 -- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
--- ARGV[6]  1: STRICT, refused hits count too
+-- ARGV[6]  0 1: STRICT, refused hits count too
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
@@ -17,7 +17,7 @@ local call, number, ceil, max = redis.call, tonumber, math.ceil, math.max
 local key, limit, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
 local unit = number(ARGV[3] or 1000000)
 local cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
-local strict, clock = ARGV[6] == '1', number(ARGV[7])
+local strict, clock = ARGV[6] == '0 1', number(ARGV[7])
 if not clock then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]

@@ -4,19 +4,18 @@
 --          own format); during a penalty then ! and the microseconds at which it ends
 -- KEYS[1]  the limiter
 -- ARGV[1]  limit, the hits of a full burst
--- ARGV[2]  emission interval, whole microseconds
+-- ARGV[2]  emission interval, nanoseconds
 -- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
--- ARGV[4]  emission interval, nanoseconds beyond the microseconds; default 0
--- ARGV[5]  cost of this hit; default 1. Of a refund: how many hits
--- ARGV[6]  hit, peek, refund, or the microseconds of a PENALTY; default hit
+-- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
+-- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, emission = KEYS[1], number(ARGV[1]), number(ARGV[2])
-local unit = number(ARGV[3] or 1000000)
-local nanos, cost = number(ARGV[4]) or 0, number(ARGV[5]) or 1
-local mode, penalty, clock = ARGV[6], number(ARGV[6]), number(ARGV[7])
+local key, limit, unit = KEYS[1], number(ARGV[1]), number(ARGV[3] or 1000000)
+-- The emission interval is whole microseconds, and 0 to 999 ns beyond.
+local emission, nanos = number(ARGV[2]:sub(1, -4)) or 0, number(ARGV[2]:sub(-3))
+local cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
 if not clock then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]

@@ -299,7 +299,7 @@ class Model:
         if refuses(key):
             return five(1 - admits, limit, 0, -1, 1)
         looks = b"peek" in argv
-        if attempt and len(argv) > 5 and b" " in argv[5]:  # its script returns how long to hold it
+        if attempt and len(argv) > 5 and argv[5].isdigit():  # its script returns a time to hold it
             self.log.append(("hit", key, argv[0], context))
             return b"*6" + five(0, limit, 1, -1, 1)[2:] + b":%d\r\n" % (crc32(key) % HELD_US)
         if attempt and not looks and crc32(key) % 8 == 1 and key not in self.shy:

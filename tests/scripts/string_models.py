@@ -47,15 +47,13 @@ class Ask:
 
     def argv(self, algorithm: str, rule: Rule) -> list[object]:
         """The script's ARGV, without trailing arguments that have their defaults."""
-        mode = self.mode
+        mode = str(self.penalty_us) if self.penalty_us else self.mode
+        windowed = algorithm in ("FIXED", "COUNTER")
+        span = rule.interval_ns // NS if windowed else rule.interval_ns
+        more = "0 1" if self.strict else ""
         if self.wait_us is not None:
-            mode = f"{self.penalty_us} {self.wait_us}"
-        elif self.penalty_us:
-            mode = str(self.penalty_us)
-        micros, nanos = divmod(rule.interval_ns, NS)
-        if algorithm in ("FIXED", "COUNTER"):
-            return [rule.limit, micros, self.unit, self.cost, mode, "1" if self.strict else ""]
-        return [rule.limit, micros, self.unit, nanos, self.cost, mode]
+            more = str(self.wait_us)
+        return [rule.limit, span, self.unit, self.cost, mode, more]
 
 
 State = TypeVar("State")

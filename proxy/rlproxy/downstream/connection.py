@@ -443,7 +443,7 @@ class PrivateConnection(asyncio.Protocol):
 
     def write_eof(self) -> None:
         """Pass the client's end of file on."""
-        if self._transport is not None and self._transport.can_write_eof():
+        if self._transport is not None:
             self._transport.write_eof()
 
     def abort(self) -> None:

@@ -33,9 +33,11 @@ class Scheduler:
         budget = self._budget
         budget.work = 0
         count = len(self._queue)
-        while count > 0 and not budget.spent():
-            count -= 1
-            self._queue.popleft()()
-        self.serving = bool(self._queue)
-        if self.serving:
-            self._call_soon(self._serve)
+        try:
+            while count > 0 and not budget.spent():
+                count -= 1
+                self._queue.popleft()()
+        finally:  # a turn that fails must not leave the other clients without theirs
+            self.serving = bool(self._queue)
+            if self.serving:
+                self._call_soon(self._serve)

@@ -47,8 +47,7 @@ class TlsStream(asyncio.Protocol):
         self._error: OSError | None = None  # reason why the connection failed
         self.received = False  # whether the other side has sent anything
         self._established = False  # whether the handshake is done
-        self._finished = False  # whether the incoming TLS data has ended, or is broken
-        self._eof = False  # whether the protocol's eof_received() was called
+        self._finished = False  # whether the input has ended, or is broken
         self._shut = False  # whether our close_notify was sent
         self._closing = False
 
@@ -62,7 +61,7 @@ class TlsStream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self.received = True
-        if self._closing or self._finished or self._eof:
+        if self._closing or self._finished:
             return
         if not self._established:
             self._incoming.write(data)
@@ -79,6 +78,9 @@ class TlsStream(asyncio.Protocol):
         if not self._established:
             self._fail(TlsFailure(_CLOSED))
             return False
+        if self._finished:  # by a close_notify
+            return not self._closing
+        self._finished = True
         if self._ended():
             return True
         self.close()
@@ -176,12 +178,7 @@ class TlsStream(asyncio.Protocol):
     def _ended(self) -> bool:
         """Pass the other side's end on. Returns whether the protocol goes on writing."""
         app = self._app
-        if app is None or self._closing:
-            return False
-        if self._eof:
-            return True
-        self._eof = True
-        return bool(app.eof_received())
+        return app is not None and not self._closing and bool(app.eof_received())
 
     def _fail(self, error: OSError) -> None:
         """Close the connection after an error, behind the TLS alert that reports it."""
@@ -217,10 +214,6 @@ class TlsStream(asyncio.Protocol):
         except ssl.SSLError as error:
             self._fail(TlsFailure(why(error)))
 
-    def can_write_eof(self) -> bool:
-        """See asyncio.WriteTransport."""
-        return True
-
     def write_eof(self) -> None:
         """See asyncio.WriteTransport."""
         if not self._closing and not self._shut:
@@ -229,6 +222,8 @@ class TlsStream(asyncio.Protocol):
                 self._transport.write_eof()
 
     def _say_end(self) -> None:
+        if self._shut:
+            return
         self._shut = True
         with contextlib.suppress(ssl.SSLError, ValueError):  # the peer has sent none
             self._tls.unwrap()
@@ -241,8 +236,7 @@ class TlsStream(asyncio.Protocol):
         """
         if self._closing:
             return
-        if not self._shut:
-            self._say_end()
+        self._say_end()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -252,8 +246,7 @@ class TlsStream(asyncio.Protocol):
 
         Returns the plain transport, which the caller must close.
         """
-        if not self._shut:
-            self._say_end()
+        self._say_end()
         self._closing = True
         assert self._transport is not None
         return self._transport
@@ -287,10 +280,10 @@ class TlsStream(asyncio.Protocol):
         """See asyncio.WriteTransport."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+    def set_write_buffer_limits(self, high: int) -> None:
         """See asyncio.WriteTransport."""
         if self._transport is not None:
-            self._transport.set_write_buffer_limits(high, low)
+            self._transport.set_write_buffer_limits(high)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio.BaseTransport."""
@@ -298,7 +291,7 @@ class TlsStream(asyncio.Protocol):
 
     def last_words(self) -> bytes:
         """Return the input received before a write failed; see the function of this name."""
-        if not self._established or self._finished or self._eof:
+        if not self._established or self._finished:
             return b""
         return self._decrypted(_unread(self._transport))
 

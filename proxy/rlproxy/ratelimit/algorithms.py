@@ -126,39 +126,24 @@ class Limiter:
     def argv(self, shape: bool = False) -> list[bytes]:
         """Return the script's ARGV without trailing words that equal their defaults.
 
-        shape: for SHAPING, pass the penalty and the longest hold (both in microseconds) in place
-        of the mode.
+        shape: for SHAPING, pass the longest hold.
         """
-        penalty = b"%d" % self.penalty_us
-        mode = penalty if self.penalty_us else self.mode
-        if self.algorithm.bucket:
-            interval = self.emission_ns()
-            words = [
-                b"%d" % self.limit(),
-                b"%d" % (interval // 1000),
-                b"%d" % self.unit_us,
-                b"%d" % (interval % 1000),
-                b"%d" % self.cost,
-                b"%b %d" % (penalty, self.wait_us) if shape else mode,
-            ]
-            defaults = (_SECONDS, b"0", b"1", HIT)
-        else:
-            more: list[int] = []
-            if b"GAP" not in self.algorithm.options:  # its script takes STRICT alone
-                more = [1] if self.strict else []
-            elif self.strict or self.gap_us or self.limits:
-                more = [self.gap_us, 1 if self.strict else 0]
-                for most, window_us in self.limits:
-                    more += [most, window_us]
-            words = [
-                b"%d" % self.max,
-                b"%d" % self.window_us,
-                b"%d" % self.unit_us,
-                b"%d" % self.cost,
-                mode,
-                b" ".join([b"%d" % number for number in more]),
-            ]
-            defaults = (_SECONDS, b"1", HIT, b"")
+        more: list[int] = []
+        if shape:
+            more = [self.wait_us]
+        elif self.strict or self.gap_us or self.limits:
+            more = [self.gap_us, 1 if self.strict else 0]
+            for most, window_us in self.limits:
+                more += [most, window_us]
+        words = [
+            b"%d" % self.limit(),
+            b"%d" % (self.emission_ns() if self.algorithm.bucket else self.window_us),
+            b"%d" % self.unit_us,
+            b"%d" % self.cost,
+            b"%d" % self.penalty_us if self.penalty_us else self.mode,
+            b" ".join([b"%d" % number for number in more]),
+        ]
+        defaults = (_SECONDS, b"1", HIT, b"")
         while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()
         return words

@@ -17,20 +17,17 @@ class EntryForm:
     def info(self, entry: Entry) -> bytes:
         """Return `entry` as in the reply to COMMAND and COMMAND INFO."""
         keys = b":1\r\n:%d\r\n:1\r\n" % (-1 if entry.many else 1) if entry.keys else b":0\r\n" * 3
-        first, last, step = keys.splitlines(True)
         fields = [
             encoding.bulk(entry.name),
             b":%d\r\n" % entry.arity,
             self._words(entry.flags),
-            first,
-            last,
-            step,
+            keys,  # the first one, the last one, the step
             self._words(entry.categories),
             self._set([encoding.bulk(tip) for tip in entry.tips]),
             self._set([self._key_spec(entry)] if entry.keys else []),
             b"*0\r\n",  # subcommands
         ]
-        return b"*%d\r\n" % len(fields) + b"".join(fields)
+        return b"*10\r\n" + b"".join(fields)
 
     def docs(self, entry: Entry) -> bytes:
         """Return `entry` as in the reply to COMMAND DOCS: its name and its documentation."""

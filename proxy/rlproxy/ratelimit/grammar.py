@@ -126,7 +126,8 @@ class Rule:
         self.error = error
         self.script: Script | None = None
         self.limiter: Limiter | None = None
-        self.head = b""  # number of words; without a script, everything before the key
+        self.count = b""  # number of words; empty without a script
+        self.head = b""  # everything before the key, with a script by EVALSHA
         self.tail = b""  # everything after the key
         self.reads = False  # writes nothing
         self.row: int = outcomes.NO_ROW  # row in the counters
@@ -137,7 +138,6 @@ class Rule:
         self.frees = False  # gives quota back or lifts a block: hits that wait may try again
         self.waits = False  # may be held until it is admitted (WAIT)
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
-        self._by_sha = b""  # cached words(LOADED)
         self._label = b""  # cached label()
         self._peek: Rule | None = None
         self._attempt: Rule | None = None
@@ -149,13 +149,7 @@ class Rule:
         way: how the call names its script: scripts.LOADED, SOURCE or SHADOW.
         """
         script = self.script
-        if script is None:
-            return self.head
-        if way != LOADED:
-            return self.head + script.words(way)
-        if len(self._by_sha) == 0:
-            self._by_sha = self.head + script.words(LOADED)
-        return self._by_sha
+        return self.head if way == LOADED or script is None else self.count + script.words[way]
 
     def label(self) -> bytes:
         """Return the name of the policy, or else RL.HIT's words behind the key."""
@@ -296,9 +290,9 @@ class Grammar:
         else:
             algorithm = form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM]
             rule = Rule()
-            rule.script = self._scripts[scripts.BLOCK]
             rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
-            _address(rule, [algorithm.name, b"%d" % block_us, b"%d" % rule.unit_us])
+            argv = [algorithm.name, b"%d" % block_us, b"%d" % rule.unit_us]
+            _call(rule, self._scripts[scripts.BLOCK], argv)
         rule.frees = True
         rule.row = outcomes.other(outcomes.BLOCK)
         return rule
@@ -323,7 +317,7 @@ def _limiter(name: bytes, args: list[bytes]) -> Limiter:
         limiter.cost = GIVEN_BACK.read(args[3], form)
     elif name == b"RL.PEEK":
         limiter.mode = algorithms.PEEK
-    _check(limiter, _take_all(limiter, options, args[first:], form, {POLICY}), form)
+    _take_all(limiter, options, args[first:], form, {POLICY})
     return limiter
 
 
@@ -348,7 +342,7 @@ def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
     options = OPTIONS[name]
     allowed = {word: options[word] for word in _BESIDE if word in options}
     barred = set(_OPTIONS) - set(_BESIDE)
-    _check(limiter, _take_all(limiter, allowed, args[first:], form, barred), form)
+    _take_all(limiter, allowed, args[first:], form, barred)
     if policy.shadow or limiter.mode != algorithms.HIT:
         limiter.wait_us = 0  # a hit under shadow never waits
     return limiter
@@ -360,12 +354,12 @@ def _take_all(
     args: list[bytes],
     form: Form,
     barred: set[bytes],
-) -> set[bytes]:
-    """Set the options in `args`, and return their words; see _given()."""
+) -> None:
+    """Set the options in `args`, see _given(), and check the limiter. Raises GrammarError."""
     given = _given(options, args, form, barred)
     for word, values in given:
         _take(limiter, word, values)
-    return {word for word, _ in given}
+    _check(limiter, {word for word, _ in given}, form)
 
 
 def _given(
@@ -459,9 +453,11 @@ def _throttle(name: bytes, args: list[bytes]) -> Limiter:
     return limiter
 
 
-def _address(rule: Rule, argv: list[bytes]) -> None:
-    """Set the parts of the request of a rule that calls a script with one key and `argv`."""
-    rule.head = b"*%d\r\n" % (4 + len(argv))
+def _call(rule: Rule, script: Script, argv: list[bytes]) -> None:
+    """Set the parts of the request of a rule that calls `script` with one key and `argv`."""
+    rule.script = script
+    rule.count = b"*%d\r\n" % (4 + len(argv))
+    rule.head = rule.count + script.words[LOADED]
     rule.tail = b"".join([encoding.bulk(word) for word in argv])
 
 
@@ -471,7 +467,6 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     shape: see Limiter.argv().
     """
     rule = Rule()
-    rule.script = script
     rule.limiter = limiter
     rule.reads = limiter.mode == algorithms.PEEK
     rule.unit_us = limiter.unit_us
@@ -485,7 +480,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    _address(rule, limiter.argv(shape))
+    _call(rule, script, limiter.argv(shape))
     return rule
 
 

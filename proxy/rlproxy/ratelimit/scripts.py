@@ -14,8 +14,9 @@ import rlproxy
 from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
 from rlproxy.resp import encoding
 
-# The ways in which a call names its script. They use texts with different digests: from
-# version 7.4 on, Redis may evict a text that came by EVAL first, even after a later SCRIPT LOAD.
+# The ways in which a call names its script: indices of Script.words. They use texts with different
+# digests: from version 7.4 on, Redis may evict a text that came by EVAL first, even after a later
+# SCRIPT LOAD.
 LOADED: Final = 0  # EVALSHA of the text that the control connection loads
 SOURCE: Final = 1  # EVAL of a text that no EVALSHA names
 SHADOW: Final = 2  # EVAL of a text that answers a refusal as an admission; see hit_replies
@@ -32,14 +33,14 @@ BLOCK: Final = "block"  # the script of RL.BLOCK without a policy
 # With a policy: block.lua, then the algorithm's script as a peek, by one clock. In the arguments of
 # the peek the length of the block stands in the place of the mode.
 _BLOCKING: Final = """
-local mode, clock = %d, ARGV[7]
+local clock = ARGV[7]
 if not clock then
   local time = redis.call('TIME')
   clock = time[1] * 1000000 + time[2]
 end
-local done = (function(ARGV) %s end)({'%s', ARGV[mode], ARGV[3], clock})
+local done = (function(ARGV) %s end)({'%s', ARGV[5], ARGV[3], clock})
 if done.err then return done end
-ARGV[mode], ARGV[7] = 'peek', clock
+ARGV[5], ARGV[7] = 'peek', clock
 %s"""
 
 
@@ -54,31 +55,20 @@ class Script:
     source: stripped script, as the control connection loads it.
 
     sha: SHA-1 digest of `source`, in hexadecimal.
+    programs: the digest or the text by which a call names the script, by way.
+    words: the words of a call between the array header and the key, by way.
     """
 
     def __init__(self, name: str, source: bytes) -> None:
         self.name = name
         self.source = source
         self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-        self._words: dict[int, bytes] = {}
-
-    def words(self, way: int) -> bytes:
-        """Return the words of a call between the array header and the key.
-
-        way: LOADED, SOURCE or SHADOW.
-        """
-        found = self._words.get(way)
-        if found is None:
-            verb = b"EVALSHA" if way == LOADED else b"EVAL"
-            words = (verb, self.program(way), b"1")  # the last one is the number of keys
-            found = self._words[way] = b"".join([encoding.bulk(word) for word in words])
-        return found
-
-    def program(self, way: int) -> bytes:
-        """Return the text or the digest by which a call names the script; for `way` see words()."""
-        if way == LOADED:
-            return self.sha
-        return _SHADOWED % self.source if way == SHADOW else self.source + b" "
+        self.programs = [self.sha, source + b" ", _SHADOWED % source]
+        number_of_keys = encoding.bulk(b"1")
+        self.words: list[bytes] = [
+            encoding.bulk(verb) + encoding.bulk(program) + number_of_keys
+            for verb, program in zip((b"EVALSHA", b"EVAL", b"EVAL"), self.programs, strict=True)
+        ]
 
 
 def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
@@ -87,9 +77,8 @@ def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
     It takes the arguments of a peek, with the length of the block in microseconds in the place of
     the mode.
     """
-    mode = 6 if algorithm.bucket else 5  # its place in ARGV, see Limiter.argv()
     parts = (block.source.decode(), algorithm.name.decode(), script.source.decode())
-    return Script(blocking(script.name), (_BLOCKING % (mode, *parts)).encode())
+    return Script(blocking(script.name), (_BLOCKING % parts).encode())
 
 
 def blocking(name: str) -> str:
@@ -166,5 +155,4 @@ def load() -> dict[str, Script]:
 @functools.cache
 def programs() -> frozenset[bytes]:
     """Return the texts and digests by which calls name all scripts."""
-    ways = (LOADED, SOURCE, SHADOW)
-    return frozenset(script.program(way) for script in load().values() for way in ways)
+    return frozenset(program for script in load().values() for program in script.programs)

@@ -156,11 +156,6 @@ class Waiter:
             self.due = 0.0
             self.promoted()
 
-    def cancel(self) -> None:
-        """Leave the queue without a reply: the client has disconnected."""
-        if self._state != _GONE:
-            self.leave(b"")
-
     def end_of_file(self) -> bool:
         """End the wait because the client sends no more.
 
@@ -254,7 +249,7 @@ class Waiter:
             self.leave(self._waiting.overtaking(self.where, self._rule, found))
 
     def leave(self, reply: bytes) -> None:
-        """End the wait with the client's reply; b"": none."""
+        """End the wait with the client's reply; b"": none, because it has disconnected."""
         self._state = _GONE
         self._stop_timer()
         self._waiting.left(self)

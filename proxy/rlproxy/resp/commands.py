@@ -195,22 +195,18 @@ CLIENT_IF_REFUSED: Final = frozenset([b"MAINT_NOTIFICATIONS"])
 # Subcommands of SCRIPT that leave no state. SCRIPT DEBUG starts the debugger on its connection.
 SCRIPT_STATELESS: Final = frozenset(b"EXISTS FLUSH HELP KILL LOAD SHOW".split())
 
-# The RL commands.
+# The RL commands. Those that code compares with have a name of their own.
 RL_HIT: Final = b"RL.HIT"
-RL_PEEK: Final = b"RL.PEEK"
-RL_REFUND: Final = b"RL.REFUND"
 RL_RESET: Final = b"RL.RESET"
-RL_BLOCK: Final = b"RL.BLOCK"
 RL_HELP: Final = b"RL.HELP"
 RL_STATS: Final = b"RL.STATS"
 RL_TOP: Final = b"RL.TOP"
 RL_POLICIES: Final = b"RL.POLICIES"
-RL_THROTTLE: Final = b"RL.THROTTLE"
 CL_THROTTLE: Final = b"CL.THROTTLE"  # of redis-cell; forwarded where the upstream implements it
 REPORTS: Final = (RL_HELP, RL_STATS, RL_TOP, RL_POLICIES)
 FAMILY: Final = (
-    *(RL_HIT, RL_PEEK, RL_REFUND, RL_RESET, RL_BLOCK),
-    *(*REPORTS, RL_THROTTLE, CL_THROTTLE),
+    *(RL_HIT, b"RL.PEEK", b"RL.REFUND", RL_RESET, b"RL.BLOCK"),
+    *(*REPORTS, b"RL.THROTTLE", CL_THROTTLE),
 )
 
 UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)

@@ -45,7 +45,7 @@ class HeldHit(OwnCalls):
         """Leave the queue without a reply."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            waiter.cancel()
+            waiter.leave(b"")
         self._session.lanes.remove_held()
 
     def end_of_file(self) -> bool:

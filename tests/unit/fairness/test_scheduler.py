@@ -1,4 +1,4 @@
-"""scheduler: turns in the order of the calls, bounded per tick and per millisecond."""
+"""scheduler: turns in the order of the calls, bounded per tick."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Turn = Callable[[], None]
 
 
 class Loop:
-    """An event loop whose ticks and timers the test runs.
+    """An event loop whose ticks the test runs.
 
     had: names of the clients that had a turn, in order.
     """
@@ -36,9 +36,6 @@ class Loop:
         """Run one tick. Returns the clients that had a turn in it."""
         (turn,) = self.soon
         self.soon.clear()
-        return self._run(turn)
-
-    def _run(self, turn: Turn) -> list[str]:
         before = len(self.had)
         turn()
         return self.had[before:]
@@ -97,6 +94,23 @@ def test_a_client_that_queues_again_waits_behind_the_others() -> None:
     loop.scheduler.queue(loop.client("b"))
     assert loop.tick() == ["greedy"]
     assert loop.tick() == ["b", "greedy"]
+
+
+def test_a_turn_that_fails_takes_no_other_clients_turn() -> None:
+    loop = Loop()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    for turn in (broken, loop.client("b"), broken):
+        loop.scheduler.queue(turn)
+    with pytest.raises(ZeroDivisionError):
+        loop.tick()
+    with pytest.raises(ZeroDivisionError):
+        loop.tick()
+    assert loop.had == ["b"]
+    loop.scheduler.queue(loop.client("c"))
+    assert loop.tick() == ["c"]
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])

@@ -85,19 +85,15 @@ MEANINGS = {
     "limit, the hits of a full burst": ("limit", None),
     "limit, the hits of a full bucket": ("limit", None),
     "window, microseconds": ("window", None),
-    "emission interval, whole microseconds": ("emission_us", None),
+    "emission interval, nanoseconds": ("emission_ns", None),
     "unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1": (
         "unit",
         "1000000",
     ),
-    "emission interval, nanoseconds beyond the microseconds; default 0": ("emission_ns", "0"),
     "cost of this hit; default 1. Of a refund: how many hits": ("cost", "1"),
     "hit, peek, refund, or the microseconds of a PENALTY; default hit": ("mode", "hit"),
-    (
-        "hit, peek, refund, or the microseconds of a PENALTY; default hit. With WAIT two numbers:"
-        " microseconds of the penalty (0: none), microseconds it may be held"
-    ): ("mode", "hit"),
-    "1: STRICT, refused hits count too": ("strict", ""),
+    "with WAIT: the microseconds that the hit may be held": ("hold", ""),
+    "0 1: STRICT, refused hits count too": ("numbers", ""),
     (
         "numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in"
         " microseconds of every AND"
@@ -112,7 +108,7 @@ def by_header(made: Limiter, shape: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     for index in range(1, 7):
         text = header.get(f"ARGV[{index}]")
-        if text is None:  # COUNTER reads no sixth
+        if text is None:  # COUNTER, TOKEN and GCRA read no sixth
             assert len(words) < index
             continue
         name, default = MEANINGS[text]
@@ -160,17 +156,16 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     expected = {
         "unit": str(made.unit_us),
         "cost": str(made.cost),
-        "mode": f"{made.penalty_us} {made.wait_us}" if shape else mode,
+        "mode": mode,
     }
     if name in BUCKETS:
         expected["limit"] = str(made.burst or made.max)
-        interval = max(1, made.window_us * 1000 // made.max)
-        expected["emission_us"], expected["emission_ns"] = map(str, divmod(interval, 1000))
+        expected["emission_ns"] = str(max(1, made.window_us * 1000 // made.max))
     else:
         expected["max"], expected["window"] = str(made.max), str(made.window_us)
-    if name == b"FIXED":
-        expected["strict"] = "1" if made.strict else ""
-    if name in LOGS:
+    if name == b"LEAKY":
+        expected["hold"] = str(made.wait_us) if shape else ""
+    if name in (*LOGS, b"FIXED"):
         numbers = [made.gap_us, int(made.strict), *(one for pair in made.limits for one in pair)]
         expected["numbers"] = " ".join(map(str, numbers)) if any(numbers) else ""
     assert by_header(made, shape) == expected

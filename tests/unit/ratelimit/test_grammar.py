@@ -195,27 +195,26 @@ HITS = [
     ("10 60 WAIT 5 COST 2", "10|60000000|1000000|2"),
     ("10 60 PENALTY 1 STRICT AND 9 5 GAP 3 WAIT 4 COST 2 ALGO LOG",
      "10|60000000|1000000|2|1000000|3000000 1 9 5000000"),
-    # STRICT of FIXED has its own word.
     ("10 60 ALGO FIXED", "10|60000000"),
-    ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|1"),
-    ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|1"),
+    ("10 60 ALGO FIXED STRICT", "10|60000000|1000000|1|hit|0 1"),
+    ("10 60 STRICT ALGO FIXED COST 2 PENALTY 1", "10|60000000|1000000|2|1000000|0 1"),
     ("1000000000 60 ALGO fixed COST 1000000000", "1000000000|60000000|1000000|1000000000"),
     ("10 60 ALGO COUNTER", "10|60000000"),
     ("10 60 ALGO COUNTER PENALTY 1 COST 3", "10|60000000|1000000|3|1000000"),
-    # Buckets: limit, and the emission interval in two words.
-    ("10 60 ALGO TOKEN", "10|6000000"),
-    ("10 60 ALGO TOKEN COST 1", "10|6000000"),
-    ("3 1 ALGO TOKEN", "3|333333|1000000|333"),
-    ("3 1 ALGO GCRA BURST 7", "7|333333|1000000|333"),
-    ("3 1 ALGO GCRA BURST 7 COST 2", "7|333333|1000000|333|2"),
-    ("10 60 ALGO GCRA COST 2", "10|6000000|1000000|0|2"),
-    ("10 60 ALGO GCRA COST 0", "10|6000000|1000000|0|0"),
-    ("10 60 ALGO GCRA PENALTY 600", "10|6000000|1000000|0|1|600000000"),
-    ("10 6000 MS ALGO LEAKY", "10|600000|1000"),
-    ("10 60 ALGO LEAKY WAIT 5", "10|6000000"),  # in MULTI: as without WAIT
-    ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000|1000000|0|1|1000000"),
-    ("1000000000 0.001 ALGO TOKEN", "1000000000|0|1000000|1"),  # never less than 1 ns
-    ("1 60 ALGO TOKEN BURST 1000", "1000|60000000"),
+    # Buckets: limit, and the emission interval in nanoseconds.
+    ("10 60 ALGO TOKEN", "10|6000000000"),
+    ("10 60 ALGO TOKEN COST 1", "10|6000000000"),
+    ("3 1 ALGO TOKEN", "3|333333333"),
+    ("3 1 ALGO GCRA BURST 7", "7|333333333"),
+    ("3 1 ALGO GCRA BURST 7 COST 2", "7|333333333|1000000|2"),
+    ("10 60 ALGO GCRA COST 2", "10|6000000000|1000000|2"),
+    ("10 60 ALGO GCRA COST 0", "10|6000000000|1000000|0"),
+    ("10 60 ALGO GCRA PENALTY 600", "10|6000000000|1000000|1|600000000"),
+    ("10 6000 MS ALGO LEAKY", "10|600000000|1000"),
+    ("10 60 ALGO LEAKY WAIT 5", "10|6000000000"),  # in MULTI: as without WAIT
+    ("10 60 ALGO LEAKY WAIT 5 PENALTY 1", "10|6000000000|1000000|1|1000000"),
+    ("1000000000 0.001 ALGO TOKEN", "1000000000|1"),  # never less than 1 ns
+    ("1 60 ALGO TOKEN BURST 1000", "1000|60000000000"),
 ]  # fmt: skip
 
 
@@ -247,8 +246,8 @@ REFUNDS = [
     ("10 60 5 AND 9 5 algo zlog", "10|60000000|1000000|5|refund|0 0 9 5000000"),
     ("10 60 5 ALGO FIXED", "10|60000000|1000000|5|refund"),
     ("10 60 5 ALGO COUNTER", "10|60000000|1000000|5|refund"),
-    ("3 1 5 ALGO GCRA", "3|333333|1000000|333|5|refund"),
-    ("3 1 1 BURST 9 ALGO LEAKY", "9|333333|1000000|333|1|refund"),
+    ("3 1 5 ALGO GCRA", "3|333333333|1000000|5|refund"),
+    ("3 1 1 BURST 9 ALGO LEAKY", "9|333333333|1000000|1|refund"),
 ]
 
 
@@ -258,8 +257,8 @@ def test_valid_refunds(text: str, words: str) -> None:
 
 
 PEEKS = [
-    ("10 60 ALGO GCRA", "10|6000000|1000000|0|1|peek"),
-    ("3 1 ALGO TOKEN COST 0 BURST 9", "9|333333|1000000|333|0|peek"),
+    ("10 60 ALGO GCRA", "10|6000000000|1000000|1|peek"),
+    ("3 1 ALGO TOKEN COST 0 BURST 9", "9|333333333|1000000|0|peek"),
     ("10 60 ALGO FIXED COST 4", "10|60000000|1000000|4|peek"),
     ("10 60 ALGO COUNTER", "10|60000000|1000000|1|peek"),
     ("10 60 ALGO ZLOG GAP 2", "10|60000000|1000000|1|peek|2000000 0"),
@@ -653,8 +652,8 @@ def test_a_block_by_a_policy_peeks_by_its_rule(named: Grammar) -> None:
         ),
         ("RL.BLOCK k 0 policy trial", "5|60000000|1000000|1|0", "COUNTER"),
         # MS beside POLICY is the unit of t; the times of the reply follow the policy.
-        ("RL.BLOCK k 60 MS POLICY even", "9|6666666|1000000|666|1|60000", "LEAKY"),
-        ("RL.BLOCK k 60 POLICY quick", "9|200000|1000|0|3|60000000", "GCRA"),
+        ("RL.BLOCK k 60 MS POLICY even", "9|6666666666|1000000|1|60000", "LEAKY"),
+        ("RL.BLOCK k 60 POLICY quick", "9|200000000|1000|3|60000000", "GCRA"),
     ):
         rule = parsed(named, text)
         assert not rule.error
@@ -729,29 +728,29 @@ def test_word_that_is_not_utf8(grammar: Grammar) -> None:
 LARGEST = 9_223_372_036_854_775_807
 # max_burst count period [quantity], and the ARGV.
 THROTTLES = [
-    ("15 30 60", "16|2000000"),
-    ("15 30 60 1", "16|2000000"),
-    ("0 1 2 1", "1|2000000"),
-    ("0 3 60", "1|20000000"),
-    ("4 500000 1 2", "5|2|1000000|0|2"),
-    ("5 6 1", "6|166666|1000000|666"),
-    ("0 3 1 0", "1|333333|1000000|333|0"),
+    ("15 30 60", "16|2000000000"),
+    ("15 30 60 1", "16|2000000000"),
+    ("0 1 2 1", "1|2000000000"),
+    ("0 3 60", "1|20000000000"),
+    ("4 500000 1 2", "5|2000|1000000|2"),
+    ("5 6 1", "6|166666666"),
+    ("0 3 1 0", "1|333333333|1000000|0"),
     ("999999999 1 0.3", PERIOD),
-    ("0 1 1 2", "1|1000000|1000000|0|2"),  # above the limit: the script refuses it
+    ("0 1 1 2", "1|1000000000|1000000|2"),  # above the limit: the script refuses it
     # The bounds.
-    ("999999999 1000 1", "1000000000|1000"),
-    (f"0 {LARGEST} 1", "1|0|1000000|1"),
-    (f"0 {LARGEST} {LARGEST}", "1|1000000"),
-    ("0 1 315360000", "1|315360000000000"),
+    ("999999999 1000 1", "1000000000|1000000"),
+    (f"0 {LARGEST} 1", "1|1"),
+    (f"0 {LARGEST} {LARGEST}", "1|1000000000"),
+    ("0 1 315360000", "1|315360000000000000"),
     ("0 1 315360001", RANGE),
     ("1 1 315360000", RANGE),
-    ("1 2 315360000", "2|157680000000000"),
+    ("1 2 315360000", "2|157680000000000000"),
     ("2 2 315360000", RANGE),
     (f"0 1 {LARGEST}", RANGE),
     ("0 1 315360000 2", RANGE),
-    ("0 1 1 315360000", "1|1000000|1000000|0|315360000"),
+    ("0 1 1 315360000", "1|1000000000|1000000|315360000"),
     ("0 1 1 315360001", RANGE),
-    (f"0 {LARGEST} 1 315360000000000000", "1|0|1000000|1|315360000000000000"),
+    (f"0 {LARGEST} 1 315360000000000000", "1|1|1000000|315360000000000000"),
     (f"0 {LARGEST} 1 315360000000000001", RANGE),
     (f"0 {LARGEST} 1 {LARGEST}", RANGE),
     ("1000000000 1 1", MAX_BURST),
@@ -827,7 +826,7 @@ VARIANTS = [
         "10 60 WAIT 5 STRICT PENALTY 9 ALGO FIXED",
         "10|60000000|1|1|peek",
         "10|60000000|1",
-        "10|60000000|1|1|9000000|1",
+        "10|60000000|1|1|9000000|0 1",
     ),
     (
         "10 60 WAIT 5 PENALTY 9 ALGO COUNTER",
@@ -837,36 +836,36 @@ VARIANTS = [
     ),
     (
         "3 1 WAIT 5 PENALTY 9 ALGO GCRA BURST 7",
-        "7|333333|1|333|1|peek",
-        "7|333333|1|333",
-        "7|333333|1|333|1|9000000",
+        "7|333333333|1|1|peek",
+        "7|333333333|1",
+        "7|333333333|1|1|9000000",
     ),
-    ("10 60 WAIT 5 ALGO TOKEN", "10|6000000|1|0|1|peek", "10|6000000|1", "10|6000000|1"),
-    # LEAKY's script returns how long a hit is held: penalty and wait.
+    ("10 60 WAIT 5 ALGO TOKEN", "10|6000000000|1|1|peek", "10|6000000000|1", "10|6000000000|1"),
+    # LEAKY's script returns how long a hit is held: the last word is its longest hold.
     (
         "10 60 WAIT 5 ALGO LEAKY",
-        "10|6000000|1|0|1|peek",
-        "10|6000000|1|0|1|0 5000000",
-        "10|6000000|1|0|1|0 5000000",
+        "10|6000000000|1|1|peek",
+        "10|6000000000|1|1|hit|5000000",
+        "10|6000000000|1|1|hit|5000000",
     ),
     (
         "3 1 WAIT 3600 PENALTY 9 ALGO LEAKY COST 2 BURST 7",
-        "7|333333|1|333|2|peek",
-        "7|333333|1|333|2|0 3600000000",
-        "7|333333|1|333|2|9000000 3600000000",
+        "7|333333333|1|2|peek",
+        "7|333333333|1|2|hit|3600000000",
+        "7|333333333|1|2|9000000|3600000000",
     ),
     # Without WAIT, or with cost 0, it does not.
     (
         "10 60 PENALTY 9 ALGO LEAKY",
-        "10|6000000|1|0|1|peek",
-        "10|6000000|1",
-        "10|6000000|1|0|1|9000000",
+        "10|6000000000|1|1|peek",
+        "10|6000000000|1",
+        "10|6000000000|1|1|9000000",
     ),
     (
         "10 60 WAIT 5 COST 0 ALGO LEAKY",
-        "10|6000000|1|0|0|peek",
-        "10|6000000|1|0|0",
-        "10|6000000|1|0|0",
+        "10|6000000000|1|0|peek",
+        "10|6000000000|1|0",
+        "10|6000000000|1|0",
     ),
 ]
 

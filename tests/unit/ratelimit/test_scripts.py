@@ -143,7 +143,7 @@ def test_sha_belongs_to_the_sent_text() -> None:
 
 def test_the_text_for_shadow_hits_is_another_one() -> None:
     script = s.Script("x", strip(HEAD + BODY))
-    words = script.words(s.SHADOW)
+    words = script.words[s.SHADOW]
     assert script.source in words
     assert b"local r=(function()" in words
-    assert words != script.words(s.SOURCE)
+    assert words != script.words[s.SOURCE]

@@ -319,7 +319,7 @@ def test_unsent_call_is_repeated() -> None:
 def test_unsent_call_of_a_departed_client_is_ignored() -> None:
     bench = Bench()
     one = bench.wait("10 1 WAIT 5")
-    one.waiter.cancel()
+    one.waiter.leave(b"")
     one.lose()
     assert one.calls == ["attempt"]
     assert bench.assert_empty()
@@ -442,7 +442,7 @@ def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     two.answer(refused(1_000_000))
     bench.clock.advance(2)
     assert two.call == "peek"
-    one.waiter.cancel()
+    one.waiter.leave(b"")
     two.answer(refused(1_000_000))
     assert reply(two) == [1, 10, 0, 1, 9]
     assert bench.assert_empty()
@@ -546,7 +546,7 @@ def test_client_without_rights_blocks_no_other() -> None:
     stranger = bench.wait("10 1 WAIT 9")
     stranger.answer(b"-NOAUTH Authentication required.\r\n")
     assert bench.waiting.blocks(KEY)
-    one.waiter.cancel()
+    one.waiter.leave(b"")
     assert not bench.waiting.blocks(KEY)
 
 
@@ -627,13 +627,13 @@ def test_number_of_waiting_hits_is_bounded() -> None:
     assert bench.waiting.full()
     assert bench.waiting.count == MAX_WAITING
     assert not bench.waiting.blocks(KEY)
-    joined[5].cancel()
+    joined.pop(5).leave(b"")
     assert not bench.waiting.full()
     one = bench.wait("10 1 WAIT 9")
     assert bench.waiting.full()
     for waiter in joined:
-        waiter.cancel()
-    one.waiter.cancel()
+        waiter.leave(b"")
+    one.waiter.leave(b"")
     assert bench.assert_empty()
 
 
@@ -693,11 +693,11 @@ def test_departed_client_keeps_its_slot() -> None:
     clients = [bench.wait(SHAPED) for _ in range(3)]
     for number, client in enumerate(clients, 1):
         client.answer(script_reply(0, 10, 5, -1, 100_000, number * 100_000))
-    clients[0].waiter.cancel()
+    clients[0].waiter.leave(b"")
     assert bench.calling() == []
     bench.clock.advance(0.1)
     assert clients[1].replies == []
-    clients[1].waiter.cancel()
+    clients[1].waiter.leave(b"")
     bench.clock.advance(0.1)
     assert clients[2].replies == []
     bench.clock.advance(0.1)
@@ -726,9 +726,9 @@ def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
         one.answer(refused(400_000))
         bench.clock.advance(0.4)
     assert bench.waiting.blocks(KEY)
-    one.waiter.cancel()
+    one.waiter.leave(b"")
     assert not bench.waiting.blocks(KEY)  # Redis has not answered the other one yet
-    two.waiter.cancel()
+    two.waiter.leave(b"")
     assert bench.assert_empty()
 
 
@@ -1059,7 +1059,7 @@ class Simulation:
     def leave(self, visitor: Visitor) -> None:
         if visitor.waiter is not None and not visitor.replies and not visitor.gone:
             visitor.gone = True
-            visitor.waiter.cancel()
+            visitor.waiter.leave(b"")
 
 
 def in_any_window(stamps: list[tuple[int, int]], most: int, window_us: int) -> bool:

@@ -150,7 +150,7 @@ def test_too_many_wait_already() -> None:
         others[-1].start()
     assert client.send(WAITING + PING) == absent() + PING
     assert client.answer(REFUSED_REPLY + PONG) == REFUSED_REPLY + PONG
-    others.pop().cancel()
+    others.pop().leave(b"")
     blocking = world.waits()
     assert client.send(WAITING + PING) == peek() + PING  # it doesn't overtake either
     assert client.answer(LATER + PONG) == five(1, 10, 0, 2, 9) + PONG

@@ -59,10 +59,6 @@ class ClusterConnection:
         self._ended_by_client = True
         self._exchange.loop.call_soon(self._woken)
 
-    def can_write_eof(self) -> bool:
-        """See asyncio.WriteTransport."""
-        return True
-
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
         self._exchange.pause(True)

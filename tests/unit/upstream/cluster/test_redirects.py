@@ -83,8 +83,8 @@ LOG = scripts.load()["sliding_window_log"]
 @pytest.mark.parametrize(
     ("verb", "program", "checked"),
     [
-        *(("eval", LOG.program(way), False) for way in (scripts.SOURCE, scripts.SHADOW)),
-        ("EVALSHA", LOG.program(scripts.LOADED), False),
+        *(("eval", LOG.programs[way], False) for way in (scripts.SOURCE, scripts.SHADOW)),
+        ("EVALSHA", LOG.programs[scripts.LOADED], False),
         ("EVAL", LOG.source + b" return 1", True),
         ("FCALL", LOG.sha, True),  # a client's function may have such a name
     ],
