@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 
 
-class Circuit(ClusterCircuit):
-    """The circuit of a cluster that is down or not, as the test sets it."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: self.is_down)
-        self.is_down = False
-
-
 def test_a_look_opens_and_closes_it() -> None:
-    circuit = Circuit()
+    circuit = ClusterCircuit(lambda: False)
     circuit.look(4.0)
     assert circuit.last_reply_at < 0  # no reply was seen
-    for down in (False, True, True, False, False):
-        circuit.is_down = down
+    for is_down in (False, True, True, False, False):
+        circuit.down = partial(bool, is_down)
         circuit.look(5.0)
-        assert circuit.open == down
-        assert circuit.why == ("no master answers" if down else "")
+        assert circuit.open == is_down
+        assert circuit.why == ("no master answers" if is_down else "")
     assert circuit.counts.opened == 1
     assert circuit.last_reply_at == 5.0
 
 
-@pytest.mark.parametrize("down", [False, True])
-def test_failures_open_it_only_while_the_cluster_is_down(down: bool) -> None:
-    circuit = Circuit()
-    circuit.is_down = down
+@pytest.mark.parametrize("is_down", [False, True])
+def test_failures_open_it_only_while_the_cluster_is_down(is_down: bool) -> None:
+    circuit = ClusterCircuit(lambda: is_down)
     circuit.connect_failed(5.0, "refused")
-    assert circuit.open == down
+    assert circuit.open == is_down
     assert circuit.counts.connects_failed == 1
-    circuit = Circuit()
-    circuit.is_down = down
+    circuit = ClusterCircuit(lambda: is_down)
     circuit.timed_out(3, 4.0, 5.0, 1.0)
-    assert circuit.open == down
+    assert circuit.open == is_down
     assert circuit.counts.timeouts == 3
