@@ -130,6 +130,7 @@ def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: obj
     assert failing.hits(HIT) == 0
     assert failing.down() == b""
     assert failing.requests.unread() == len(HIT)
+    assert failing.requests.in_command() == (state is in_command)
 
 
 def test_a_denied_command_gets_its_error() -> None:
@@ -301,7 +302,7 @@ def test_without_a_hit_there_is_nothing_to_watch() -> None:
 def test_hits_that_wait_for_the_connection_are_late() -> None:
     failing = Failing("allow")
     failing.private.status = PRIVATE_OPENING
-    failing.context.circuit.replied(-1.0)
+    failing.context.circuit.replied(9.0)  # on another connection
     failing.requests.feed(HIT + PING)
     assert failing.overdue(10.9, unsent_at=10.0) == (0, NEVER)
     assert failing.down() == b""

@@ -20,6 +20,7 @@ from tests.unit.session.waiting import (
     GET,
     HIT,
     HIT_RULE,
+    KEPT,
     LATER,
     MULTI,
     NIL,
@@ -254,6 +255,16 @@ def test_a_hit_does_not_overtake_by_lane() -> None:
     assert waits.down() == ADMITTED_REPLY
     client.send(HIT)
     assert world.on_lanes() == [absent(HIT_RULE)]
+
+
+def test_the_reply_to_a_peek_is_passed_on_where_it_is_not_that_of_the_script() -> None:
+    world = World()
+    world.waits()
+    client = world.probed()
+    client.send(HIT)
+    assert world.on_lanes() == [peek(HIT_RULE)]
+    world.lane_answers(KEPT)
+    assert client.down() == KEPT
 
 
 def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
