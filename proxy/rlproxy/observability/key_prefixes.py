@@ -42,10 +42,9 @@ class Prefixes:
     def _add(self, hits: HitsByKey, at: int) -> None:
         begins: dict[bytes, int] = {}  # by the beginning of a bulk string, colon included
         for key, number in hits.items():
-            if len(key) <= MAX_BULK:
-                begin = key[: key.find(b":") + 1]
-            else:  # some of these keys come cut by brief(), others whole
-                begin = key[: key.find(b":", 0, key.index(b"\n") + 1 + SHOWN) + 1]
+            # Some long keys come cut by brief(), others whole: what all of them begin with counts.
+            end = len(key) if len(key) <= MAX_BULK else key.index(b"\n") + 1 + SHOWN
+            begin = key[: key.find(b":", 0, end) + 1]
             begins[begin] = begins.get(begin, 0) + number
         for begin, number in begins.items():
             self._counts.setdefault(self._prefix(begin), [0, 0])[at] += number

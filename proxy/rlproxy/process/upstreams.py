@@ -83,7 +83,7 @@ class OneServer(ServerParts):
         self.target: Target
         self.failover: Failover | None = None
         if upstream.address is not None:
-            self.target = Target(upstream.address, timeout_s, None, keepalive_s)
+            self.target = Target(upstream.address, timeout_s, keepalive_s=keepalive_s)
         else:
             self.target = target = MasterTarget(str(upstream), timeout_s, keepalive_s)
             self.failover = Failover(upstream, target, self._moved)

@@ -277,12 +277,13 @@ class Control:
             text(reply.get(b"version"), "?"),
             await self._ignores_empty(),
         )
-        reply = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
-        found.has_throttle = isinstance(reply, list) and reply not in ([], [None])
+        throttle, info = await self._connection.query_all(
+            [(b"COMMAND", b"INFO", b"CL.THROTTLE"), (b"INFO", b"server")]
+        )
+        found.has_throttle = isinstance(throttle, list) and throttle not in ([], [None])
         self._facts.found = found
         self._on_server()
-        info = text(await self._connection.query(b"INFO", b"server"))
-        before, self._run_id = self._run_id, info.partition("run_id:")[2].partition("\r")[0]
+        before, self._run_id = self._run_id, text(info).partition("run_id:")[2].partition("\r")[0]
         self._is_other = self._is_other or (before not in ("", self._run_id))
 
     async def _ignores_empty(self) -> bool:

@@ -19,7 +19,7 @@ class MasterTarget(Target):
     """
 
     def __init__(self, name: str, timeout_s: float, keepalive_s: int = 0) -> None:
-        super().__init__(Address(), timeout_s, None, keepalive_s)
+        super().__init__(Address(), timeout_s, keepalive_s=keepalive_s)
         self.where = name
         self._unknown = "not queried yet"  # reason why no master is known; empty if one is
         self._moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()

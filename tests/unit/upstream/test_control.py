@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import hiredis
 import pytest
 from rlproxy.config.urls import parse_upstream
 from rlproxy.ratelimit.scripts import load
@@ -23,7 +24,7 @@ REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
 class Answering(asyncio.Transport):
     """A connection to a server that answers all of the control connection's requests.
 
-    replies: replies other than +PONG, by a word of the request.
+    replies: replies other than +PONG, by a word of the command.
     """
 
     def __init__(self, protocol: asyncio.Protocol, replies: dict[bytes, bytes]) -> None:
@@ -31,13 +32,16 @@ class Answering(asyncio.Transport):
         self.protocol = protocol
         self.replies = replies
         self.written = b""
+        self._requests = hiredis.Reader()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
-        found = [reply for word, reply in self.replies.items() if word in data]
-        requests = max(1, bytes(data).count(b"\r\nLOAD\r\n"))
-        reply = (found[0] if found else b"+PONG\r\n") * requests
-        asyncio.get_running_loop().call_soon(self.protocol.data_received, reply)
+        self._requests.feed(bytes(data))
+        while (words := self._requests.gets()) is not False:
+            if words:  # Redis ignores an empty request
+                found = [reply for word, reply in self.replies.items() if word in words]
+                reply = found[0] if found else b"+PONG\r\n"
+                asyncio.get_running_loop().call_soon(self.protocol.data_received, reply)
 
     def abort(self) -> None:
         asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)

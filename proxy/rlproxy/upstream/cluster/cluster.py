@@ -229,7 +229,7 @@ class NodeTarget(Target):
     """Opens connections to one node. A failed one has the cluster query its nodes soon."""
 
     def __init__(self, cluster: Cluster, address: Address) -> None:
-        super().__init__(address, cluster.timeout_s, None, cluster.keepalive_s)
+        super().__init__(address, cluster.timeout_s, keepalive_s=cluster.keepalive_s)
         self._cluster = cluster
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:

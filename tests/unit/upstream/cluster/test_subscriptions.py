@@ -57,6 +57,16 @@ class Subscriber(Client):
             call()
 
 
+def shard_subscriber() -> Subscriber:
+    """Return a client with RESP3 that is subscribed to the shard channel PATTERN."""
+    client = Subscriber()
+    client.exchange.protocol = 3
+    client.ask(b"SSUBSCRIBE")
+    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
+    client.got()
+    return client
+
+
 async def test_a_master_that_joins_before_the_confirmation_sends_its_events() -> None:
     client = Subscriber()
     client.ask(b"PSUBSCRIBE")
@@ -85,11 +95,7 @@ async def test_the_end_of_events_on_all_masters_is_one_reply() -> None:
 
 
 async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None:
-    client = Subscriber()
-    client.exchange.protocol = 3
-    client.ask(b"SSUBSCRIBE")
-    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
-    client.got()
+    client = shard_subscriber()
     client.exchange.skips = True
     client.exchange.caching = b"CACHING"
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
@@ -103,11 +109,7 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
 
 
 async def test_a_shard_channel_that_no_node_accepts_again_ends_for_the_client() -> None:
-    client = Subscriber()
-    client.exchange.protocol = 3
-    client.ask(b"SSUBSCRIBE")
-    client.nodes[0].reply(shard_push(b"ssubscribe", 1))
-    client.got()
+    client = shard_subscriber()
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
     assert client.got() == b""
     client.nodes[0].reply(b"-NOPERM no channel\r\n")
