@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from .figures import Figure
-from .parts import SPLICE, STUB
+from .parts import LANE, SPLICE, STUB
 
 MET: Final = "met"
 MET_WITH_GOAL: Final = "met, and the goal"
@@ -49,8 +49,8 @@ LIMITS: Final = "limits, a library"
 
 # fmt: off -- a bound has one line, or two
 BOUNDS: Final = (
-    Bound("hit, P1", BARE, "hit-1: proxy/bare", 0.8, 0.95),
-    Bound("hit, P16", BARE, "hit-16: proxy/bare", 1.0, 1.1),
+    Bound("hit, P1", BARE, "hit-1: proxy/bare", 0.8, 0.95, floor=LANE),
+    Bound("hit, P16", BARE, "hit-16: proxy/bare", 1.0, 1.1, floor=LANE),
     Bound("refused hit, P1", "EVALSHA", "refused-1: proxy/direct", 1.4, 1.5, floor=STUB),
     Bound("refused hit, P16", "EVALSHA", "refused-16: proxy/direct", 2.5, 4.0, floor=STUB),
     Bound("hit and GET, P2", "HAProxy", "mixed-2: proxy/haproxy", 0.9, 1.0, floor=SPLICE),
@@ -87,6 +87,7 @@ BOUNDS: Final = (
         1.45,
         1.3,
         True,
+        LANE,
     ),
     Bound(
         "the proxy's CPU for a GET, P1",

@@ -17,6 +17,7 @@ RATIOS: Final = (
     ("proxy", "bare"),
     ("proxy", "interpreted"),
     ("proxy", "splice"),
+    ("proxy", "lane"),
     ("proxy", "haproxy"),
     ("proxy", "twemproxy"),
     ("proxy", "predixy"),

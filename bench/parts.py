@@ -31,10 +31,13 @@ SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
 SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
+LANE: Final = "lane"  # the floor for a hit by a shared connection: bench.lane
 STUB: Final = "stub"  # the floor for a refusal without Redis: bench.stub
 INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 # In the order of their runs.
-PARTIES: Final = (DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, STUB, HAPROXY, TWEMPROXY)
+PARTIES: Final = (
+    *(DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, LANE, STUB, HAPROXY, TWEMPROXY),
+)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 PREDIXY: Final = "predixy"
@@ -297,8 +300,8 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
     if name in PROXIES:
         argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
         return [*argv, "--upstream", upstream.url]
-    if name == SPLICE:
-        return [sys.executable, "-m", "bench.splice", str(port), str(upstream.port)]
+    if name in (SPLICE, LANE):
+        return [sys.executable, "-m", f"bench.{name}", str(port), str(upstream.port)]
     if name == STUB:
         return [sys.executable, "-m", "bench.stub", str(port)]
     peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]

@@ -13,7 +13,7 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import BARE, DIRECT, INTERPRETED, PROXIES, SHARE, STUB, TWEMPROXY, Part
+from .parts import BARE, DIRECT, INTERPRETED, LANE, PROXIES, SHARE, STUB, TWEMPROXY, Part
 from .rows import CLIENTS, CLUSTER, RANDOM, Command, Row
 
 WARM_UP_PART: Final = 10  # divisor of the requests for the warm-up run, which is not counted
@@ -92,6 +92,8 @@ def _without(row: Row) -> set[str]:
     without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
     if not row.refuses:
         without.add(STUB)
+    if row.refuses or {command[0] for command in row.commands} != {calls.HIT}:
+        without.add(LANE)
     if row.pipeline > 1 or row.clients != CLIENTS:
         without.add(INTERPRETED)
     if row.clients != CLIENTS:
@@ -110,7 +112,7 @@ def _sent(row: Row, column: str) -> tuple[Command, ...]:
 
 
 def _direct(command: Command, column: str) -> Command:
-    if column == BARE and command[0] == calls.HIT:
+    if column in (BARE, LANE) and command[0] == calls.HIT:
         return calls.bare(command).evalsha
     return calls.direct(command)
 

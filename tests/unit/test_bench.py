@@ -178,7 +178,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     assert f"not measured: {why}" in written["method"]["sentences"]
     found = {row["name"]: row["medians"] for row in written["rows"]}
     assert set(found) >= {"hit-1", "values", "cost LOG admitted"}
-    assert {"direct", "bare", "proxy", "interpreted", "splice"} <= set(found["hit-1"])
+    assert {"direct", "bare", "proxy", "interpreted", "splice", "lane"} <= set(found["hit-1"])
     assert {"proxy", "interpreted", "splice"} <= set(found["start memory"])
     assert {"proxy", tasks.SCRIPT} <= set(found["tasks-refused"])
     if redis_benchmark.installed():
