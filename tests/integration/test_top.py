@@ -152,7 +152,7 @@ def test_missing_proxy_is_an_error(
     assert found.endswith("Connection refused.")
 
 
-NO_REPLY = "; is this an address of --listen, not of --admin?"
+NO_REPLY = " is this an address of --listen, not of --admin?"
 
 
 def test_something_else_there(

@@ -360,7 +360,7 @@ class ReplySlots(OwedReplies):
         self._state.answered(slot, line)
         if slot.trusted and line[0] == _ERROR and not self.refused:
             self.refused = line
-        if slot.kind == S_HIT and b"-READONLY " in line:
+        if slot.kind == S_HIT and line[0] == _ERROR and b"-READONLY " in line:
             self._failure.server.on_read_only()
 
     def _pass_on(self, data: bytes, start: int) -> None:

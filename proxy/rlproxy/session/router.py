@@ -79,6 +79,7 @@ class Router(SessionPart):
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
+        self._mixes = False  # the client has sent hits and other commands together
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
 
@@ -145,7 +146,7 @@ class Router(SessionPart):
         return slots.quiescent() or slots.raw
 
     def _may_send_hits(self) -> bool:
-        if not self._may_use_lanes():
+        if self._mixes or not self._may_use_lanes():
             return False
         lane = self._lanes.lane_for(commands.HIT)
         return lane is not None and lane.room > 0
@@ -174,6 +175,7 @@ class Router(SessionPart):
                 continue
             call = self._lane_call(code)
             if call is None:
+                self._mixes = len(calls) > 0
                 requests.rewind(start)
                 return _OTHER
             if call.rule.waits:
@@ -260,6 +262,7 @@ class Router(SessionPart):
                 passed += 1
             if self._run < 0:
                 self._run = requests.start
+        self._mixes = self._mixes and passed > 0
         self._context.stats.commands += passed
         self._flush(wait)
         return wait

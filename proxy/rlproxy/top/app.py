@@ -16,18 +16,14 @@ _ABOUT: Final = (
     "in REDISCLI_AUTH. Keys: h, r and k sort by hits, refusals and key, / filters, q quits. Rates "
     "with ~ may be off by more than a tenth."
 )
-_URL: Final = (
-    "redis://[[USER]:PASSWORD@]HOST:PORT, rediss://, unix:///PATH, [tls:]HOST:PORT or unix:PATH"
-)
+_URL: Final = "redis[s]://[[USER]:PASSWORD@]HOST:PORT, unix:///PATH, [tls:]HOST:PORT or unix:PATH"
 PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
 PARSER.add_argument(
     "--url",
     default=f"redis://{DEFAULT_LISTEN}",
     help=f"{_URL} (default %(default)s); rediss://HOST:PORT?ssl_ca_certs=FILE for a private CA",
 )
-PARSER.add_argument(
-    "--interval", type=float, default=1.0, metavar="SECONDS", help="between samples (default 1)"
-)
+PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between samples (1)")
 PARSER.add_argument("--once", action="store_true", help="print one table, as without a terminal")
 
 

@@ -15,6 +15,7 @@ from rlproxy.resp.escape import shown
 
 TIMEOUT_S: Final = 3.0  # seconds for connecting, and for a reply
 KEYS: Final = 300  # keys requested of each kind; a filter searches these
+_NOT_ADMIN: Final = "is this an address of --listen, not of --admin?"
 Rows = dict[str, tuple[float, float, str]]  # count, error and what refused it, by key
 
 
@@ -59,15 +60,12 @@ class Client:
                 modes[shown(name)] = shown(mode)
                 numbers |= {f"{shown(name)} hits": float(n), f"{shown(name)} refused": float(of)}
         except Exception as error:  # the view goes on with the next sample
-            known = isinstance(error, redis.RedisError | OSError)
-            text = str(error).strip() if known else "unexpected replies"
-            if text.startswith("unknown command"):
+            if isinstance(error, redis.TimeoutError):
+                text = f"no reply within {TIMEOUT_S:g} s; does Redis answer? {_NOT_ADMIN}"
+            elif not isinstance(error, redis.RedisError | OSError):
+                text = f"unexpected replies; {_NOT_ADMIN}"
+            elif (text := str(error).strip()).startswith("unknown command"):
                 text = "a Redis answers there, and no rlproxy: it does not know RL.STATS"
-            late = isinstance(error, redis.TimeoutError)
-            if late:
-                text = f"no reply within {TIMEOUT_S:g} s; does Redis answer?"
-            if late or not known:
-                text += "; is this an address of --listen, not of --admin?"
             raise ConnectionError(shown(text.encode(errors="replace"))) from None
         return Sample(time.monotonic(), stats, defaultdict(float, numbers), hits, refused, modes)
 

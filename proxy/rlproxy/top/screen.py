@@ -105,9 +105,8 @@ class View:
     def _policies(self) -> Table:
         numbers, rates, modes = self.sample.numbers, self.rates, self.sample.modes
         table = _table("policy", "mode")
-        used = [name for name in modes if numbers[f"{name} hits"]]
-        used.sort(key=lambda name: (-rates[f"{name} hits"], -numbers[f"{name} hits"], name))
-        for name in used[:POLICIES]:
+        busy = sorted(modes, key=lambda n: (-rates[f"{n} hits"], -numbers[f"{n} hits"], n))
+        for name in busy[:POLICIES]:
             cells = (_short(rates[f"{name} {count}"]) for count in ("hits", "refused"))
             table.add_row(Text(name), *cells, modes[name])
         return table

@@ -67,6 +67,17 @@ def test_hits_among_other_commands_go_by_sha(bench: Bench) -> None:
     )
 
 
+def test_a_client_that_has_sent_hits_beside_other_commands_sends_no_lane_the_next_ones(
+    bench: Bench,
+) -> None:
+    for sent in (HIT + PING, HIT + PING, HIT):  # hits alone end that
+        expected = by_sha() + PING * (sent != HIT)
+        assert bench.send(sent) == expected
+        bench.answer(FIVE + PONG * (sent != HIT))
+    assert bench.send(HIT) == b""
+    assert bench.settle() == FIVE
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_missing_hit_is_sent_again_by_lane_and_keeps_its_place(bench: Bench, apart: bool) -> None:
     bench.send(PING + HIT + PING + PING)

@@ -19,7 +19,7 @@ STATS = (
 
 
 WRONG_URL = (
-    "argument --url: expected redis://[[USER]:PASSWORD@]HOST:PORT, rediss://, unix:///PATH, "
+    "argument --url: expected redis[s]://[[USER]:PASSWORD@]HOST:PORT, unix:///PATH, "
     "[tls:]HOST:PORT or unix:PATH"
 )
 
