@@ -1,22 +1,29 @@
-"""python -m bench.lane PORT UPSTREAM: the least multiplexer, the floor for a hit by lane.
+"""python -m bench.lane PORT UPSTREAM...: a multiplexer that does nothing else, a floor for lanes.
 
-Each command is written to one connection to the server, 16 at a time or at the end of the tick, as
+Each command is written to one connection to its server, 16 at a time or at the end of the tick, as
 the proxy does. The n-th reply goes to the client of the n-th command. It forwards commands as they
-came, and supports only those whose reply is an array of integers, as that of a hit is. It checks no
-rule, counts nothing and has no timeouts: no multiplexer on uvloop can use less CPU.
+came, and supports only replies of one line, and arrays of five integers, as that of a hit is. It
+checks no rule, counts nothing and has no timeouts.
+
+With several UPSTREAM ports, each is a master with an equal share of the slots, in this order, and
+clients send one command at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from binascii import crc_hqx
+from itertools import pairwise
 from typing import Final, cast
 
 import uvloop
 
 HOST: Final = "127.0.0.1"
+SLOTS: Final = 16_384
 MAX_UNSENT: Final = 16  # commands that wait for the end of the tick
-INTEGERS: Final = 5  # of a reply
+LINES: Final = {b"*": 6}  # of a reply, by its first byte; one line of all others
+KEY_AT: Final = 4  # line of a command that is its key
 NO_CONFIG: Final = b"-ERR no configuration here\r\n"  # redis-benchmark asks for it first
 
 
@@ -54,40 +61,55 @@ class _Lane(asyncio.Protocol):
             self._waiting = 0
 
     def data_received(self, data: bytes) -> None:
-        _, *replies = (self._rest + data).split(b"*")
-        complete = len(replies) - (replies[-1].count(b"\n") <= INTEGERS)
-        self._rest = b"*" + replies.pop() if complete < len(replies) else b""
+        data = self._rest + data
+        kind = data[:1]
+        _, *replies = data.split(kind)
+        complete = len(replies) - (replies[-1].count(b"\n") < LINES.get(kind, 1))
+        self._rest = kind + replies.pop() if complete < len(replies) else b""
         owed = self._owed
         start = 0
         while start < complete:
             client, end = owed[start], start + 1
             while end < complete and owed[end] is client:
                 end += 1
-            client.write(b"*" + b"*".join(replies[start:end]))
+            client.write(kind + kind.join(replies[start:end]))
             start = end
         del owed[:complete]
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, lane: _Lane) -> None:
-        self._lane = lane
+    def __init__(self, by_slot: list[_Lane]) -> None:
+        self._by_slot = by_slot  # one lane: a single server, which has no slots
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        lanes = self._by_slot
         if b"CONFIG" in data:
             self._transport.write(NO_CONFIG * data.count(b"*"))
+        elif len(lanes) == 1:
+            lanes[0].submit(self._transport, data)
         else:
-            self._lane.submit(self._transport, data)
+            key = data.split(b"\r\n", KEY_AT + 1)[KEY_AT]
+            lanes[crc_hqx(key, 0) % SLOTS].submit(self._transport, data)
 
 
-async def _serve(port: int, upstream: int) -> None:
+async def _serve(port: int, upstreams: list[int]) -> None:
     loop = asyncio.get_running_loop()
-    _, lane = await loop.create_connection(lambda: _Lane(loop), HOST, upstream)
-    server = await loop.create_server(lambda: _Client(lane), HOST, port)
+    lanes = [
+        (await loop.create_connection(lambda: _Lane(loop), HOST, upstream))[1]
+        for upstream in upstreams
+    ]
+    by_slot = lanes
+    if len(lanes) > 1:
+        ends = [SLOTS * end // len(lanes) for end in range(len(lanes) + 1)]
+        sizes = [end - begin for begin, end in pairwise(ends)]
+        by_slot = [lane for lane, size in zip(lanes, sizes, strict=True) for _ in range(size)]
+    server = await loop.create_server(lambda: _Client(by_slot), HOST, port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(int(sys.argv[1]), int(sys.argv[2])))
+    listen, *ports = map(int, sys.argv[1:])
+    uvloop.run(_serve(listen, ports))

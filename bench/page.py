@@ -30,10 +30,10 @@ ABOUT: Final = {
 `direct` calls the server without a proxy: a hit is EVALSHA of the same script. `bare` is EVALSHA of
 bench/bare_log.lua, the least script that keeps a log. `splice` is bench/splice.py: two sockets on
 uvloop whose bytes are passed on unseen, the floor for a proxy on this event loop. `lane` is
-bench/lane.py, the least multiplexer: it forwards the call of `bare` on one connection for all
-clients, the floor for a hit. `stub` is bench/stub.py: it answers each command with the same refusal
-and has no Redis, the floor for a refused hit. `interpreted` is the proxy without its compiled
-modules.""",
+bench/lane.py: it forwards the call of `bare` on one connection for all clients and does nothing
+else, the floor for a hit, and for a lone command on three masters. `stub` is bench/stub.py: it
+answers each command with the same refusal and has no Redis, the floor for a refused hit.
+`interpreted` is the proxy without its compiled modules.""",
     CPU: """\
 User and system time of whole processes while the rows above were measured, so less is better: of
 Redis (redis), of what stands before it (party; `party system` is the part in kernel mode), of both

@@ -31,7 +31,7 @@ SHARE: Final = "share"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
 SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
-LANE: Final = "lane"  # the floor for a hit by a shared connection: bench.lane
+LANE: Final = "lane"  # the floor for commands by shared connections: bench.lane
 STUB: Final = "stub"  # the floor for a refusal without Redis: bench.stub
 INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
 # In the order of their runs.
@@ -42,7 +42,7 @@ ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 PREDIXY: Final = "predixy"
 CLUSTER_PROXY: Final = "redis-cluster-proxy"
-OF_CLUSTERS: Final = (PROXY, PREDIXY, CLUSTER_PROXY)
+OF_CLUSTERS: Final = (PROXY, LANE, PREDIXY, CLUSTER_PROXY)
 # options of rlproxy, by the name of the party
 PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
     PROXY: (),
@@ -301,7 +301,8 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
         argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
         return [*argv, "--upstream", upstream.url]
     if name in (SPLICE, LANE):
-        return [sys.executable, "-m", f"bench.{name}", str(port), str(upstream.port)]
+        servers = upstream.ports
+        return [sys.executable, "-m", f"bench.{name}", str(port), *map(str, servers)]
     if name == STUB:
         return [sys.executable, "-m", "bench.stub", str(port)]
     peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]

@@ -92,7 +92,8 @@ def _without(row: Row) -> set[str]:
     without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
     if not row.refuses:
         without.add(STUB)
-    if row.refuses or {command[0] for command in row.commands} != {calls.HIT}:
+    hits_alone = not row.refuses and {command[0] for command in row.commands} == {calls.HIT}
+    if not hits_alone and (row.kind != CLUSTER or row.pipeline > 1):
         without.add(LANE)
     if row.pipeline > 1 or row.clients != CLIENTS:
         without.add(INTERPRETED)
