@@ -329,7 +329,7 @@ class ReplySlots(OwedReplies):
             self.to_client.append(reply)
 
     def lost(self) -> bool:
-        """Handle the end of the connection: no reply that is owed will come.
+        """Handle the end of the connection, and so of the client: no reply that is owed will come.
 
         Returns True if a frame was passed on in part; with calls on a lane, that is a push.
         """
@@ -344,8 +344,6 @@ class ReplySlots(OwedReplies):
             if slot.call is not None:
                 self._counted(slot.call, encoding.LOST)
             slot = slot.next
-        self.clear()
-        self._framer = ReplyFramer()
         return mid
 
     def forget(self) -> None:

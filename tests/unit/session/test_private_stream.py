@@ -6,15 +6,14 @@ import pytest
 from rlproxy.ratelimit import help_text, scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.hit_replies import admitted
-from rlproxy.ratelimit.outcomes import ADMITTED, HELP, POLICIES, STATS, TOP, UNSEEN
+from rlproxy.ratelimit.outcomes import ADMITTED, FAILED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import (
-    MAX_LANE_CALL,
-)
+from rlproxy.session.private_stream import MAX_LANE_CALL
+from rlproxy.session.slots import S_AUTH, S_DROP, S_PASS, S_RAW, S_WRONG, Slot
 
 from tests.unit.session.bench import (
     DENIED,
@@ -124,6 +123,74 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
     assert parts.up() == in_place()
     assert parts.context.stats.hits[row + UNSEEN] == 1
     assert parts.caller.watches == 0
+
+
+def test_a_hit_whose_connection_is_lost_has_failed() -> None:
+    parts = Parts()
+    parts.opened()
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    assert not parts.private.slots.lost()
+    hits = parts.context.stats.hits
+    assert hits[row + FAILED] == sum(hits) == 1
+    assert parts.context.stats.errors == {"lost": 1}
+
+
+def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed() -> None:
+    parts = Parts()
+    parts.opened()
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    assert parts.answer(b"HTTP/1.1 400\r\n") == b"HTTP/1.1 400\r\n"
+    assert parts.context.stats.hits[row + UNSEEN] == 1
+    parts.private.slots.expect_one()
+    assert parts.private.slots.count == 0
+    assert not parts.private.slots.can_count()
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [(b"-ERR unknown command 'RL.HIT'\r\n", DENIED), (b"-NOAUTH first\r\n", b"-NOAUTH first\r\n")],
+)
+def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
+    reply: bytes, expected: bytes
+) -> None:
+    parts = Parts()
+    parts.opened()
+    parts.private.slots.expect(Slot(S_WRONG, DENIED))
+    assert parts.answer(reply) == expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "passed", "complete", "last_is_open"),
+    [
+        ([], 0, False, False),
+        ([S_DROP], 0, False, False),
+        ([S_DROP], 1, True, False),
+        ([S_DROP, S_AUTH], 0, True, False),
+        ([S_AUTH], 0, True, False),
+        ([S_AUTH], 1, True, True),
+        ([S_PASS], 1, True, False),
+        ([S_PASS], 2, True, True),
+        ([S_AUTH, S_AUTH], 0, True, True),
+        ([S_RAW], 0, False, False),
+    ],
+)
+def test_which_replies_a_client_waits_for(
+    kinds: list[int], passed: int, complete: bool, last_is_open: bool
+) -> None:
+    """All but dropped ones, and but the one to a command that has not ended."""
+    parts = Parts()
+    parts.opened()
+    slots = parts.private.slots
+    for kind in kinds:
+        slots.expect(Slot(kind))
+    for _ in range(passed):
+        slots.expect_one()
+    assert slots.owing(False) == complete
+    assert slots.owing(True) == last_is_open
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
