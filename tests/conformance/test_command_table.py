@@ -140,8 +140,8 @@ def test_subcommands_of_client_and_script_are_listed(redis_server: RedisServer) 
     listed = {
         # Commands that leave state on their connection, or change the number of replies.
         "CLIENT": (
-            commands.CLIENT_STATELESS | commands.CLIENT_IF_REFUSED,
-            {"REPLY", "TRACKING", "CACHING", "NO-EVICT", "NO-TOUCH", "CAPA", "IMPORT-SOURCE"},
+            commands.CLIENT_STATELESS,
+            {"REPLY", "TRACKING", "CACHING", "NO-TOUCH", "IMPORT-SOURCE", "MAINT_NOTIFICATIONS"},
         ),
         "SCRIPT": (commands.SCRIPT_STATELESS, {"DEBUG"}),
     }

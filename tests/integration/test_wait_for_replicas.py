@@ -303,7 +303,6 @@ def test_waitaof_covers_hits(engine: str) -> None:
 
 UNCOUNTED: dict[str, tuple[tuple[str | int, ...], str]] = {
     "tracking": (("CLIENT", "TRACKING", "ON"), NOT_COVERED),
-    "no-evict": (("CLIENT", "NO-EVICT", "ON"), NOT_COVERED),
     "unknown": (("PFDEBUG", "GETREG", "none"), NOT_COVERED),  # to the proxy alone
     "multi": (("MULTI",), NOT_COVERED),
     "subscribe": (("SUBSCRIBE", "a"), NOT_COVERED),
@@ -339,7 +338,7 @@ def test_wait_behind_a_command_that_redis_does_not_know(pair: Pair, client: Raw)
 def test_wait_after_reset(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         client.ask(*HIT)
-        client.ask("CLIENT", "CACHING", "YES")
+        client.ask("CLIENT", "TRACKING", "ON")
         assert NOT_COVERED in str(client.ask("WAIT", 1, 20))
         assert client.ask("RESET") == "RESET"
         assert client.ask("WAIT", 1, 20) == 0

@@ -187,11 +187,9 @@ STATEFUL: Final = b"PFDEBUG PFSELFTEST"
 
 # Subcommands of CLIENT that leave no state that affects hits on the same connection.
 CLIENT_STATELESS: Final = frozenset(
-    b"GETNAME GETREDIR HELP ID INFO KILL LIST PAUSE SETINFO SETNAME TRACKINGINFO UNBLOCK"
-    b" UNPAUSE".split()
+    b"CAPA GETNAME GETREDIR HELP ID INFO KILL LIST NO-EVICT PAUSE SETINFO SETNAME TRACKINGINFO"
+    b" UNBLOCK UNPAUSE".split()
 )
-# Subcommands of CLIENT that leave no state if the server replies with an error.
-CLIENT_IF_REFUSED: Final = frozenset([b"MAINT_NOTIFICATIONS"])
 # Subcommands of SCRIPT that leave no state. SCRIPT DEBUG starts the debugger on its connection.
 SCRIPT_STATELESS: Final = frozenset(b"EXISTS FLUSH HELP KILL LOAD SHOW".split())
 

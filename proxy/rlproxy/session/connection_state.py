@@ -219,11 +219,7 @@ class ConnectionState:
             word = args[0].upper().partition(b"\0")[0] if args else b""
             if word in commands.CLIENT_STATELESS:
                 return _STATELESS
-            if word == b"REPLY" or not args:
-                return _ENDS
-            if word in commands.CLIENT_IF_REFUSED and not self.multi:
-                return (PLAIN, S_IF_REFUSED)
-            return _UNKNOWN
+            return _ENDS if word == b"REPLY" or not args else (PLAIN, S_IF_REFUSED)
         if kind in (commands.SELECT, commands.AUTH, commands.HELLO):
             if self.multi or not complete:
                 return _UNKNOWN

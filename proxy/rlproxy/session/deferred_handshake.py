@@ -56,7 +56,7 @@ class DeferredHandshake:
             reply = OK if len(words) in (1, 2) else b""
         elif kind == commands.SELECT:
             reply = OK if len(words) == 1 and 0 <= database(words[0]) < MAX_DATABASES else b""
-        elif kind == commands.CLIENT and words and words[0].upper() in commands.CLIENT_IF_REFUSED:
+        elif kind == commands.CLIENT and words and words[0].upper() == b"MAINT_NOTIFICATIONS":
             return _NOT_HERE  # the client works without this command, as with most servers
         elif kind == commands.CLIENT:
             reply = OK if words and words[0].upper() in _NAMES else b""

@@ -106,11 +106,12 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SELECT x", S_SELECT, PLAIN, COUNTED, PLAIN),
     ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT TRACKING ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("CLIENT CACHING YES", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NO-EVICT ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NO-TOUCH ON", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("CLIENT NEW-ONE", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("CLIENT NO-EVICT ON", None, PLAIN, PLAIN, PLAIN),
+    ("CLIENT CAPA redirect", None, PLAIN, PLAIN, PLAIN),
+    ("CLIENT TRACKING ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT CACHING YES", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT NO-TOUCH ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT NEW-ONE", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
     ("CLIENT REPLY OFF", S_RAW, RAW, RAW, RAW),
     ("CLIENT reply SKIP", S_RAW, RAW, RAW, RAW),
     ("CLIENT", S_RAW, RAW, RAW, RAW),
@@ -309,7 +310,7 @@ def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
 
 
-@pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b", "CLIENT TRACKING ON"])
+@pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b"])
 def test_what_was_too_long_to_be_read(line: str) -> None:
     wire = probed()
     wire.send(line, complete=False)
