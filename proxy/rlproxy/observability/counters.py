@@ -75,8 +75,6 @@ class Counters:
     def __init__(self) -> None:
         # Hits by algorithm or policy, and outcome: a pair of rows of each, see `outcomes`.
         self.hits: list[int] = [0] * (len(ROWS) * PAIR)
-        # Admitted hits that left at most a tenth, see _near(): one element for each row of `hits`.
-        self.near: list[int] = [0] * (len(self.hits) // WIDTH)
         self.calls: list[int] = [0] * len(CALLS)  # other RL commands
         self.commands: int = 0  # commands forwarded unchanged
         self.client_in: int = 0  # bytes from clients
@@ -125,8 +123,6 @@ class Counters:
         else:
             hits = self.hits
             hits[row] = hits[row] + 1  # ADMITTED; faster than += when compiled
-            if _near(reply):
-                self.near[row // WIDTH] += 1
             self.key(key, False)
 
     def decided(self) -> int:
@@ -216,30 +212,3 @@ def brief(bulk: bytes) -> bytes:
     key = key_of(bulk)
     name = key[:SHOWN] + b"..." + blake2b(key, digest_size=_HASH).hexdigest().encode()
     return b"$%d\r\n%b\r\n" % (len(name), name)
-
-
-def _near(reply: bytes) -> bool:
-    """Return whether the third of five integers is at most a tenth of the second.
-
-    Compares bytes where possible: this runs for every admitted hit, and int() of both integers
-    takes as long as the rest of answered().
-    """
-    start: i64 = 9  # offset of the second integer's first digit
-    middle = start
-    while reply[middle] != 13:
-        middle += 1
-    third = middle + 3
-    end = third
-    while reply[end] != 13:
-        end += 1
-    shorter = (middle - start) - (end - third)
-    if shorter <= 0:
-        return reply[third] == 48  # 0 is near every limit
-    if shorter > 1:
-        return True
-    if reply[third] != reply[start]:
-        return reply[third] < reply[start]
-    try:
-        return 10 * int(reply[third:end]) <= int(reply[start:middle])
-    except ValueError:
-        return False

@@ -70,12 +70,6 @@ TABLE: Final = (
         across=max,
     ),
     Row(
-        "rlproxy_hits_near_limit_total",
-        COUNTER,
-        "Admitted hits that left a tenth of their limit or less",
-        ("algorithm",),
-    ),
-    Row(
         PREFIX_HITS,
         COUNTER,
         "Hits that Redis or the denial cache answered (outcome hits), and the refused ones "

@@ -17,14 +17,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW, Samples
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
-from rlproxy.ratelimit.outcomes import (
-    OUTCOMES,
-    PAIR,
-    ROWS,
-    WIDTH,
-    by_outcome,
-    row_of,
-)
+from rlproxy.ratelimit.outcomes import OUTCOMES, PAIR, ROWS, by_outcome, row_of
 
 _FIRST: Final = len(ROWS) * PAIR  # the first row of a policy
 # Outcomes that have a sample from the start, of enforced policies and of those in shadow. With
@@ -101,12 +94,9 @@ class PolicyCounters:
         """
         return self._state._replace(counts=self._counters.hits[_FIRST:])
 
-    def by_algorithm(self) -> dict[bytes, tuple[list[int], int]]:
-        """Return the hits of each algorithm in the order of OUTCOMES, and how many were near.
-
-        Hits of policies are among them.
-        """
-        hits, near = self._counters.hits, self._counters.near
+    def by_algorithm(self) -> dict[bytes, list[int]]:
+        """Return the hits of each algorithm, those of policies included, in order of OUTCOMES."""
+        hits = self._counters.hits
         rows_of = {name: [row_of(name)] for name in ALGORITHMS}
         for (_, algorithm), row in self._rows.items():
             rows_of[algorithm].append(row)
@@ -115,8 +105,7 @@ class PolicyCounters:
         found = {}
         for name, rows in rows_of.items():
             sums = [sum([hits[row + outcome] for row in rows]) for outcome in range(PAIR)]
-            close = sum([near[row // WIDTH] + near[row // WIDTH + 1] for row in rows])
-            found[name] = (by_outcome(sums, 0), close)
+            found[name] = by_outcome(sums, 0)
         return found
 
     def _new(self) -> int:
@@ -124,20 +113,16 @@ class PolicyCounters:
             row, algorithm = self._free.popitem()
             self._move(row, row_of(algorithm))
             return row
-        counters = self._counters
-        row = len(counters.hits)
-        counters.hits += [0] * PAIR
-        counters.near += [0] * (PAIR // WIDTH)
-        return row
+        hits = self._counters.hits
+        hits += [0] * PAIR
+        return len(hits) - PAIR
 
     def _move(self, row: int, to: int) -> None:
         """Add the counts of one pair to those of another, and clear it."""
-        counters = self._counters
-        for counts, width in ((counters.hits, PAIR), (counters.near, PAIR // WIDTH)):
-            start, into = row * width // PAIR, to * width // PAIR
-            for at in range(width):
-                counts[into + at] += counts[start + at]
-                counts[start + at] = 0
+        hits = self._counters.hits
+        for at in range(PAIR):
+            hits[to + at] += hits[row + at]
+            hits[row + at] = 0
 
 
 def hits_of(state: PolicyState) -> HitsByPolicy:

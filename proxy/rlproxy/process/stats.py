@@ -87,7 +87,6 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
     found: dict[str, object] = {
         "hits": sum(hits.values()),
         **hits,
-        "near_limit": number("rlproxy_hits_near_limit_total"),
         "waiting": number("rlproxy_waiting"),
         "denials": number("rlproxy_denials"),
         "top_seconds": round(covered(each.top for each in several), 1),

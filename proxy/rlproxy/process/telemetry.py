@@ -237,10 +237,8 @@ class Telemetry:
         stats, clients, state = self._stats, self._clients, self._upstream.state()
         waiting, circuit = self._context.waiting, self._context.circuit
         hits: dict[Labels, float] = {}
-        near: dict[Labels, float] = {}
-        for name, (counts, close) in self._policies.by_algorithm().items():
+        for name, counts in self._policies.by_algorithm().items():
             algorithm = name.decode().lower()
-            near[(algorithm,)] = close
             for of, count in zip(OUTCOMES, counts, strict=True):
                 hits[(algorithm, of)] = count
         lanes = self._upstream.lanes()
@@ -252,7 +250,6 @@ class Telemetry:
         worker = str(self._worker + 1)  # counted from 1, as in the log
         found: Samples = {
             "rlproxy_hits_total": hits,
-            "rlproxy_hits_near_limit_total": near,
             "rlproxy_calls_total": _labelled(CALLS, stats.calls),
             "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
             "rlproxy_waiting": _one(waiting.count),

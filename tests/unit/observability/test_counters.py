@@ -166,7 +166,7 @@ def test_other_calls_are_counted(call: int) -> None:
     stats = Counters()
     stats.answered(oc.other(call), five(0, 10, 0, -1, 60), KEY)
     assert stats.calls == [number == call for number in range(len(oc.CALLS))]
-    assert not any(stats.hits) and not any(stats.near)
+    assert not any(stats.hits)
 
 
 def test_reply_without_a_row_is_not_counted() -> None:
@@ -175,33 +175,6 @@ def test_reply_without_a_row_is_not_counted() -> None:
     stats.unanswered(oc.NO_ROW, oc.FAILED)
     stats.unanswered(oc.other(oc.PEEK), oc.FAILED)
     assert not any(stats.hits) and not any(stats.calls)
-
-
-@pytest.mark.parametrize(
-    ("limit", "remaining", "near"),
-    [
-        *((10, 1, 1), (10, 2, 0), (10, 0, 1), (1, 0, 1), (9, 1, 0), (1000, 100, 1), (1000, 101, 0)),
-        *(
-            (10, 9, 0),
-            (99, 10, 0),
-            (99, 9, 1),
-            (100, 10, 1),
-            (10**9, 10**8, 1),
-            (10**9, 10**9 - 1, 0),
-        ),
-    ],
-)
-def test_hits_near_the_limit_are_counted(limit: int, remaining: int, near: int) -> None:
-    stats = Counters()
-    stats.answered(GCRA, five(0, limit, remaining, -1, 60), KEY)
-    assert sum(stats.near) == near
-    assert stats.near[GCRA // oc.WIDTH] == near
-
-
-def test_refused_hit_is_not_near_the_limit() -> None:
-    stats = Counters()
-    stats.answered(LOG, five(1, 10, 0, 1, 1), KEY)
-    assert not any(stats.near)
 
 
 def test_keys_are_delivered_in_batches() -> None:
