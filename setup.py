@@ -10,93 +10,26 @@ import sys
 import sysconfig
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from glob import glob
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-HOT = {
-    "downstream": ["connection"],
-    "fairness": ["budget", "scheduler"],
-    "net": ["tls_stream"],
-    "observability": ["counters", "policy_counters"],
-    "ratelimit": [
-        "algorithms",
-        "arguments",
-        "command_entries",
-        "denial_cache",
-        "entry_form",
-        "grammar",
-        "hit_replies",
-        "outcomes",
-        "scripts",
-        "wait_queue",
-    ],
-    "resp": [
-        "command_table",
-        "commands",
-        "encoding",
-        "inline",
-        "key_slot",
-        "replies",
-        "request_buffer",
-        "requests",
-    ],
-    "session": [
-        "call",
-        "circuit_breaker",
-        "client_requests",
-        "command_replies",
-        "connection_state",
-        "context",
-        "fail_open",
-        "held_hit",
-        "identity",
-        "lane_calls",
-        "private_stream",
-        "reply_slots",
-        "missing_script",
-        "overtaking",
-        "parts",
-        "router",
-        "session",
-        "sharing",
-        "slots",
-        "timeouts",
-        "wait_cover",
-        "waits",
-    ],
-    "upstream": [
-        "call_times",
-        "command_lane",
-        "hit_lane",
-        "lane",
-        "lane_denials",
-        "lane_pool",
-        "script_loading",
-    ],
-    "upstream/cluster": [
-        "cluster_circuit",
-        "command_lanes",
-        "command_splitter",
-        "connection",
-        "connection_setup",
-        "dispatcher",
-        "exchange",
-        "face",
-        "gather",
-        "info_reply",
-        "lanes",
-        "link",
-        "links",
-        "node_lane",
-        "redirects",
-        "request",
-        "routes",
-        "slot_map",
-        "subscriptions",
-        "transaction",
-    ],
-}
+# The modules on the path of a command: patterns of their paths in proxy/rlproxy.
+HOT = """
+    downstream/connection fairness/* net/tls_stream ratelimit/* resp/* session/*
+    observability/counters observability/policy_counters
+    upstream/call_times upstream/command_lane upstream/hit_lane upstream/lane
+    upstream/lane_denials upstream/lane_pool upstream/script_loading
+    upstream/cluster/cluster_circuit upstream/cluster/command_lanes
+    upstream/cluster/command_splitter upstream/cluster/connection
+    upstream/cluster/connection_setup upstream/cluster/dispatcher upstream/cluster/exchange
+    upstream/cluster/face upstream/cluster/gather upstream/cluster/info_reply
+    upstream/cluster/lanes upstream/cluster/link upstream/cluster/links
+    upstream/cluster/node_lane upstream/cluster/redirects upstream/cluster/request
+    upstream/cluster/routes upstream/cluster/slot_map upstream/cluster/subscriptions
+    upstream/cluster/transaction
+"""
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")
 # The commands that need the extensions. A build runs setup.py several times, mypyc only for these.
@@ -117,7 +50,8 @@ def compiler() -> str | None:
 
 def extensions() -> list[Extension]:
     """The hot modules as C; none where that fails, unless RLPROXY_COMPILE=1."""
-    paths = [f"proxy/rlproxy/{role}/{name}.py" for role, names in HOT.items() for name in names]
+    matches = (path for each in HOT.split() for path in glob(f"proxy/rlproxy/{each}.py"))
+    paths = sorted(path for path in matches if not path.endswith("__init__.py"))
     # The build environment has mypy, but not the packages that rlproxy runs with.
     options = ["--strict", "--ignore-missing-imports", "--explicit-package-bases", *paths]
     os.environ["MYPYPATH"] = "proxy"
