@@ -133,8 +133,11 @@ class Server:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._wiring.upstream.close_idle()
-            self._wiring.clients.sweep()
+            try:
+                self._wiring.upstream.close_idle()
+                self._wiring.clients.sweep()
+            except Exception:  # clients are still served
+                log.critical("unexpected_error", "unexpected error", exc_info=True)
             reason = self._channel.check()
             if reason:
                 self._failed = reason
