@@ -301,8 +301,7 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
         argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
         return [*argv, "--upstream", upstream.url]
     if name in (SPLICE, LANE):
-        servers = upstream.ports
-        return [sys.executable, "-m", f"bench.{name}", str(port), *map(str, servers)]
+        return [sys.executable, "-m", f"bench.{name}", *map(str, (port, *upstream.ports))]
     if name == STUB:
         return [sys.executable, "-m", "bench.stub", str(port)]
     peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]
