@@ -118,7 +118,6 @@ LINES: tuple[tuple[bytes, ...], ...] = (
     (b"CLIENT", b"TRACKING", b"ON"),
     (b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON"),
     (b"CLIENT", b"MAINT_NOTIFICATIONS", b"OFF"),
-    (b"CLIENT", b"NO-TOUCH", b"ON"),
     (b"MONITOR",),
     (b"REPLCONF", b"ACK", b"1"),
     (b"DEBUG", b"x"),
