@@ -5,7 +5,7 @@
     __main__    runs the rows, each by the module of its kind:
                 rate, values, tasks, latency, idle, start, script_cost
     parts       starts the server and the proxies in front of it: processes, client
-                three of them are floors, which no proxy can beat: splice, lane, stub
+                three of them are floors, which do less than a proxy: splice, lane, stub
     the load    redis_benchmark, or load (closed loop) and openloop, with the hits of calls
     figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times
     bounds      what the figures must reach

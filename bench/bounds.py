@@ -23,7 +23,7 @@ class Bound:
     figure: its name, and a ratio (`hit-1: proxy/direct`), or a column, whose median counts.
     bound: the least value required; the greatest one if `most`.
     goal: a value beyond the bound to aim at; None if there is none.
-    floor: the party that does less than any proxy can, so its ratio shows what this machine allows;
+    floor: a party that does less than a proxy must, so its ratio shows what this machine allows;
         "" if there is none.
     """
 

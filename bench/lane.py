@@ -5,7 +5,7 @@ the proxy does. The n-th reply goes to the client of the n-th command. It forwar
 came, and supports only replies of one line, and arrays of five integers, as that of a hit is. It
 checks no rule, counts nothing and has no timeouts.
 
-With several UPSTREAM ports, each is a master with an equal share of the slots, in this order, and
+With several UPSTREAM ports, each is a master with its share of the slots, see parts.shares(), and
 clients send one command at a time.
 """
 
@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from binascii import crc_hqx
-from itertools import pairwise
 from typing import Final, cast
 
 import uvloop
 
+from .parts import SLOTS, shares
+
 HOST: Final = "127.0.0.1"
-SLOTS: Final = 16_384
 MAX_UNSENT: Final = 16  # commands that wait for the end of the tick
 LINES: Final = {b"*": 6}  # of a reply, by its first byte; one line of all others
 KEY_AT: Final = 4  # line of a command that is its key
@@ -103,9 +103,8 @@ async def _serve(port: int, upstreams: list[int]) -> None:
     ]
     by_slot = lanes
     if len(lanes) > 1:
-        ends = [SLOTS * end // len(lanes) for end in range(len(lanes) + 1)]
-        sizes = [end - begin for begin, end in pairwise(ends)]
-        by_slot = [lane for lane, size in zip(lanes, sizes, strict=True) for _ in range(size)]
+        masters = zip(lanes, shares(len(lanes)), strict=True)
+        by_slot = [lane for lane, slots in masters for _ in slots]
     server = await loop.create_server(lambda: _Client(by_slot), HOST, port)
     await server.serve_forever()
 

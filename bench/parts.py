@@ -333,15 +333,18 @@ def _port_with_bus() -> int:
     return next(port for port in iter(free_port, None) if is_free(port + BUS_OFFSET))
 
 
+def shares(masters: int) -> list[range]:
+    """Return the slots of each of `masters` that share all of them evenly."""
+    bounds = [index * SLOTS // masters for index in range(masters + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(bounds)]
+
+
 def _join(ports: Sequence[int], processes: Sequence[Process]) -> None:
     """Give out the slots, and wait until every master serves all of them."""
-    bounds = [index * SLOTS // len(ports) for index in range(len(ports) + 1)]
-    for epoch, (port, (first, end)) in enumerate(
-        zip(ports, itertools.pairwise(bounds), strict=True), 1
-    ):
+    for epoch, (port, slots) in enumerate(zip(ports, shares(len(ports)), strict=True), 1):
         with Client(port) as client:
             client.ask(b"CLUSTER", b"SET-CONFIG-EPOCH", b"%d" % epoch)
-            client.ask(b"CLUSTER", b"ADDSLOTS", *(b"%d" % slot for slot in range(first, end)))
+            client.ask(b"CLUSTER", b"ADDSLOTS", *(b"%d" % slot for slot in slots))
             if epoch > 1:
                 client.ask(b"CLUSTER", b"MEET", b"127.0.0.1", b"%d" % ports[0])
     for port, process in zip(ports, processes, strict=True):

@@ -23,7 +23,7 @@ PARSER.add_argument(
     default=f"redis://{DEFAULT_LISTEN}",
     help=f"{_URL} (default %(default)s); rediss://HOST:PORT?ssl_ca_certs=FILE for a private CA",
 )
-PARSER.add_argument("--interval", type=float, default=1.0, help="seconds between samples (1)")
+PARSER.add_argument("--interval", type=float, default=1.0, help="seconds per sample (default 1)")
 PARSER.add_argument("--once", action="store_true", help="print one table, as without a terminal")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
@@ -14,19 +14,25 @@ from rlproxy.process.resources import Resources
 from rlproxy.process.server import Server, StopSignals
 
 
+def server(
+    monkeypatch: pytest.MonkeyPatch, wiring: object, channel: object, stop: StopSignals
+) -> Server:
+    """Return a worker that has `wiring` and nothing else."""
+    monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
+    resources = cast("Resources", SimpleNamespace(listeners=None))
+    return Server(Config(), 0, resources, cast("Channel", channel), stop)
+
+
+def fails(*_: float) -> None:
+    raise ZeroDivisionError
+
+
 async def test_a_failed_publication_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "EVERY_S", 0.0)
-
-    def fails(_: float) -> Any:
-        raise ZeroDivisionError
-
     wiring = SimpleNamespace(telemetry=SimpleNamespace(publish=fails))
-    monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
-    resources = cast("Resources", SimpleNamespace(listeners=None))
-    channel = cast("Channel", None)
-    await Server(Config(), 0, resources, channel, StopSignals(supervised=True))._publish()
+    await server(monkeypatch, wiring, None, StopSignals(supervised=True))._publish()
     assert caplog.messages == ["unexpected error"]
 
 
@@ -34,16 +40,10 @@ async def test_a_failed_sweep_is_logged_and_the_channel_checked_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_S", 0.0)
-
-    def fails() -> None:
-        raise ZeroDivisionError
-
     wiring = SimpleNamespace(upstream=SimpleNamespace(close_idle=fails))
-    monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
-    resources = cast("Resources", SimpleNamespace(listeners=None))
-    channel = cast("Channel", SimpleNamespace(check=lambda: "the supervisor has ended"))
+    channel = SimpleNamespace(check=lambda: "the supervisor has ended")
     stop = StopSignals(supervised=True)
-    task = asyncio.create_task(Server(Config(), 0, resources, channel, stop)._sweep())
+    task = asyncio.create_task(server(monkeypatch, wiring, channel, stop)._sweep())
     async with asyncio.timeout(5.0):
         await stop.requested.wait()
     task.cancel()

@@ -30,6 +30,14 @@ WAIT = bulks(b"WAIT", b"1", b"0")
 ERROR = b"-ERR no\r\n"
 
 
+def send_hit(parts: Parts) -> int:
+    """Send a hit on the private connection. Returns the row for its outcome."""
+    call = call_of(parts.caller)
+    row = call.row
+    parts.private.hit(call)
+    return row
+
+
 def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     parts = Parts()
     parts.opened()
@@ -75,9 +83,7 @@ def test_an_ordinary_command_that_lanes_may_carry_is_a_probe(share: bool, name: 
 def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     parts = Parts()
     parts.opened()
-    call = call_of(parts.caller)
-    row = call.row
-    parts.private.hit(call)
+    row = send_hit(parts)
     parts.private.let_go()
     assert parts.private.slots.quiescent()
     assert parts.context.stats.hits[row + UNSEEN] == 1
@@ -101,9 +107,7 @@ def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
 def test_a_hit_is_sent_as_eval_and_its_reply_counted() -> None:
     parts = Parts()
     parts.opened()
-    call = call_of(parts.caller)
-    row = call.row
-    parts.private.hit(call)
+    row = send_hit(parts)
     assert parts.up() == in_place()
     assert parts.caller.fenced
     assert parts.caller.watches == 1
@@ -117,9 +121,7 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
     parts = Parts()
     parts.opened()
     parts.private.state.lower(RAW)
-    call = call_of(parts.caller)
-    row = call.row
-    parts.private.hit(call)
+    row = send_hit(parts)
     assert parts.up() == in_place()
     assert parts.context.stats.hits[row + UNSEEN] == 1
     assert parts.caller.watches == 0
@@ -128,9 +130,7 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
 def test_a_hit_whose_connection_is_lost_has_failed() -> None:
     parts = Parts()
     parts.opened()
-    call = call_of(parts.caller)
-    row = call.row
-    parts.private.hit(call)
+    row = send_hit(parts)
     assert not parts.private.slots.lost()
     hits = parts.context.stats.hits
     assert hits[row + FAILED] == sum(hits) == 1
@@ -140,9 +140,7 @@ def test_a_hit_whose_connection_is_lost_has_failed() -> None:
 def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed() -> None:
     parts = Parts()
     parts.opened()
-    call = call_of(parts.caller)
-    row = call.row
-    parts.private.hit(call)
+    row = send_hit(parts)
     assert parts.answer(b"HTTP/1.1 400\r\n") == b"HTTP/1.1 400\r\n"
     assert parts.context.stats.hits[row + UNSEEN] == 1
     parts.private.slots.expect_one()
