@@ -69,9 +69,6 @@ def test_pushes_are_in_order_and_run_once(
         assert mine == [b"%d:%d" % (number, at) for at in order if (at % BATCH) % 3 == 1]
 
 
-@pytest.mark.flaky(
-    reason="if the slot is back when the redirect of an EVAL is checked, it passes for the script's"
-)
 def test_commands_with_several_keys_of_the_slot(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

@@ -150,9 +150,3 @@ def load() -> dict[str, Script]:
     except KeyError as missing:
         raise ScriptError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in both}
-
-
-@functools.cache
-def programs() -> frozenset[bytes]:
-    """Return the texts and digests by which calls name all scripts."""
-    return frozenset(program for script in load().values() for program in script.programs)

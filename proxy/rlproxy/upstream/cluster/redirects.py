@@ -12,10 +12,10 @@ are answered. So do commands that change the connection. Source: the Redis Clust
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-The script of a client can return the error `MOVED 1 HOST:PORT`. So a redirect is checked: the node
-gets the same command with an empty script. If the node redirects that one, too, the redirect is
-real. That of a hit needs no check. The commands of modules can't be checked. Their redirects lead
-to known masters only.
+The script of a client can return the error `MOVED 1 HOST:PORT`. One that reads exactly as the
+node's own is followed, to known masters only. Any other one is checked: the node gets the same
+command with an empty script. If the node redirects that one, too, the redirect is real. The
+commands of modules can't be checked: their redirects lead to known masters only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.ratelimit.scripts import programs
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -44,6 +43,8 @@ _ENDLESS: Final = encoding.error(
 )
 # Least timeout of a blocking command that goes again. Redis 6.2 rounds 0.001 down to 0: for ever.
 _LEAST_S: Final = 0.002
+# As nodes of all versions write it.
+_TRY_AGAIN: Final = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
 # A node that becomes a replica unblocks its clients with the last of these.
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
@@ -95,20 +96,33 @@ class Redirects:
             if frame.startswith(b"-CLUSTERDOWN"):
                 self._cluster.refresh()
             return frame
-        if request.check and checked is None and not runs_own_script(request.written):
+        real = request.check is None or checked is not None
+        if not (real or request.check == b"" or self._reads_real(node, request, frame)):
             return self._check(node, request, frame)
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
-        self._follow(node, request, frame)
+        self._follow(node, request, frame, real)
         return b""
 
-    def _follow(self, node: Address, request: Request, frame: bytes) -> None:
-        """Have `request` sent again after a redirect by `node`."""
-        if request.check == b"":
-            request.target = self._known_master(node, frame)
-        else:
+    def _reads_real(self, node: Address, request: Request, frame: bytes) -> bool:
+        """Return whether a redirect of a script is the one that `node` would write.
+
+        It is followed without a check: the slot may be back by then, or be imported completely.
+        """
+        slot, address = redirect(frame, node)
+        named = address != node and address in self._cluster.map.index
+        return frame == _TRY_AGAIN or (named and slot == request.slot)
+
+    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> None:
+        """Have `request` sent again after a redirect by `node`.
+
+        real: no script of a client, and no module, can have written it.
+        """
+        if real:
             request.target = record_redirect(self._cluster, node, frame)
+        else:
+            request.target = self._known_master(node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.asking:
             request.front = []  # CLIENT CACHING would end the effect of ASKING
@@ -231,15 +245,6 @@ def without_program(written: bytes, instead: bytes) -> bytes:
     """
     words = words_of(written)
     return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
-
-
-def runs_own_script(written: bytes) -> bool:
-    """Return whether a command runs a script of the proxy, which writes no redirect.
-
-    written: EVAL, EVALSHA, FCALL or one of their kin as an array of bulks.
-    """
-    verb, program, *_ = words_of(written)
-    return verb.upper().startswith(b"EVAL") and program in programs()
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rlproxy.config.urls import Address
-from rlproxy.ratelimit import scripts
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
@@ -77,35 +76,40 @@ def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> Non
     assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
 
 
-LOG = scripts.load()["sliding_window_log"]
-
-
+@pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL"])
 @pytest.mark.parametrize(
-    ("verb", "program", "checked"),
+    ("frame", "target", "checked"),
     [
-        *(("eval", LOG.programs[way], False) for way in (scripts.SOURCE, scripts.SHADOW)),
-        ("EVALSHA", LOG.programs[scripts.LOADED], False),
-        ("EVAL", LOG.source + b" return 1", True),
-        ("FCALL", LOG.sha, True),  # a client's function may have such a name
+        (b"-MOVED 5 10.0.0.2:7000\r\n", TWO, False),
+        (b"-ASK 5 10.0.0.2:7000\r\n", TWO, False),
+        (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", None, False),
+        (b"-MOVED 6 10.0.0.2:7000\r\n", None, True),  # the slot of other keys
+        (b"-MOVED 5 10.0.0.1:7000\r\n", None, True),  # the node itself
+        (b"-ASK 5 10.0.0.3:7000\r\n", None, True),  # no known master
+        (b"-TRYAGAIN later\r\n", None, True),
     ],
 )
-def test_only_a_clients_own_program_is_checked(verb: str, program: bytes, checked: bool) -> None:
+def test_the_redirect_of_a_script_is_checked_unless_it_reads_as_the_nodes_own(
+    verb: str, frame: bytes, target: Address | None, checked: bool
+) -> None:
     """A slot may come back between a redirect and its check, which then finds the redirect forged.
-    That of a hit is followed.
+
+    One that reads as the node's own is followed, and changes no map.
     """
-    cluster: Any = SimpleNamespace(moved=lambda *_: None)
-    loop: Any = None
+    cluster: Any = SimpleNamespace(
+        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
+    )
+    loop: Any = SimpleNamespace(call_later=lambda *_: None)
     owner = LinkOwner()
     links = Links(cluster, loop, owner)
     links.by_address[ASKED] = link = Link(owner, ASKED)
     redirects = Redirects(cluster, loop, links, deque(), lambda: None)
     route = Route(verb.upper().encode(), BY_KEY)
-    request = Request(command(verb, program, 1, "k"), 5, route.check)
-    assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
+    request = Request(command(verb, "program", 1, "k"), 5, route.check)
+    assert redirects.take(ASKED, request, frame) == b""
     assert len(link.owed) == checked
     assert redirects.pending == ([] if checked else [request])
-    if not checked:
-        assert request.target == Address("10.0.0.2", 7000)
+    assert request.target == target
 
 
 class Redirected:
