@@ -27,6 +27,8 @@ PACKAGES: Final = {
     "redis-py": "redis",
     "limits": "limits",
 }
+_FIELD: Final = re.compile(r"^(.+?)\s*: (.*)$", re.M)  # of /proc/cpuinfo
+_MAKE: Final = {"family": "cpu family", "model": "model"}
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
@@ -82,8 +84,10 @@ def server_version(server: Part) -> str:
 
 
 def _processor() -> str:
+    """The processor's name, with family and model: one name may stand for several makes."""
     with contextlib.suppress(OSError):
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if match:
-            return match[1].strip()
+        found = dict(_FIELD.findall(Path("/proc/cpuinfo").read_text()))
+        if "model name" in found:
+            made = [f"{key} {found[name]}" for key, name in _MAKE.items() if name in found]
+            return f"{found['model name']} ({', '.join(made)})" if made else found["model name"]
     return platform.processor() or platform.machine()
