@@ -11,8 +11,8 @@ import random
 import redis.asyncio as client_library
 
 from tests import harness
-from tests.harness import RedisServer
-from tests.integration.started import Started
+from tests.harness import RedisServer, ReplyError, command, wait_until
+from tests.integration.started import Started, started
 from tests.stress.relay import Relay
 
 BACK_S = 10.0  # seconds, for a busy machine
@@ -51,3 +51,28 @@ async def test_hits_follow_the_name_to_the_new_master(own_server: RedisServer) -
             await client.aclose()
             await asyncio.to_thread(proxy.close)
             await relay.close()
+
+
+def test_a_busy_server_that_was_a_replica_is_no_other_one(own_server: RedisServer) -> None:
+    url = f"redis://127.0.0.1:{own_server.port}"
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(started("--listen", "127.0.0.1:0", "--upstream", url))
+        loop, other = (stack.enter_context(own_server.raw()) for _ in range(2))
+        client = stack.enter_context(proxy.raw())
+        client.ask("RL.HIT", "k", 10, 60)
+        other.ask("CONFIG", "SET", "lua-time-limit", 5)
+        other.ask("REPLICAOF", "127.0.0.1", harness.free_port())
+        assert str(client.ask("RL.HIT", "k", 10, 60)).startswith("READONLY")
+        proxy.logged("replica")
+        loop.ask("MULTI")
+        loop.ask("REPLICAOF", "NO", "ONE")
+        loop.ask("EVAL", "while true do end", 0)
+        loop.send(command("EXEC"))
+        wait_until(lambda: isinstance(other.ask("PING"), ReplyError), "Redis is busy")
+        try:
+            proxy.logged("BUSY")
+            assert str(client.ask("PING")).startswith("BUSY")
+        finally:
+            assert other.ask("SCRIPT", "KILL") == "OK"
+        wait_until(lambda: other.ask("PING") == "PONG", "Redis is free")
+        assert isinstance(client.ask("RL.HIT", "k", 10, 60), list)

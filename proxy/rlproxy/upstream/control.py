@@ -283,8 +283,10 @@ class Control:
         found.has_throttle = isinstance(throttle, list) and throttle not in ([], [None])
         self._facts.found = found
         self._on_server()
-        before, self._run_id = self._run_id, text(info).partition("run_id:")[2].partition("\r")[0]
-        self._is_other = self._is_other or (before not in ("", self._run_id))
+        run_id = text(info).partition("run_id:")[2].partition("\r")[0]
+        if run_id:  # a busy server answers HELLO, and no INFO
+            self._is_other = self._is_other or self._run_id not in ("", run_id)
+            self._run_id = run_id
 
     async def _ignores_empty(self) -> bool:
         """Return whether the server ignores an empty request.
