@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 # The modules on the path of a command: patterns of their paths in proxy/rlproxy.
 HOT = """
     downstream/connection fairness/* net/tls_stream ratelimit/* resp/* session/*
-    observability/counters observability/policy_counters
+    observability/counters observability/hot_keys observability/policy_counters
     upstream/call_times upstream/command_lane upstream/hit_lane upstream/lane
     upstream/lane_denials upstream/lane_pool upstream/script_loading
     upstream/cluster/cluster_circuit upstream/cluster/command_lanes
