@@ -41,7 +41,6 @@ from rlproxy.session.slots import (
     S_PROBE,
     S_PROTOCOL,
     S_QUIT,
-    S_RAW,
     S_RESET,
     S_SELECT,
     S_UNKNOWN,
@@ -56,7 +55,7 @@ PLAIN: Final = 2
 _STATELESS: Final = (PLAIN, S_PASS)
 _UNKNOWN: Final = (COUNTED, S_UNKNOWN)
 _COUNTED: Final = (COUNTED, S_PASS)
-_ENDS: Final = (RAW, S_RAW)
+_ENDS: Final = (RAW, S_PASS)
 
 # By the level before it and its kind. The others are _UNKNOWN or, below PLAIN, _COUNTED. At PLAIN,
 # arguments may decide before the table does: see _plain_row().
@@ -204,11 +203,6 @@ class ConnectionState:
             self.deciding += 1
         slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
-
-    def stop_counting(self) -> Slot:
-        """Return the slot behind which replies cannot be counted any more."""
-        self.lower(RAW)
-        return Slot(S_RAW)
 
     def _plain_row(self, kind: int, args: list[bytes], complete: bool) -> tuple[int, int]:
         """The row of a command that is sent at PLAIN."""

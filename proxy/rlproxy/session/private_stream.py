@@ -23,7 +23,7 @@ from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking
 from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.connection_state import ConnectionState
+from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
@@ -133,7 +133,7 @@ class PrivateStream:
         handshake, slots = self.handshake, self.slots
         if handshake is None:
             return None
-        if slots.refused or slots.raw:
+        if slots.refused or slots.uncounted():
             self.handshake = None
             self.to_client.clear()  # of bytes that are no replies
             return slots.refused
@@ -180,8 +180,9 @@ class PrivateStream:
         """
         command = requests.command
         state, slots = self.state, self.slots
+        slot: Slot | None = None
         if self._auth_error_may_be_lost(requests):
-            slot: Slot | None = state.stop_counting()
+            state.lower(RAW)
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, code == COMMAND and not requests.oversize)
@@ -204,7 +205,7 @@ class PrivateStream:
         Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
         """
         slots = self.slots
-        if not _authenticates(requests) or not slots.counting or slots.quiescent():
+        if not _authenticates(requests) or slots.uncounted() or slots.quiescent():
             return False
         if self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
@@ -235,7 +236,7 @@ class PrivateStream:
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover
-        if not slots.counting and code == COMMAND:
+        if slots.uncounted() and code == COMMAND:
             self.to_redis.append(refusal(requests.command.name))
             return
         if not cover.can_rewrite() or code != COMMAND or not slots.can_count():

@@ -13,8 +13,8 @@ reply is:
 - dropped: the replies to commands of the proxy's own;
 - edited: awaited whole (EditedSlot).
 
-The ConnectionState records each reply that is looked at. Once replies cannot be counted, all bytes
-are passed on as they come.
+The ConnectionState records each reply that is looked at. At its level RAW, commands sent get no
+slot: behind the last slot, all bytes are passed on as they come.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from rlproxy.session.slots import (
     S_LOCAL,
     S_MISSING,
     S_PASS,
-    S_RAW,
     S_WRONG,
     EditedSlot,
     OwedReplies,
@@ -62,7 +61,6 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        self.counting = True  # replies to commands sent now will be counted; if not, level is RAW
         self.raw = False  # all bytes are passed on as they come
         # Findings of the latest look, for the caller to read and to clear.
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
@@ -76,10 +74,10 @@ class ReplySlots(OwedReplies):
         open_command: the last command has not ended yet. Its reply does not count.
         """
         slot = self._first_of_client()
-        if slot is None or slot.kind == S_RAW:
-            return False
+        if slot is None or not open_command or self.uncounted():
+            return slot is not None
         own = slot.kind not in (S_PASS, S_DROP)
-        return not open_command or slot.next is not None or own + slot.passed > 1
+        return slot.next is not None or own + slot.passed > 1
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
@@ -100,6 +98,10 @@ class ReplySlots(OwedReplies):
         """Return whether a frame is passed on in part."""
         return self._framer.mid
 
+    def uncounted(self) -> bool:
+        """Return whether replies to commands sent now are not counted."""
+        return self._state.level == RAW
+
     def can_count(self) -> bool:
         """Return whether a slot of the proxy may be put among those of the client's commands."""
         return self._state.countable() and self.count < MAX_SLOTS - 2
@@ -109,24 +111,21 @@ class ReplySlots(OwedReplies):
 
         These are the reply to EXEC, and the error of a command that Redis does not know.
         """
-        return self.counting and not self._state.countable() and not self.quiescent()
+        return not (self.uncounted() or self._state.countable() or self.quiescent())
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
         if self.tail is None:
             self.expect(Slot(S_PASS))
-        if self.tail is not None:
+        if self.tail is not None and not self.uncounted():
             self.tail.passed += 1
 
     def expect(self, slot: Slot) -> None:
         """Expect one more reply, to be treated as `slot` describes."""
-        if not self.counting:
-            return
         if self.count >= MAX_SLOTS:
-            slot = self._state.stop_counting()
-        if slot.kind == S_RAW:
-            self.counting = False
-        self.append(slot)
+            self._state.lower(RAW)
+        if not self.uncounted():
+            self.append(slot)
 
     def local(self, reply: bytes) -> None:
         """Send a reply of the proxy in its turn; never after QUIT."""
@@ -181,11 +180,11 @@ class ReplySlots(OwedReplies):
             framer.release()
 
     def _unrequested(self, size: int) -> None:
-        """Pass on what comes while no reply is owed: pushes, or bytes of another protocol."""
+        """Pass on what comes while no reply is owed: pushes, or what cannot be counted."""
         framer = self._framer
         framer.skip(0)
-        if framer.pos < size and not framer.mid and not framer.at_push():
-            self._go_raw()  # a reply without a request
+        if (framer.pos < size or self.uncounted()) and not framer.mid and not framer.at_push():
+            self._go_raw()
 
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
@@ -204,9 +203,6 @@ class ReplySlots(OwedReplies):
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if kind == S_RAW:
-            self._go_raw()
-            return False
         if slot.call is None and not isinstance(slot, EditedSlot):
             line = framer.line()
             if not line:
@@ -369,7 +365,6 @@ class ReplySlots(OwedReplies):
     def _go_raw(self) -> None:
         """Pass on replies as they come from here on."""
         self.raw = True
-        self.counting = False
         self.forget()
         self.clear()
         self._state.lower(RAW)

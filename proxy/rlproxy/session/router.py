@@ -29,6 +29,7 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
 from rlproxy.session.call import Call, Lane
+from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionBase, SessionPart
@@ -317,7 +318,7 @@ class Router(SessionPart):
         elif requests.commands.strict:
             rest = requests.mistake
         private.to_redis.append(rest)
-        private.slots.expect(private.state.stop_counting())
+        private.state.lower(RAW)
         self.piped = True
 
     def _special(self, code: int) -> tuple[int, bool]:
@@ -440,6 +441,6 @@ class Router(SessionPart):
         """
         slots = self._private.slots
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
-        if slots.settled() or not slots.counting or self._requests.eof:
+        if slots.settled() or slots.uncounted() or self._requests.eof:
             return False
         return self._private.state.deciding > 0 or (call.rule.waits and slots.can_count())

@@ -13,7 +13,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import MAX_LANE_CALL
-from rlproxy.session.slots import S_AUTH, S_DROP, S_PASS, S_RAW, S_WRONG, Slot
+from rlproxy.session.slots import S_AUTH, S_DROP, S_PASS, S_WRONG, Slot
 
 from tests.unit.session.bench import (
     DENIED,
@@ -173,7 +173,6 @@ def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
         ([S_PASS], 1, True, False),
         ([S_PASS], 2, True, True),
         ([S_AUTH, S_AUTH], 0, True, True),
-        ([S_RAW], 0, False, False),
     ],
 )
 def test_which_replies_a_client_waits_for(
@@ -189,6 +188,20 @@ def test_which_replies_a_client_waits_for(
         slots.expect_one()
     assert slots.owing(False) == complete
     assert slots.owing(True) == last_is_open
+    parts.private.state.lower(RAW)  # the last command is not among those counted
+    assert slots.owing(True) == complete
+
+
+def test_behind_the_last_counted_reply_all_bytes_are_passed_on() -> None:
+    parts = Parts()
+    parts.opened()
+    slots = parts.private.slots
+    slots.expect_one()
+    parts.private.state.lower(RAW)
+    slots.expect_one()
+    assert not slots.undecided()
+    assert parts.answer(b"+OK\r\n") == b"+OK\r\n"
+    assert slots.raw
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])

@@ -90,6 +90,14 @@ def owing(parts: Routed) -> None:
     parts.up()
 
 
+def uncounted(parts: Routed) -> None:
+    """The private connection owes the reply to a SELECT; later ones cannot be counted."""
+    plain(parts)
+    parts.route(bulks(b"SELECT", b"1"))
+    parts.up()
+    parts.private.state.lower(RAW)
+
+
 def full_lane(parts: Routed) -> None:
     """The client has as many calls on the lane as it may."""
     plain(parts)
@@ -167,6 +175,8 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (owing, WAITS, 0, b"", b"", waits.WAIT_QUIESCENT),
     (owing, AUTH, 0, b"", b"", waits.WAIT_QUIESCENT),
     (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
+    (uncounted, WAITS, 0, in_place(), b"", waits.WAIT_NOTHING),
+    (uncounted, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
     # denied
     (denies, GET, 0, b"", NO_GET, waits.WAIT_NOTHING),
     # no further framing
