@@ -8,7 +8,8 @@ The order invariant: the hits of one client on one key run in the order sent. A 
 transition if its owner changes while calls are under way at the former one: those are answered
 first (a Drain). What the former owner has not run goes to the new one at once, in the order of the
 replies. New calls for the slot wait in its queue until then. Calls that got ASK need no queue: all
-calls for the slot take the way over the same node, in order.
+calls for the slot take the way over the same node, in order. A redirected call waits for the calls
+before it that this node must get again, as their script was missing there.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """

@@ -50,7 +50,7 @@ class NodeLane(HitLane):
         asking: it follows ASKING, in the same write.
         """
         call.denial = None
-        call.expects_ok = asking
+        call.asks = call.expects_ok = asking
         self._denials.reopen(call)
         self._queue(call)
 
@@ -58,8 +58,18 @@ class NodeLane(HitLane):
         if not error.startswith(_NOT_RUN):
             return super()._goes_again(call, error)
         self._denials.reopen(call)
-        self.not_run(self, call, error)
+        slot = call.hash_slot()
+        if any(each.hash_slot() == slot for each in self._again):
+            self._again.append(call)  # the node gets those whose script was missing first
+        else:
+            self.not_run(self, call, error)
         return True
+
+    def _take_again(self) -> None:
+        """See HitLane."""
+        for call in self._again:
+            call.expects_ok = call.asks
+        super()._take_again()
 
     def _unfence(self, caller: Caller) -> None:
         """See HitLane.

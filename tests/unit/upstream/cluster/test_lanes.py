@@ -34,6 +34,7 @@ from tests.unit.upstream.test_lane import (
     ADMITTED,
     CACHING,
     HIT,
+    NOSCRIPT,
     OK,
     REFUSED,
     STAYS,
@@ -41,6 +42,7 @@ from tests.unit.upstream.test_lane import (
     Loop,
     Wire,
     by_sha,
+    by_source,
 )
 
 A, B = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
@@ -256,6 +258,38 @@ def test_calls_with_ask_keep_their_order_while_the_lane_of_that_node_opens(bench
     bench.a.answer(ASK)  # the second call was under way all the time
     assert bench.a.sent() == b""
     assert bench.b.sent() == ASKING + by_sha(HIT) + ASKING + by_sha(HIT, NEAR)
+
+
+def test_a_redirected_call_waits_for_those_whose_script_is_missing(bench: Bench) -> None:
+    """Its key has moved in between; it must not overtake them on the other node."""
+    for _ in range(3):
+        bench.hit()
+    bench.hit(QUIET)
+    assert bench.a.sent()
+    bench.a.answer(NOSCRIPT, NOSCRIPT, ASK, ADMITTED)
+    assert bench.b.sent() == b""
+    assert bench.a.sent() == by_source(HIT) * 3
+    bench.a.answer(ASK, ASK, ASK)
+    assert bench.b.sent() == (ASKING + by_sha(HIT)) * 3
+    bench.b.answer(*[OK, ADMITTED] * 3)
+    assert bench.replies() == [ADMITTED] * 4
+
+
+def test_a_call_with_ask_whose_script_is_missing_goes_again_with_asking(bench: Bench) -> None:
+    """Without ASKING the importing node would send it back, and later calls overtake it."""
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(ASK)
+    assert bench.b.sent() == ASKING + by_sha(HIT)
+    bench.hit()
+    assert bench.a.sent()
+    bench.b.answer(OK, NOSCRIPT)
+    bench.a.answer(ASK)
+    assert bench.b.sent() == (ASKING + by_source(HIT)) * 2
+    bench.b.answer(*[OK, ADMITTED] * 2)
+    assert bench.replies() == [ADMITTED] * 2
+    bench.hit()
+    assert bench.a.sent() == by_sha(HIT)
 
 
 def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
