@@ -45,10 +45,6 @@ MAX_LIMITS: Final = 8  # largest number of ANDs in a command
 RULES_KEPT: Final = 4096  # bound of the cache of rules
 RULE_BYTES: Final = 512  # longest rule that is cached, bytes; a longer one is parsed each time
 
-NO_RELOAD: Final = (
-    "ERR clients can't reload policies: send SIGHUP to the proxy, or the action reload to its"
-    " admin address"
-)
 OUT_OF_RANGE: Final = "ERR rate or burst out of range"
 
 MAX: Final = Argument("max", 1, MAX_HITS)
@@ -486,8 +482,6 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
 
 def wrong_report(name: bytes, args: list[bytes]) -> bytes:
     """Return the error reply to a wrong command of commands.REPORTS; empty for a correct one."""
-    if name == b"RL.POLICIES" and [arg.upper() for arg in args] == [b"RELOAD"]:
-        return encoding.error(NO_RELOAD)
     if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
         return encoding.error(wrong_arity(name))
     try:
