@@ -60,6 +60,7 @@ class NodeLane(HitLane):
         self._denials.reopen(call)
         slot = call.hash_slot()
         if any(each.hash_slot() == slot for each in self._again):
+            call.asks = False  # after MOVED: the node may import the slot anew by then
             self._again.append(call)  # the node gets those whose script was missing first
         else:
             self.not_run(self, call, error)

@@ -51,6 +51,7 @@ SLOT = key_slot(b"k")
 NEAR, FAR = b"{k}2", b"b"  # keys of the same slot, and of the other node
 QUIET = b"a"  # a key of another slot of the same node
 MOVED = b"-MOVED %d 10.0.0.2:7002\r\n" % SLOT
+MOVED_BACK = b"-MOVED %d 10.0.0.1:7001\r\n" % SLOT
 ASK = b"-ASK %d 10.0.0.2:7002\r\n" % SLOT
 DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
 ASKING = bulks(b"ASKING")
@@ -290,6 +291,20 @@ def test_a_call_with_ask_whose_script_is_missing_goes_again_with_asking(bench: B
     assert bench.replies() == [ADMITTED] * 2
     bench.hit()
     assert bench.a.sent() == by_sha(HIT)
+
+
+def test_a_call_that_the_importing_node_redirects_goes_there_again_without_asking(
+    bench: Bench,
+) -> None:
+    for _ in range(2):
+        bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(ASK, ASK)
+    assert bench.b.sent() == (ASKING + by_sha(HIT)) * 2
+    bench.b.answer(OK, NOSCRIPT, OK, MOVED_BACK)  # it imports the slot no longer
+    assert bench.b.sent() == ASKING + by_source(HIT) + by_source(HIT)
+    bench.b.answer(OK, MOVED_BACK, MOVED_BACK)
+    assert bench.a.sent() == by_sha(HIT) * 2
 
 
 def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
