@@ -35,8 +35,8 @@ class Call:
         self.next: Call | None = None
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
+        self.asks = False  # it follows ASKING, each time it is sent to this node
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
-        self.asks = False  # it follows ASKING each time it is sent to this node
         self.late = False  # its client has a reply already
         self.original_rule: Rule | None = None  # of a hit sent as a peek; see `overtaking`
         self._hash_slot: int = -1  # of its key; -1 until needed

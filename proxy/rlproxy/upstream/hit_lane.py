@@ -101,12 +101,13 @@ class HitLane(ServerLane):
         out: list[bytes] = []
         for call in calls:
             rule = call.rule
-            if call.expects_ok:
-                if call.opens:
-                    rule = rule.in_microseconds()
-                    out.append(_CACHING)
-                else:
-                    out.append(_ASKING)
+            if call.opens:
+                rule = rule.in_microseconds()
+                out.append(_CACHING)
+                call.expects_ok = True
+            elif call.asks:
+                out.append(_ASKING)
+                call.expects_ok = True
             out.append(rule.words(way))
             out.append(call.key)
             out.append(rule.tail)

@@ -69,7 +69,7 @@ class LaneDenials:
                 return known
         denial.state = denial_cache.OPENING
         denial.sent_at = now
-        call.opens = call.expects_ok = True
+        call.opens = True
         return b""
 
     def reopen(self, call: Call) -> None:

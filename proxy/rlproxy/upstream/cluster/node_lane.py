@@ -50,7 +50,7 @@ class NodeLane(HitLane):
         asking: it follows ASKING, in the same write.
         """
         call.denial = None
-        call.asks = call.expects_ok = asking
+        call.asks = asking
         self._denials.reopen(call)
         self._queue(call)
 
@@ -65,12 +65,6 @@ class NodeLane(HitLane):
         else:
             self.not_run(self, call, error)
         return True
-
-    def _take_again(self) -> None:
-        """See HitLane."""
-        for call in self._again:
-            call.expects_ok = call.asks
-        super()._take_again()
 
     def _unfence(self, caller: Caller) -> None:
         """See HitLane.
