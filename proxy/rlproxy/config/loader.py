@@ -55,10 +55,13 @@ _VARIABLES: Final = (
     *(option.variable for option in OPTIONS),
     *(_CONFIG, "RLPROXY_COMPILE", "RLPROXY_INTERPRETED"),  # the last two: for build and tests
 )
-# NAME=VALUE, as Kubernetes sets it for a Service named rlproxy or rlproxy-... The name with PORT
+# NAME=VALUE that Kubernetes sets for a Service named rlproxy or rlproxy-... The name with PORT
 # alone could be a misspelt option, so that its value decides.
 _OF_A_SERVICE: Final = re.compile(
-    rf"{PREFIX}(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT|PORT_\d+_|PORT=\w+://)"
+    rf"{PREFIX}(?:[A-Z0-9_]+_)?(?:(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
+    r"|PORT=(?:tcp|udp|sctp)://.+:\d+)",
+    re.DOTALL,
 )
 
 
@@ -274,7 +277,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         for name, value in environ.items()
         if name.startswith(PREFIX)
         and name not in _VARIABLES
-        and not _OF_A_SERVICE.match(f"{name}={value}")
+        and not _OF_A_SERVICE.fullmatch(f"{name}={value}")
     )
 
 

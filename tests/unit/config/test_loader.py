@@ -229,8 +229,10 @@ def test_the_variables_of_a_kubernetes_service_are_no_mistake(service: str) -> N
         ("RLPROXY_SHARES", "yes", "did you mean RLPROXY_SHARE?"),
         ("RLPROXY_DRAIN_TIMOUT", "1", "did you mean RLPROXY_DRAIN_TIMEOUT?"),
         ("RLPROXY_CONFG", "f", "did you mean RLPROXY_CONFIG?"),
-        # like one of a Service, but written by a person
+        # like those of a Service, but written by a person
         ("RLPROXY_PORT", "6380", "see rlproxy --help"),
+        ("RLPROXY_PORT", "redis://h:6379", "see rlproxy --help"),
+        ("RLPROXY_SERVICE_HOSTS", "h", "see rlproxy --help"),
     ],
 )
 def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> None:
