@@ -166,6 +166,9 @@ def test_policies_are_listed_by_redis(made: Named) -> None:
         found = made.stats()
         assert (found["hits"], found["admitted"]) == ("8", "4")
         assert (found["refused"], found["shadow_refused"]) == ("1", "3")
+        reply = raw.ask("RL.POLICIES", "RELOAD")
+        assert isinstance(reply, ReplyError)
+        assert "wrong number of arguments" in str(reply)
         assert raw.ask("MULTI") == "OK"
         assert isinstance(raw.ask("RL.POLICIES"), ReplyError)
         assert isinstance(raw.ask("EXEC"), ReplyError)

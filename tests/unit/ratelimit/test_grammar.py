@@ -1085,6 +1085,8 @@ def test_new_policies_take_effect_at_once(named: Grammar) -> None:
     [
         ([], ""),
         ([b"RELOAD"], "ERR wrong number of arguments for 'rl.policies' command"),
+        ([b"x"], "ERR wrong number of arguments for 'rl.policies' command"),
+        ([b"RELOAD", b"x"], "ERR wrong number of arguments for 'rl.policies' command"),
     ],
 )
 def test_a_wrong_policies_command(args: list[bytes], error: str) -> None:
