@@ -55,19 +55,19 @@ class Script:
     source: stripped script, as the control connection loads it.
 
     sha: SHA-1 digest of `source`, in hexadecimal.
-    programs: the digest or the text by which a call names the script, by way.
-    words: the words of a call between the array header and the key, by way.
+    words: the words of a call between the array header and the key, by way. They name the script by
+        its digest or a text.
     """
 
     def __init__(self, name: str, source: bytes) -> None:
         self.name = name
         self.source = source
         self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-        self.programs = [self.sha, source + b" ", _SHADOWED % source]
+        programs = (self.sha, source + b" ", _SHADOWED % source)
         number_of_keys = encoding.bulk(b"1")
         self.words: list[bytes] = [
             encoding.bulk(verb) + encoding.bulk(program) + number_of_keys
-            for verb, program in zip((b"EVALSHA", b"EVAL", b"EVAL"), self.programs, strict=True)
+            for verb, program in zip((b"EVALSHA", b"EVAL", b"EVAL"), programs, strict=True)
         ]
 
 

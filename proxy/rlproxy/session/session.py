@@ -19,7 +19,6 @@ from typing import Final
 
 from rlproxy.fairness.budget import LARGE, SMALL
 from rlproxy.resp import encoding
-from rlproxy.session import connection_state as state
 from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.held_hit import HeldHit
@@ -124,7 +123,7 @@ class Session(SessionBase):
 
     def gets_pushes(self) -> bool:
         """Return whether Redis may send data that the client has not requested."""
-        return self.private.state.level < state.COUNTED
+        return self.private.slots.uncounted()
 
     def abandon(self) -> None:
         """End the session of a client that is gone; further replies are discarded."""

@@ -76,6 +76,18 @@ def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> Non
     assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
 
 
+def where_two_is_a_master() -> tuple[Redirects, Link]:
+    """The redirects of a client that knows TWO alone, and its link to ASKED. No map may change."""
+    cluster: Any = SimpleNamespace(
+        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
+    )
+    loop: Any = SimpleNamespace(call_later=lambda *_: None)
+    owner = LinkOwner()
+    links = Links(cluster, loop, owner)
+    links.by_address[ASKED] = link = Link(owner, ASKED)
+    return Redirects(cluster, loop, links, deque(), lambda: None), link
+
+
 @pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL"])
 @pytest.mark.parametrize(
     ("frame", "target", "checked"),
@@ -96,14 +108,7 @@ def test_the_redirect_of_a_script_is_checked_unless_it_reads_as_the_nodes_own(
 
     One that reads as the node's own is followed, and changes no map.
     """
-    cluster: Any = SimpleNamespace(
-        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
-    )
-    loop: Any = SimpleNamespace(call_later=lambda *_: None)
-    owner = LinkOwner()
-    links = Links(cluster, loop, owner)
-    links.by_address[ASKED] = link = Link(owner, ASKED)
-    redirects = Redirects(cluster, loop, links, deque(), lambda: None)
+    redirects, link = where_two_is_a_master()
     route = Route(verb.upper().encode(), BY_KEY)
     request = Request(command(verb, "program", 1, "k"), 5, route.check)
     assert redirects.take(ASKED, request, frame) == b""
@@ -167,11 +172,7 @@ def test_commands_of_one_slot_go_to_one_node_at_a_time() -> None:
 
 
 def test_the_redirect_of_an_unknown_command_leads_to_a_known_master() -> None:
-    cluster: Any = SimpleNamespace(
-        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
-    )
-    loop: Any = SimpleNamespace(call_later=lambda *_: None)
-    redirects = Redirects(cluster, loop, Links(cluster, loop, LinkOwner()), deque(), lambda: None)
+    redirects, _ = where_two_is_a_master()
     for address, target in ((TWO, TWO), (THREE, None)):
         request = Request(command("JSON.GET", "k"), 5, Route(b"JSON.GET", BY_KEY).check)
         assert redirects.take(ASKED, request, f"-ASK 5 {address}\r\n".encode()) == b""
