@@ -106,6 +106,16 @@ def test_commands_in_reads_change_nothing(redis_server: RedisServer) -> None:
 
 
 @ON_EVERY_ENGINE
+def test_commands_that_block_are_known(redis_server: RedisServer) -> None:
+    known = served(redis_server)
+    flagged = {name.encode() for name, (found, _) in known.items() if "blocking" in found}
+    if redis_server.version >= (7, 0):  # older servers have no such flag
+        assert flagged
+    waits = {name for name, row in commands.COMMANDS.items() if row.kind == commands.WAIT}
+    assert flagged <= {*commands.BLOCKING, *waits}
+
+
+@ON_EVERY_ENGINE
 def test_containers_in_reads_hold_no_writes(redis_server: RedisServer) -> None:
     known = served(redis_server)
     for name in lists()["READS"]:

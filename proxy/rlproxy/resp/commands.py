@@ -32,6 +32,7 @@ PUBSUB: Final = 14  # any number of replies, each of them a frame
 STREAM: Final = 15  # afterwards replies cannot be counted
 INTROSPECT: Final = 16  # COMMAND: stateless, but the RL commands are added to its reply
 OF_NODE: Final = 17  # READONLY, READWRITE, ASKING: stateless where the proxy answers them
+BLOCKS: Final = 18  # as PASS, but its reply may be owed for ever
 
 HANDSHAKE: Final = (HELLO, AUTH, SELECT, CLIENT)  # kinds that client libraries begin with
 
@@ -158,6 +159,9 @@ _OTHER_WRITES: Final = b"""
     ZUNIONSTORE
 """
 WRITES: Final = SHARED_WRITES + _OTHER_WRITES
+BLOCKING: Final = (
+    b"BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP".split()
+)
 
 # Commands with a handler: the session tracks their effect on the connection.
 FOLLOWED: Final[dict[bytes, int]] = {
@@ -213,8 +217,12 @@ UNKNOWN_COMMAND: Final = Command(b"", UNKNOWN)
 def _table() -> dict[bytes, Command]:
     shared = dict.fromkeys(SHARED_READS.split(), SHARED_READ)
     shared |= dict.fromkeys(SHARED_WRITES.split(), SHARED_WRITE)
-    rows = [Command(name, PASS, True, shared.get(name, PRIVATE)) for name in READS.split()]
-    rows += [Command(name, PASS, False, shared.get(name, PRIVATE)) for name in WRITES.split()]
+    kinds = dict.fromkeys(BLOCKING, BLOCKS)
+    rows: list[Command] = []
+    for reads, names in ((True, READS.split()), (False, WRITES.split())):
+        for name in names:
+            kind, lane = kinds.get(name, PASS), shared.get(name, PRIVATE)
+            rows.append(Command(name, kind, reads, lane))
     rows += [Command(name, kind, kind == INTROSPECT) for name, kind in FOLLOWED.items()]
     rows += [Command(name, OURS) for name in FAMILY]
     table: dict[bytes, Command] = {}

@@ -24,8 +24,8 @@ _DOT: Final = 46
 class ClientRequests(RequestFramer):
     """The unread requests, and how far the client can be served.
 
-    eof: the client has sent its end of file. Then no command waits for replies of Redis: one that
-        blocks must receive the end of file.
+    eof: the client has sent its end of file. Then no command waits for a reply that may not come,
+        as Redis has to end a command that blocks. The replies to hits by EVALSHA come.
     discarding: the rest of a command that arrives in parts is dropped.
     """
 

@@ -9,6 +9,9 @@ No I/O.
 
 The hit keeps its place among the replies. It runs behind the commands that were pipelined after it.
 So a command that might meet its key, or change the connection, is not sent before its reply.
+
+A hit behind a command that may block goes by EVAL, and such a command waits for hits by EVALSHA. So
+what waits for such a hit, the client's end of file included, never waits for a command that blocks.
 """
 
 from __future__ import annotations
@@ -27,12 +30,10 @@ MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with e
 def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> bool:
     """Return whether the framer's request waits for the replies to hits by EVALSHA.
 
-    The requests that don't wait are hits, and commands that neither change the connection's state
-    nor name the key of such a hit. Lenient commands, inline ones among them, and those that are not
-    whole wait: their keys can't be found as bulks.
+    The requests that don't wait are hits, and commands that neither block, nor change the
+    connection's state, nor name the key of such a hit. Lenient commands, inline ones among them,
+    and those that are not whole wait: their keys can't be found as bulks.
     """
-    if requests.eof:
-        return False
     command = requests.command
     if slots.awaits_lane() or slots.unanswered_by_sha >= MAX_BY_SHA:
         return True

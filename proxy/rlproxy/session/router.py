@@ -343,25 +343,34 @@ class Router(SessionPart):
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command(code), False
-        if kind == commands.WAIT:
-            if self.sharing is not None:
-                self.sharing.stop()
-            if private.cover.lane_wrote:
-                if private.slots.undecided() and not requests.eof:
-                    return self._wait_until_quiescent(), False
-                self._send_run(requests.start)
-                private.cover_wait(requests, code)
-                return WAIT_NOTHING, False
-        elif kind == commands.PASS or command.ours:
+        if kind in (commands.BLOCKS, commands.WAIT):
+            private.slots.may_block = True
+        if kind == commands.WAIT and self._must_cover():
+            return self._cover_wait(code), False
+        if kind in (commands.PASS, commands.BLOCKS) or command.ours:
             private.forward(command)
             return WAIT_NOTHING, True
-        elif kind == commands.INTROSPECT:
+        if kind == commands.INTROSPECT:
             private.introspect(requests, code)
             return WAIT_NOTHING, True
-        elif private.waits_to_authenticate(requests):
+        if private.waits_to_authenticate(requests):
             return self._wait_until_quiescent(), False
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
+
+    def _must_cover(self) -> bool:
+        """Whether a WAIT or WAITAOF must cover writes of lanes. From now on none takes a lane."""
+        if self.sharing is not None:
+            self.sharing.stop()
+        return self._private.cover.lane_wrote
+
+    def _cover_wait(self, code: int) -> int:
+        """Send a WAIT or WAITAOF that covers writes of lanes. Returns what the rest waits for."""
+        if self._private.slots.undecided() and not self._requests.eof:
+            return self._wait_until_quiescent()
+        self._send_run(self._requests.start)
+        self._private.cover_wait(self._requests, code)
+        return WAIT_NOTHING
 
     def _wait_until_quiescent(self) -> int:
         """Leave the framer's request unread, as it waits."""
@@ -410,7 +419,7 @@ class Router(SessionPart):
                 return WAIT_HELD
             overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
-        if not by_sha and slots.unanswered_by_sha > 0 and not requests.eof:
+        if not by_sha and slots.unanswered_by_sha > 0:
             return self._wait_until_quiescent()
         private.hit(call, by_sha)
         return WAIT_NOTHING
@@ -419,7 +428,7 @@ class Router(SessionPart):
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
-        if not state.plain() or state.deciding > 0:
+        if not state.plain() or state.deciding > 0 or private.slots.may_block:
             return False
         if not private.slots.can_count() or overtaking.must_edit(call, self._context.waiting):
             return False

@@ -71,6 +71,7 @@ class OwedReplies:
     count: their number.
     bounded: number of slots of hits that may be late, and of replies of the proxy.
     unanswered_by_sha: number of hits by EVALSHA that a lane may have to send again.
+    may_block: a command that may block was sent since the list was last empty.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class OwedReplies:
         self.count: int = 0
         self.bounded: int = 0
         self.unanswered_by_sha: int = 0
+        self.may_block = False
 
     def append(self, slot: Slot) -> None:
         """Append `slot`."""
@@ -107,6 +109,7 @@ class OwedReplies:
             before.next = slot.next
         if slot.next is None:
             self.tail = before
+            self.may_block = self.may_block and before is not None
 
     def set_kind(self, slot: Slot, kind: int) -> None:
         """Change the kind of `slot`, which counts in `bounded` and `unanswered_by_sha` no longer.
@@ -126,3 +129,4 @@ class OwedReplies:
         self.count = 0
         self.bounded = 0
         self.unanswered_by_sha = 0
+        self.may_block = False

@@ -9,6 +9,8 @@ KINDS = {
     b"GET": commands.PASS,
     b"SET": commands.PASS,
     b"EVAL": commands.PASS,
+    b"BLPOP": commands.BLOCKS,
+    b"XREAD": commands.BLOCKS,
     b"COMMAND": commands.INTROSPECT,
     b"READONLY": commands.OF_NODE,
     b"READWRITE": commands.OF_NODE,

@@ -159,6 +159,7 @@ STATEFUL = {
     "CLIENT REPLY": bulks(b"CLIENT", b"REPLY", b"SKIP"),
     "an unknown command": bulks(b"FUTURE", b"a"),
     "DEL of its key": bulks(b"DEL", b"a", b"k"),
+    "a command that blocks": bulks(b"BLPOP", b"q", b"0"),
     "an inline command": b"DEL k\r\n",
     "TTL of its key": bulks(b"TTL", b"k"),
 }
@@ -181,10 +182,30 @@ def test_a_denied_command_gets_its_error_behind_a_missing_hit(bench: Bench) -> N
     assert bench.settle() == FIVE + NO_KEYS + b"$-1\r\n"
 
 
-def test_nothing_waits_after_the_end_of_file(bench: Bench) -> None:
-    bench.send(PING + HIT + MULTI)
+def test_what_might_meet_a_missing_hit_waits_after_the_end_of_file_too(bench: Bench) -> None:
+    delete = bulks(b"DEL", b"k")
+    assert bench.send(PING + HIT + delete) == PING + by_sha()
     bench.session.receive_eof()
-    assert bench.up() == MULTI
+    assert bench.up() == b""
+    assert bench.answer(PONG + NOSCRIPT) == PONG
+    assert not bench.session.wants_eof
+    assert bench.settle() == FIVE
+    assert bench.up() == delete
+    assert bench.session.wants_eof
+
+
+@pytest.mark.parametrize("blocks", [bulks(b"BLPOP", b"q", b"0"), bulks(b"WAIT", b"1", b"0")])
+def test_no_end_of_file_waits_behind_a_command_that_blocks(bench: Bench, blocks: bytes) -> None:
+    assert bench.send(blocks + HIT).endswith(blocks + in_place())
+    bench.session.receive_eof()
+    assert bench.session.wants_eof
+
+
+def test_once_nothing_is_owed_hits_go_by_sha_again(bench: Bench) -> None:
+    blocks = bulks(b"BLPOP", b"q", b"0")
+    assert bench.send(blocks + HIT) == blocks + in_place()
+    bench.answer(b"*-1\r\n" + FIVE)
+    assert bench.send(PING + HIT) == PING + by_sha()
 
 
 def test_few_hits_by_sha_are_unanswered(bench: Bench) -> None:

@@ -301,6 +301,11 @@ def test_timeout(line: str, at: int) -> None:
     assert r.timeout_at(OLD.of(name, args).blocks, args) == at
 
 
+def test_the_timeout_of_every_blocking_command_is_known() -> None:
+    blocking = {name for name in c.COMMANDS if Route(name, r.BY_KEY).blocks != r.BLOCKS_NOT}
+    assert blocking == set(c.BLOCKING)
+
+
 def test_a_refusal_has_its_reason() -> None:
     route = OLD.of(b"migrate", [b"h", b"1", b"k", b"0", b"5"])
     assert r.unavailable(route).startswith(b"-ERR MIGRATE is not available through rlproxy: the")
