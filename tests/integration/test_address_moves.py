@@ -12,7 +12,7 @@ import redis.asyncio as client_library
 
 from tests import harness
 from tests.harness import RedisServer, ReplyError, command, wait_until
-from tests.integration.started import Started, started
+from tests.integration.started import Started, by_lane, started
 from tests.stress.relay import Relay
 
 BACK_S = 10.0  # seconds, for a busy machine
@@ -76,3 +76,23 @@ def test_a_busy_server_that_was_a_replica_is_no_other_one(own_server: RedisServe
             assert other.ask("SCRIPT", "KILL") == "OK"
         wait_until(lambda: other.ask("PING") == "PONG", "Redis is free")
         assert isinstance(client.ask("RL.HIT", "k", 10, 60), list)
+
+
+def test_a_replica_promoted_in_place_keeps_its_clients_after_a_restart(
+    own_server: RedisServer,
+) -> None:
+    url = f"redis://127.0.0.1:{own_server.port}"
+    with started("--listen", "127.0.0.1:0", "--upstream", url) as proxy:
+        with proxy.raw() as client:
+            by_lane(own_server, client)
+        own_server.stop()
+        own_server.start()
+        with proxy.raw() as client:
+            by_lane(own_server, client)  # the control connection leads to the new process
+            assert own_server.ask("REPLICAOF", "127.0.0.1", harness.free_port()) == "OK"
+            assert str(client.ask("RL.HIT", "k", 10, 60)).startswith("READONLY")
+            proxy.logged("it is a replica")
+            assert own_server.ask("REPLICAOF", "NO", "ONE") == "OK"
+            proxy.logged("it is a replica(.*\n)*.*the proxy's own connection works again")
+            assert client.ask("PING") == "PONG"
+            assert isinstance(client.ask("RL.HIT", "k", 10, 60), list)

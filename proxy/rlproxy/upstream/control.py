@@ -37,7 +37,6 @@ _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
 _REPLY_S: Final = 5.0  # limit for a reply on the control connection, in seconds
 _REFUSED_S: Final = 5.0  # pause before a refused step is tried again, in seconds
-_REPLICA_S: Final = 1.0  # the same at a replica: a name may lead to the new master soon
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
 # Bounds of the reply limit while the circuit is open, in seconds. Between them it is the hit
 # timeout.
@@ -60,8 +59,8 @@ class Control:
     scripts: the scripts to load, by name.
     facts: gets what identifies the server.
     on_server: called after each successful HELLO, once `facts` has that.
-    on_moved: called if other connections may lead to a replica, and this one to another server,
-        the master.
+    on_moved: called if other connections lead to a replica, and this one to another server, the
+        master.
     """
 
     def __init__(
@@ -92,8 +91,7 @@ class Control:
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         self._identify_again = False  # the server may be a replica, or have no room for clients
         self._read_only = False  # a replica has answered since the server was last identified
-        self._run_id = ""  # of the server that was identified last
-        self._is_other = False  # it is another one than before, which connections may lead to
+        self._masters = 0  # how often this connection, after READONLY, has led to a master
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
@@ -151,7 +149,7 @@ class Control:
     async def _connect(self) -> None:
         circuit = self._circuit
         connection = QueryConnection(lambda: circuit.replied(self._loop.time()))
-        self._connection = connection
+        self._connection, self._masters = connection, 0
         try:
             await self._in_time(self._target.connect(lambda: connection), inf)
         except OSError as error:
@@ -234,9 +232,10 @@ class Control:
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
             kind, problem = self._wrong_server(text(reply.get(b"mode")), text(reply.get(b"role")))
-            if was_replica and self._is_other and not kind:
-                self._is_other = False
-                self.on_moved()
+            if was_replica and not kind:
+                self._masters += 1
+                if self._masters == 2:  # a replica has answered since the first time
+                    self.on_moved()
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
             kind, problem = UNABLE, str(pong)
@@ -277,16 +276,10 @@ class Control:
             text(reply.get(b"version"), "?"),
             await self._ignores_empty(),
         )
-        throttle, info = await self._connection.query_all(
-            [(b"COMMAND", b"INFO", b"CL.THROTTLE"), (b"INFO", b"server")]
-        )
+        throttle = await self._connection.query(b"COMMAND", b"INFO", b"CL.THROTTLE")
         found.has_throttle = isinstance(throttle, list) and throttle not in ([], [None])
         self._facts.found = found
         self._on_server()
-        run_id = text(info).partition("run_id:")[2].partition("\r")[0]
-        if run_id:  # a busy server answers HELLO, and no INFO
-            self._is_other = self._is_other or self._run_id not in ("", run_id)
-            self._run_id = run_id
 
     async def _ignores_empty(self) -> bool:
         """Return whether the server ignores an empty request.
@@ -340,8 +333,8 @@ class Control:
                 self.move()
             else:
                 await self._prepare()
-            pause_s = _REPLICA_S if self.kind == REPLICA else _REFUSED_S
-            self._retry_at = self._loop.time() + pause_s
+            if self.kind not in ("", REPLICA):
+                self._retry_at = self._loop.time() + _REFUSED_S
         elif self._misses_scripts():
             await self._in_time(self._load_again(), _REPLY_S)
         else:
