@@ -20,7 +20,8 @@ from rlproxy.health import alive
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import client_list
+from tests.integration.started import children, client_list
+from tests.processes import paused
 from tests.tlsparts import Certificates, TlsSocket, secure, tls_proxy, tls_relay
 
 # Which of the two depends on the part of the chain that the peer sends.
@@ -232,6 +233,33 @@ def test_sighup_loads_new_certificates(one_server: RedisServer, tmp_path: Path) 
         assert is_new()
         Path(mine.cert).write_bytes(cert)
         old.close()
+
+
+def test_all_workers_show_the_certificate_that_was_read_at_sighup(
+    one_server: RedisServer, tmp_path: Path
+) -> None:
+    """One worker sees SIGHUP once the file is damaged, and another one starts then."""
+    mine = Certificates(tmp_path)
+    upstream = f"redis://127.0.0.1:{one_server.port}"
+    with tls_proxy(mine, upstream, "--workers", "2") as (made, _):
+
+        def shown() -> set[object]:
+            with contextlib.ExitStack() as clients:  # some for each worker
+                raws = [clients.enter_context(made.raw()) for _ in range(4)]
+                assert [raw.ask("PING") for raw in raws] == ["PONG"] * 4
+                return {serial(raw) for raw in raws}
+
+        old, (first, second) = shown(), children(made.pid)
+        mine.issue("server", "localhost")
+        with paused(first):
+            os.kill(made.pid, signal.SIGHUP)
+            logged(made, "INFO SIGHUP: settings and certificates were read again")
+            Path(mine.cert).write_text("nothing\n")
+        wait_until(lambda: not shown() & old, "both workers show the new one")
+        os.kill(second, signal.SIGKILL)
+        logged(made, r"worker \d \(process \d+\) serves")
+        assert len(shown()) == 1
+        assert "ERROR" not in made.read_log()
 
 
 # -- Redis' side -----------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from rlproxy.config.options import (
@@ -13,6 +13,7 @@ from rlproxy.config.options import (
     MODE,
     NAME,
     NO,
+    PEM,
     YES,
     Group,
     Option,
@@ -158,10 +159,10 @@ class Config:
         "(PROXY protocol, version 1 or 2); a connection without that header is closed. Only the "
         "load balancer may reach the port",
     )
-    tls_cert: str = TLS.reloadable(FILE, "certificate chain (PEM) for clients at tls: addresses")
-    tls_key: str = TLS.reloadable(FILE, "its private key (PEM)")
+    tls_cert: str = TLS.reloadable(PEM, "certificate chain (PEM) for clients at tls: addresses")
+    tls_key: str = TLS.reloadable(PEM, "its private key (PEM)")
     tls_client_ca: str = TLS.reloadable(
-        FILE, "CA certificates (PEM) for clients' certificates; clients must present one"
+        PEM, "CA certificates (PEM) for clients' certificates; clients must present one"
     )
     tls_client_auth: str = TLS.reloadable(
         choice("required", "required|optional"),
@@ -171,12 +172,12 @@ class Config:
         choice("1.2", "1.2|1.3"), "the oldest TLS version accepted, on both sides"
     )
     upstream_tls_ca: str = TLS.reloadable(
-        FILE, "CA certificates (PEM) for Redis' certificate; without it, those of this system"
+        PEM, "CA certificates (PEM) for Redis' certificate; without it, those of this system"
     )
     upstream_tls_cert: str = TLS.reloadable(
-        FILE, "the proxy's own certificate chain for Redis (PEM)"
+        PEM, "the proxy's own certificate chain for Redis (PEM)"
     )
-    upstream_tls_key: str = TLS.reloadable(FILE, "its private key (PEM)")
+    upstream_tls_key: str = TLS.reloadable(PEM, "its private key (PEM)")
     upstream_tls_name: str = TLS.reloadable(
         NAME, "the name expected in Redis' certificate and sent as SNI; without it, the URL's host"
     )
@@ -261,6 +262,8 @@ class Config:
 
     # In the file's table [policies]; changed by SIGHUP.
     policies: Policies = ()
+    # Contents of the files with PEM, by path. They are read once, so all workers have the same.
+    pem: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def shares(self) -> bool:
@@ -362,12 +365,12 @@ def differences(old: Config, new: Config) -> tuple[list[Option], list[Option]]:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """Return `old` with the options that SIGHUP may change, and the policies, as in `new`.
+    """Return `old` with all that SIGHUP may change as in `new`.
 
     Raises ConfigError if they contradict options that SIGHUP may not change.
     """
     values = {each.field: getattr(new, each.field) for each in OPTIONS if each.reload}
-    made = replace(old, **values, policies=new.policies)
+    made = replace(old, **values, policies=new.policies, pem=new.pem)
     mistakes = contradictions(made)
     if mistakes:
         raise ConfigError(mistakes)

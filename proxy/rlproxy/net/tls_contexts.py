@@ -5,13 +5,16 @@ handshake in OpenSSL's words.
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final, NoReturn
 
-from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.config import OPTIONS, Config, ConfigError
+from rlproxy.config.options import PEM
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 NO_TLS: Final = "no TLS was spoken"
@@ -53,8 +56,24 @@ class Contexts:
     client: ClientSide | None
 
 
+def with_files(config: Config) -> Config:
+    """Return `config` with the present contents of its files. Raises ConfigError."""
+    pem: dict[str, bytes] = {}
+    mistakes: list[str] = []
+    for option in OPTIONS:
+        path = getattr(config, option.field)
+        if option.value is PEM and path:
+            try:
+                pem[path] = Path(path).read_bytes()
+            except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
+                mistakes.append(f"{option.flag} {path}: {why(error)}")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return replace(config, pem=pem)
+
+
 def contexts(config: Config) -> Contexts:
-    """Make the contexts of `config` from the present contents of its files.
+    """Make the contexts of `config`, which has its files: see with_files().
 
     Raises ConfigError, which lists every mistake.
     """
@@ -74,9 +93,10 @@ def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
     _common(made, config)
     # A resumed session would admit a client whose certificate has expired since the first one.
     made.num_tickets = 0
-    _show(made, "--tls", config.tls_cert, config.tls_key, mistakes)
+    _show(made, config, "--tls", config.tls_cert, config.tls_key, mistakes)
     if config.tls_client_ca:
-        _trust(made, config.tls_client_ca, f"--tls-client-ca {config.tls_client_ca}", mistakes)
+        named = f"--tls-client-ca {config.tls_client_ca}"
+        _trust(made, config.pem[config.tls_client_ca], named, mistakes)
         required = config.tls_client_auth == "required"
         made.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return made
@@ -90,12 +110,12 @@ def _client(config: Config, mistakes: list[str]) -> ClientSide:
         made.verify_mode = ssl.CERT_NONE
     if config.upstream_tls_ca:
         named = f"--upstream-tls-ca {config.upstream_tls_ca}"
-        _trust(made, config.upstream_tls_ca, named, mistakes)
+        _trust(made, config.pem[config.upstream_tls_ca], named, mistakes)
     else:
         made.load_default_certs()
     if config.upstream_tls_cert:
         cert, key = config.upstream_tls_cert, config.upstream_tls_key
-        _show(made, "--upstream-tls", cert, key, mistakes)
+        _show(made, config, "--upstream-tls", cert, key, mistakes)
     if config.upstream_tls_name:
         try:
             made.wrap_bio(
@@ -111,18 +131,21 @@ def _common(made: ssl.SSLContext, config: Config) -> None:
     made.options |= ssl.OP_NO_RENEGOTIATION
 
 
-def _show(made: ssl.SSLContext, option: str, cert: str, key: str, mistakes: list[str]) -> None:
+def _show(
+    made: ssl.SSLContext, config: Config, option: str, cert: str, key: str, mistakes: list[str]
+) -> None:
     """Load a certificate and its key into `made`; `option` begins the names of their options."""
     named = f"{option}-cert {cert}", f"{option}-key {key}"
-    usable = _contains("certificate", cert, named[0], mistakes)
-    if not _contains("private key", key, named[1], mistakes) or not usable:
+    usable = _contains("certificate", config.pem[cert], named[0], mistakes)
+    if not _contains("private key", config.pem[key], named[1], mistakes) or not usable:
         return
     try:
-        made.load_cert_chain(cert, key, _refuse)
+        with _file(config.pem[cert]) as cert_file, _file(config.pem[key]) as key_file:
+            made.load_cert_chain(cert_file, key_file, _refuse)
     except _EncryptedError:
         mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or _TORN
+    except OSError as error:
+        reason = getattr(error, "reason", error.strerror) or _TORN
         mistakes.append(f"{', '.join(named)}: {_words(reason)}")
 
 
@@ -135,25 +158,28 @@ def _refuse() -> NoReturn:
     raise _EncryptedError
 
 
-def _trust(made: ssl.SSLContext, path: str, named: str, mistakes: list[str]) -> None:
-    if not _contains("certificate", path, named, mistakes):
+def _trust(made: ssl.SSLContext, ca: bytes, named: str, mistakes: list[str]) -> None:
+    if not _contains("certificate", ca, named, mistakes):
         return
     try:
-        made.load_verify_locations(path)
-    except (OSError, ValueError):
+        with _file(ca) as path:
+            made.load_verify_locations(path)
+    except OSError:
         mistakes.append(f"{named}: damaged, or not PEM")
 
 
-def _contains(what: str, path: str, named: str, mistakes: list[str]) -> bool:
-    """Return whether the file contains one of _MARKS; otherwise a mistake is added."""
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        mistakes.append(f"{named}: {error.strerror or error}")
-        return False
-    except ValueError:  # a name with a NUL byte
-        mistakes.append(f"{named}: no name of a file")
-        return False
+@contextlib.contextmanager
+def _file(pem: bytes) -> Iterator[str]:
+    """Yield a path to a file that contains `pem`: OpenSSL loads no key from memory."""
+    in_memory = hasattr(os, "memfd_create")  # no key is written to a disk
+    with open(os.memfd_create("rlproxy"), "wb") if in_memory else TemporaryFile() as made:
+        made.write(pem)
+        made.seek(0)  # also writes what is buffered
+        yield f"/dev/fd/{made.fileno()}"
+
+
+def _contains(what: str, text: bytes, named: str, mistakes: list[str]) -> bool:
+    """Return whether a file contains one of _MARKS; otherwise a mistake is added."""
     if _MARKS[what] not in text:
         mistakes.append(f"{named}: no {what} in it (PEM)")
         return False
@@ -184,16 +210,16 @@ def warnings(config: Config) -> Sequence[str]:
         found.append("Redis' certificate is not checked (--upstream-tls-verify no)")
     if any(address.tls for address in config.listen):
         try:
-            _verify(_server(config, []), config.tls_cert)
-        except OSError as error:  # an SSLError, or the file is gone since it was loaded
+            _verify(_server(config, []), config.pem[config.tls_cert])
+        except ssl.SSLError as error:
             found.append(f"--tls-cert {config.tls_cert}: {why(error)}")
     return found
 
 
-def _verify(server: ssl.SSLContext, cert: str) -> None:
-    """Raise OSError if a client that trusts this very certificate of the server refuses it."""
+def _verify(server: ssl.SSLContext, cert: bytes) -> None:
+    """Raise SSLError if a client that trusts this very certificate of the server refuses it."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.load_verify_locations(cert)
+    _trust(client, cert, "", [])
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
         terminal = sys.stdin.isatty()
 
         def read() -> Config:
-            return loader.load(args, terminal=terminal, check=policies.mistakes)
+            loaded = loader.load(args, terminal=terminal, check=policies.mistakes)
+            return tls_contexts.with_files(loaded)
 
         settings = read()
         tls_contexts.contexts(settings)
