@@ -31,11 +31,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import uvicorn
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.access import Access, Launch
@@ -98,17 +99,26 @@ class Pages:
         nothing = PlainTextResponse(f"There is no such page; there are {known}\n", 404)
         return Router(routes, redirect_slashes=False, default=nothing)
 
-    def policy(self) -> str:
-        """Return the Content-Security-Policy of the page.
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the headers of every response.
 
-        It permits its inline style and script, data: images, and requests to this server.
+        The policy permits the page's inline style and script, data: images, and requests to this
+        server.
         """
         style = _hashes(self._page, rb"<style>(.*?)</style>")
         script = _hashes(self._page, rb"<script>(.*?)</script>")
-        return (
+        policy = (
             f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self'; "
             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
+        return [
+            ("cache-control", "no-store"),
+            ("content-security-policy", policy),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("referrer-policy", "no-referrer"),
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+        ]
 
     async def _live(self, _request: Request) -> Response:
         return Response(self._page, media_type="text/html")
@@ -151,71 +161,44 @@ def _hashes(page: bytes, pattern: bytes) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-class Guard:
-    """The ASGI middleware in front of `app`: check of the host name, security headers, errors.
+class LocalNames:
+    """The ASGI middleware in front of `app` where the socket listens on a loopback address.
 
-    policy: the Content-Security-Policy of every response.
-    local: whether the socket listens on a loopback address. Then the Host header must be one of
-    LOCAL_NAMES or absent, against pages that reach it under another name (DNS rebinding).
-    throttle: the log of errors, which clients see without details.
+    The Host header must be one of LOCAL_NAMES or absent, against pages that reach the address under
+    another name (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, policy: str, local: bool, throttle: LogThrottle) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._local = local
-        self._throttle = throttle
-        self._headers = {
-            "cache-control": "no-store",
-            "content-security-policy": policy,
-            "cross-origin-resource-policy": "same-origin",
-            "referrer-policy": "no-referrer",
-            "x-content-type-options": "nosniff",
-            "x-frame-options": "DENY",
-        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; see ASGI."""
-        if scope["type"] != "http":
-            return
-        begun = False
-
-        async def send_on(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                MutableHeaders(scope=message).update(self._headers)
-            await send(message)
-
-        try:
-            if self._local and not _named_local(Headers(scope=scope).get("host", "")):
-                await PlainTextResponse(NOT_BY_THIS_NAME, 421)(scope, receive, send_on)
-            else:
-                await self._app(scope, receive, send_on)
-        except Exception as error:
-            # The error's text is not logged: it may contain parts of the request.
-            *_, at = traceback.extract_tb(error.__traceback__)
-            why = f"{type(error).__name__} ({Path(at.filename).name}:{at.lineno})"
-            self._throttle.happened(
-                "admin_failed",
-                "requests to the admin address failed: {count:,}; {reason}",
-                reason=why,
-            )
-            if not begun:
-                sorry = PlainTextResponse("This failed; see the proxy's log.\n", 500)
-                await sorry(scope, receive, send_on)
+        host = Headers(scope=scope).get("host", "")
+        name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
+        known = name in ("", *LOCAL_NAMES)
+        app = self._app if known else PlainTextResponse(NOT_BY_THIS_NAME, 421)
+        await app(scope, receive, send)
 
 
-def _named_local(host: str) -> bool:
-    name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
-    return name in ("", *LOCAL_NAMES)
+def application(pages: Pages, local: bool, throttle: LogThrottle) -> ASGIApp:
+    """Return the ASGI application.
 
+    local: whether the socket listens on a loopback address.
+    throttle: the log of errors, which clients see without details.
+    """
 
-def application(
-    reader: Reader, local: bool, throttle: LogThrottle, actions: Actions | None = None
-) -> Guard:
-    """Return the ASGI application; see Guard for `local` and `throttle`, Pages for `actions`."""
-    pages = Pages(reader, actions)
-    return Guard(pages.router(), pages.policy(), local, throttle)
+    async def failed(_request: Request, error: Exception) -> Response:
+        # The error's text is not logged: it may contain parts of the request.
+        *_, at = traceback.extract_tb(error.__traceback__)
+        throttle.happened(
+            "admin_failed",
+            "requests to the admin address failed: {count:,}; {reason}",
+            reason=f"{type(error).__name__} ({Path(at.filename).name}:{at.lineno})",
+        )
+        return PlainTextResponse("This failed; see the proxy's log.\n", 500)
+
+    router = pages.router()
+    return ServerErrorMiddleware(LocalNames(router) if local else router, failed)
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -306,8 +289,10 @@ def served(
         from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
 
         actions = Actions(access, parent, partial(latest_reload, memory), throttle)
+    pages = Pages(reader, actions)
     config = uvicorn.Config(
-        application(reader, local, throttle, actions),
+        application(pages, local, throttle),
+        headers=pages.headers(),
         http=Connection,
         ws="none",
         lifespan="off",
@@ -320,7 +305,7 @@ def served(
         timeout_graceful_shutdown=0,
         h11_max_incomplete_event_size=MAX_HEADER,
     )
-    # uvicorn logs a line per malformed request, which clients cause at will. Guard logs the rest.
+    # uvicorn would log a line per malformed request, which clients cause at will.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return AdminServer(config, reader, throttle, parent)
 

@@ -14,7 +14,7 @@ import pytest
 from rlproxy.admin import actions
 from rlproxy.admin.access import Access
 from rlproxy.admin.actions import MAX_BODY, Actions, command_of
-from rlproxy.admin.app import application
+from rlproxy.admin.app import Pages, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
@@ -109,13 +109,13 @@ class Site:
         throttle = LogThrottle(lambda: 0.0, self.write)
         self.reloaded = Reloaded()
         made = Actions(access, -1, lambda: self.reloaded, throttle)
-        self.guard = application(Reader(SharedMemory(1)), True, throttle, made)
+        self.application = application(Pages(Reader(SharedMemory(1)), made), True, throttle)
 
     def write(self, _: str, text: str, **fields: object) -> None:
         self.log.append(text.format(**fields))
 
     async def ask(self, method: str = "POST", path: str = "/actions", **more: Any) -> Any:
-        transport = httpx.ASGITransport(self.guard, client=("10.0.0.9", 5))
+        transport = httpx.ASGITransport(self.application, client=("10.0.0.9", 5))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **more)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import socket
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
-from rlproxy.admin.app import PAGE, Guard, application
+from rlproxy.admin.app import PAGE, Pages, application, served
 from rlproxy.admin.reader import Reader
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
@@ -21,6 +25,7 @@ from rlproxy.observability.metrics import Samples
 from rlproxy.observability.published import Published, UpstreamFacts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import warnings
+from starlette.types import ASGIApp
 
 from tests.unit.admin.test_page_data import FACTS
 
@@ -46,9 +51,9 @@ class Proxy:
         snapshot = Published(self.now, samples, facts=replace(FACTS, **facts))
         assert self.memory.publish(worker, snapshot)
 
-    def application(self, local: bool = True) -> Guard:
+    def application(self, local: bool = True) -> ASGIApp:
         throttle = LogThrottle(lambda: self.now, self.say)
-        return application(self.watch, local, throttle)
+        return application(Pages(self.watch), local, throttle)
 
     def say(self, _: str, text: str, **fields: object) -> None:
         self.log.append(text.format(**fields))
@@ -56,7 +61,7 @@ class Proxy:
     async def ask(
         self, path: str, method: str = "GET", local: bool = True, **headers: str
     ) -> httpx.Response:
-        transport = httpx.ASGITransport(self.application(local))
+        transport = httpx.ASGITransport(self.application(local), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, headers=headers)
 
@@ -73,8 +78,6 @@ def proxy() -> Proxy:
 async def test_pages_exist(proxy: Proxy, path: str, method: str) -> None:
     found = await proxy.ask(path, method)
     assert found.status_code == 200
-    assert found.headers["cache-control"] == "no-store"
-    assert found.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/../etc/passwd", "/live.json%00"])
@@ -82,7 +85,6 @@ async def test_other_paths_are_not_found(proxy: Proxy, path: str) -> None:
     found = await proxy.ask(path)
     why = f"There is no such page; there are {', '.join(PATHS)}\n"
     assert (found.status_code, found.text) == (404, why)
-    assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -91,6 +93,44 @@ async def test_methods_that_write_are_not_allowed(proxy: Proxy, path: str, metho
     found = await proxy.ask(path, method)
     assert found.status_code == 405
     assert set(found.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "status"),
+    [
+        *(("localhost", path, 200) for path in PATHS),
+        ("localhost", "/nothing", 404),
+        ("evil.example", "/", 421),
+        ("localhost", "/live.json", 500),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_every_response_has_the_security_headers(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, host: str, path: str, status: int, method: str
+) -> None:
+    proxy.now = time.time()
+    proxy.publish()
+    if status == 500:
+        monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(seen=[]))
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    server = served(sock, proxy.memory, os.getppid())
+    serving = asyncio.create_task(server.serve([sock]))
+    try:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
+        async with httpx.AsyncClient() as client:
+            found = await client.request(method, url, headers={"host": host})
+    finally:
+        server.should_exit = True
+        await serving
+    assert found.status_code == status
+    wanted = Pages(proxy.watch).headers()
+    assert {name for name, _ in wanted} >= {"content-security-policy", "x-frame-options"}
+    for name, value in wanted:
+        assert found.headers.get_list(name) == [value]
+    assert found.headers["cache-control"] == "no-store"
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
 
 
 # -- access ----------------------------------------------------------------------------------------
@@ -223,8 +263,8 @@ def test_page_loads_nothing_from_other_hosts() -> None:
     assert not re.search(r"\son\w+=|style=\"", text.partition("<script>")[0])
 
 
-async def test_content_security_policy_names_style_and_script(proxy: Proxy) -> None:
-    policy = (await proxy.ask("/")).headers["content-security-policy"]
+def test_content_security_policy_names_style_and_script(proxy: Proxy) -> None:
+    policy = dict(Pages(proxy.watch).headers())["content-security-policy"]
     assert len(re.findall(r"'sha256-[\w+/]{43}='", policy)) == 2
     assert "unsafe" not in policy
 
@@ -261,8 +301,7 @@ async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
 async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Proxy) -> None:
     broken = SimpleNamespace(view={"secret": object()})
     proxy.watch.reading = lambda: broken  # type: ignore[assignment, method-assign, return-value]
-    guard = proxy.application()
-    transport = httpx.ASGITransport(guard)
+    transport = httpx.ASGITransport(proxy.application(), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for _ in range(5):
             found = await client.get("/live.json")
