@@ -26,10 +26,7 @@ class Channel:
     """The worker's end of a channel. This one is of a proxy that is one process.
 
     read: returns the settings of the file. Raises ConfigError.
-    first: the proxy is still starting: this worker replaces none.
     """
-
-    first = True
 
     def __init__(self, resources: Resources, read: Callable[[], Config]) -> None:
         self._resources = resources
@@ -70,10 +67,9 @@ class Supervised(Channel):
     """
 
     def __init__(
-        self, worker: int, first: bool, reports: Connection, settings: SharedMemory, supervisor: int
+        self, worker: int, reports: Connection, settings: SharedMemory, supervisor: int
     ) -> None:
         self._worker = worker
-        self.first = first
         self._reports = reports
         self._settings = settings
         self._supervisor = supervisor

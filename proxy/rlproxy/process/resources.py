@@ -15,7 +15,7 @@ from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.banner import print_banner
 from rlproxy.process.intake import ClientCounts
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import Embedded, EmbeddedError, embedded_of
+from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 
@@ -32,7 +32,7 @@ class Resources:
 
     started: time.time() at the start of the proxy.
     upstream: as in the settings; of an embedded server or cluster, where it was started.
-    up_at: time.monotonic() when all workers were first ready; None before.
+    up_at: time.monotonic() when all workers were first ready; None before, and in these workers.
     Raises one of CANNOT_RUN.
     """
 
@@ -50,7 +50,7 @@ class Resources:
             config.listen, config.unix_mode, keepalive_s=config.tcp_keepalive_s
         )
         self.admin: AdminProcess | None = None
-        self._embedded: Embedded | None = None
+        self._embedded: EmbeddedServer | EmbeddedCluster | None = None
         if config.admin is not None:
             try:
                 self.admin = AdminProcess(config, self.memory, self.listeners.addresses())
@@ -61,7 +61,8 @@ class Resources:
     async def start(self) -> None:
         """Start the embedded server, if there is one. Raises EmbeddedError."""
         if self.upstream.embedded:
-            self._embedded = embedded_of(self.upstream)
+            masters = self.upstream.masters
+            self._embedded = EmbeddedCluster(masters) if masters else EmbeddedServer()
             self.upstream = await self._embedded.start()
 
     def ready(self, upstream: str, advice: str) -> None:

@@ -74,7 +74,7 @@ class Server:
         stop: StopSignals,
     ) -> None:
         self._config = config
-        self._listeners = resources.listeners
+        self._resources = resources
         self._channel = channel
         self._wiring = Wiring(config, worker, resources, tls_contexts.contexts(config))
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,7 +93,7 @@ class Server:
         finally:
             self._wiring.intake.close()
             self._channel.leaving()
-            self._listeners.close()
+            self._resources.listeners.close()
             await self._shutdown()
         if self._failed:
             raise StartError(self._failed)
@@ -105,7 +105,7 @@ class Server:
         wiring = self._wiring
         await self._make_contact()
         state = wiring.upstream.state()
-        if state.kind in MISFITS and self._channel.first:
+        if state.kind in MISFITS and self._resources.up_at is None:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
         self._tasks += [

@@ -87,7 +87,9 @@ class Supervisor:
             self._open_channels()
             asyncio.run(resources.start())
             while not self._signals and not self._failed:
-                self._start_due()
+                for worker in self._workers:
+                    if worker.restarts.due <= time.monotonic():
+                        self._start(worker)
                 self._wait(self._timeout_s())
                 if self._signals:
                     break
@@ -145,11 +147,6 @@ class Supervisor:
 
     # -- starting ---------------------------------------------------------------------------------
 
-    def _start_due(self) -> None:
-        for worker in self._workers:
-            if worker.restarts.due <= time.monotonic():
-                self._start(worker)
-
     def _start(self, worker: _Worker) -> None:
         # Until the child has reset its handlers, a signal would run the supervisor's there.
         signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
@@ -168,8 +165,7 @@ class Supervisor:
     def _become(self, worker: _Worker) -> NoReturn:
         """Run the process of a worker, from the fork to its exit."""
         code = 1
-        starting = self._resources.up_at is None
-        channel = Supervised(worker.number, starting, self._report_to, self._accepted, self._pid)
+        channel = Supervised(worker.number, self._report_to, self._accepted, self._pid)
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):

@@ -216,14 +216,6 @@ def _free_ports(number: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
-Embedded = EmbeddedServer | EmbeddedCluster
-
-
-def embedded_of(upstream: Upstream) -> Embedded:
-    """Return what `upstream` starts, which is embedded: or embedded:cluster."""
-    return EmbeddedCluster(upstream.masters) if upstream.masters else EmbeddedServer()
-
-
 def end_with_parent() -> None:
     """Have the kernel send this process SIGTERM when the thread that started it ends. Linux only.
 

@@ -35,7 +35,7 @@ async def test_an_embedded_server_that_cannot_start(
         raise EmbeddedError("no server")
 
     embedded = SimpleNamespace(start=start, stop=lambda: None)
-    monkeypatch.setattr(module, "embedded_of", lambda _: embedded)
+    monkeypatch.setattr(module, "EmbeddedServer", lambda: embedded)
     resources = Resources(Config((Address(path="s"),), Upstream(None)))
     with pytest.raises(CANNOT_RUN, match="no server"):
         await resources.start()

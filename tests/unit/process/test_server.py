@@ -19,7 +19,7 @@ def server(
 ) -> Server:
     """Return a worker that has `wiring` and nothing else."""
     monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
-    resources = cast("Resources", SimpleNamespace(listeners=None))
+    resources = cast("Resources", None)
     return Server(Config(), 0, resources, cast("Channel", channel), stop)
 
 
