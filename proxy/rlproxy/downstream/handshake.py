@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from rlproxy.downstream.admission import TURNED_AWAY
@@ -99,7 +100,7 @@ class Handshake(asyncio.Protocol):
         handshakes.under_way[self] = None
         self._timer = handshakes.loop.call_later(handshakes.timeout_s, self._late)
         if not self._header:
-            self._secure(b"")
+            self._pass_on(b"")
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol. Receives the PROXY header and the bytes read with it."""
@@ -117,10 +118,7 @@ class Handshake(asyncio.Protocol):
         # only if the load balancer is on this machine, too. Else the socket's address applies.
         if found.peer is not None and (self._seen.local or not found.peer.local):
             self._seen = self._peer = found.peer
-        if self._tls:
-            self._secure(rest)
-        else:
-            self._serve_plain(rest)
+        self._pass_on(rest)
 
     def eof_received(self) -> None:
         """See asyncio.Protocol."""
@@ -131,25 +129,22 @@ class Handshake(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._leave()
 
-    def _serve_plain(self, rest: bytes) -> None:
-        transport = self._transport
-        assert transport is not None
-        self._done()
-        served = self._handshakes.serve(self._peer)
-        transport.set_protocol(served)
-        served.connection_made(transport)
-        if rest:
-            served.data_received(rest)
-
-    def _secure(self, rest: bytes) -> None:
+    def _pass_on(self, rest: bytes) -> None:
+        """Let the TLS handshake begin, or the service; `rest` was read behind the header."""
         transport, context = self._transport, self._handshakes.context
-        assert transport is not None and context is not None
-        serve, peer = self._handshakes.serve, self._peer
-        self._stream = stream = TlsStream(lambda: serve(peer), context, self._settled)
-        transport.set_protocol(stream)
-        stream.connection_made(transport)
+        assert transport is not None
+        serve = partial(self._handshakes.serve, self._peer)
+        following: asyncio.Protocol
+        if self._tls:
+            assert context is not None
+            following = self._stream = TlsStream(serve, context, self._settled)
+        else:
+            self._done()
+            following = serve()
+        transport.set_protocol(following)
+        following.connection_made(transport)
         if rest:
-            stream.data_received(rest)
+            following.data_received(rest)
 
     def _settled(self, error: OSError | None) -> None:
         stream, self._stream = self._stream, None

@@ -42,11 +42,10 @@ class TlsStream(asyncio.Protocol):
         self._outgoing = ssl.MemoryBIO()
         server = context.protocol == ssl.PROTOCOL_TLS_SERVER
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server, name)
-        self._app: asyncio.Protocol | None = None
+        self._app: asyncio.Protocol | None = None  # None until the handshake is done
         self._transport: asyncio.Transport | None = None
         self._error: OSError | None = None  # reason why the connection failed
         self.received = False  # whether the other side has sent anything
-        self._established = False  # whether the handshake is done
         self._finished = False  # whether the input has ended, or is broken
         self._shut = False  # whether our close_notify was sent
         self._closing = False
@@ -63,11 +62,11 @@ class TlsStream(asyncio.Protocol):
         self.received = True
         if self._closing or self._finished:
             return
-        if not self._established:
+        if self._app is None:
             self._incoming.write(data)
             self._handshake()
             data = b""
-        if self._established:
+        if self._app is not None:
             self._read(data)
 
     def eof_received(self) -> bool:
@@ -75,7 +74,7 @@ class TlsStream(asyncio.Protocol):
 
         Many clients leave that way. Their requests are framed, so a truncated one is recognized.
         """
-        if not self._established:
+        if self._app is None:
             self._fail(TlsFailure(_CLOSED))
             return False
         if self._finished:  # by a close_notify
@@ -117,7 +116,6 @@ class TlsStream(asyncio.Protocol):
             self._fail(TlsFailure(why(error)))
             return
         self._flush()
-        self._established = True
         make, self._make = self._make, None
         assert make is not None
         self._app = app = make()
@@ -291,7 +289,7 @@ class TlsStream(asyncio.Protocol):
 
     def last_words(self) -> bytes:
         """Return the input received before a write failed; see the function of this name."""
-        if not self._established or self._finished:
+        if self._app is None or self._finished:
             return b""
         return self._decrypted(_unread(self._transport))
 
