@@ -1,7 +1,7 @@
 """The counters of the last two minutes, as rates and percentiles per second; and the rates of
 policies, over the last ten seconds. No I/O, no clock.
 
-samples ──moment()──> Moment ──add()──> Recent ──> rates, quantiles, busiest policies
+samples ──add()──> Recent ──> rates, quantiles, busiest policies
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples, classes_of, total
@@ -40,28 +40,6 @@ class Moment:
     times: dict[str, list[float]]
 
 
-def moment(at: float, samples: Samples) -> Moment:
-    """Extract the counters from the samples of all workers; `at` is their time in seconds."""
-    hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
-    times = {name: classes_of(samples, name) for name in _HISTOGRAMS}
-    return Moment(at, hits, total(samples, "rlproxy_commands_total"), times)
-
-
-class PolicyRate(NamedTuple):
-    """The hits of one policy per second.
-
-    hits: of all outcomes.
-    refused: by Redis and by the denial cache.
-    shadow_refused: refused by the policy in shadow, and answered as admitted.
-    """
-
-    name: str
-    shadow: bool
-    hits: float
-    refused: float
-    shadow_refused: float
-
-
 class Recent:
     """The moments of the last KEPT_S seconds, oldest first, and the hits of policies in the last
     SMOOTH_S seconds.
@@ -71,20 +49,22 @@ class Recent:
         self._moments: deque[Moment] = deque()
         self._policies: deque[tuple[float, HitsByPolicy]] = deque()  # with their time
 
-    def add(self, new: Moment, policies: HitsByPolicy) -> None:
-        """Append a moment, with the hits of policies in all workers.
+    def add(self, at: float, samples: Samples, policies: HitsByPolicy) -> None:
+        """Append the moment `at`, with the samples and the hits of policies of all workers.
 
         If it is not later than the last (a clock was set), all others are dropped.
         """
         moments, marks = self._moments, self._policies
-        if moments and new.at <= moments[-1].at:
+        if moments and at <= moments[-1].at:
             moments.clear()
             marks.clear()
-        moments.append(new)
-        marks.append((new.at, policies))
-        while moments[0].at < new.at - KEPT_S - 1:
+        hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
+        times = {name: classes_of(samples, name) for name in _HISTOGRAMS}
+        moments.append(Moment(at, hits, total(samples, "rlproxy_commands_total"), times))
+        marks.append((at, policies))
+        while moments[0].at < at - KEPT_S - 1:
             moments.popleft()
-        while len(marks) > 1 and marks[1][0] <= new.at - SMOOTH_S:
+        while len(marks) > 1 and marks[1][0] <= at - SMOOTH_S:
             marks.popleft()
 
     def rates(self) -> list[tuple[float, ...]]:
@@ -120,10 +100,11 @@ class Recent:
         classes = [max(0, after - before) for before, after in pairs]
         return [quantile(TIMES_S, classes, each) for each in wanted]
 
-    def busiest(self, number: int) -> list[PolicyRate]:
+    def busiest(self, number: int) -> list[tuple[str, bool, float, float, float]]:
         """Return the `number` policies with most hits, at present and then since the start.
 
-        Policies without a hit are left out.
+        Policies without a hit are left out. The rows are (name, whether it is in shadow, hits per
+        second, those of them that are refused, those that are refused in shadow).
         """
         if not self._policies:
             return []
@@ -133,9 +114,9 @@ class Recent:
         for name, found in hits.items():
             if any(found.counts):
                 pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
-                per_second = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append(PolicyRate(name, found.shadow, *per_second))
-        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
+                all_hits, refused, in_shadow = (max(0, now - then) / span_s for now, then in pairs)
+                rates.append((name, found.shadow, all_hits, refused, in_shadow))
+        rates.sort(key=lambda row: (-row[2], -sum(hits[row[0]].counts), row[0]))
         return rates[:number]
 
     def _span(self, length_s: float) -> tuple[Moment, Moment] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
-from rlproxy.admin.history import GAP_S, Recent, moment
+from rlproxy.admin.history import GAP_S, Recent
 from rlproxy.admin.page_data import KEYS, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.exposition import exposition
@@ -98,7 +98,7 @@ class Reader:
         before = time.monotonic()
         found = self.reading()
         if any(one.fresh() for one in found.seen):  # otherwise rates are unknown, not 0
-            self._recent.add(moment(found.at, found.samples), found.policies)
+            self._recent.add(found.at, found.samples, found.policies)
         pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
         return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 

@@ -260,8 +260,3 @@ def _bounds(least: int, most: int, stride: int) -> tuple[int, int]:
         )
         least, most = least - few, most + SIGMAS**2 // 2 * stride + many
     return max(1, least), most
-
-
-def covered(several: Iterable[Top]) -> float:
-    """Return the seconds that the counts of merge() cover."""
-    return max((each.seconds for each in several), default=0.0)

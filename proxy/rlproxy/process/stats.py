@@ -9,7 +9,7 @@ from typing import Final
 
 from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
-from rlproxy.observability.hot_keys import HotKey, covered
+from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.metrics import (
     ERRORS,
     Samples,
@@ -89,7 +89,7 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
         **hits,
         "waiting": number("rlproxy_waiting"),
         "denials": number("rlproxy_denials"),
-        "top_seconds": round(covered(each.top for each in several), 1),
+        "top_seconds": round(max(each.top.seconds for each in several), 1),
     }
     for name in (each.decode().lower() for each in ALGORITHMS):
         counts = (f"{of}={number('rlproxy_hits_total', name, of)}" for of in OUTCOMES)

@@ -281,7 +281,6 @@ class Telemetry:
             "rlproxy_scripts_loaded": _one(state.loaded),
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(clients.draining),
-            "rlproxy_workers": _one(1),
             "rlproxy_workers_wanted": _one(self._memory.workers),
             "rlproxy_start_time_seconds": _one(self._started),
             "rlproxy_build_info": {

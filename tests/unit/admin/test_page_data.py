@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import ROUND_TRIP, Recent, moment
+from rlproxy.admin.history import ROUND_TRIP, Recent
 from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.admin.probes import Seen
 from rlproxy.observability.key_prefixes import HITS, REFUSED
@@ -38,12 +38,12 @@ SAMPLES: Samples = {
 def with_policies() -> Recent:
     """Moments three seconds apart, between which two policies were hit."""
     recent, none = Recent(), [0] * len(OUTCOMES)
-    recent.add(moment(0.0, {}), {})
+    recent.add(0.0, {}, {})
     login, new = list(none), list(none)
     login[OUTCOMES.index("admitted")], login[OUTCOMES.index("refused")] = 4, 3
     new[OUTCOMES.index("admitted")], new[OUTCOMES.index("shadow_refused")] = 1, 2
     policies = {"new": PolicyHits(True, new), "login": PolicyHits(False, login)}
-    recent.add(moment(3.0, {}), policies)
+    recent.add(3.0, {}, policies)
     return recent
 
 
@@ -129,9 +129,9 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 
 def test_round_trips_are_omitted_during_an_outage() -> None:
     recent = Recent()
-    recent.add(moment(1999.0, {}), {})
+    recent.add(1999.0, {}, {})
     took: Samples = {ROUND_TRIP: times((9,), 0.001)}
-    recent.add(moment(2000.0, took), {})
+    recent.add(2000.0, took, {})
     here = Seen(0, 0.1, FACTS)
     away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
     assert None not in made([here], took, recent)["times"]["round_trip"]

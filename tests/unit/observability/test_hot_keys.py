@@ -24,7 +24,6 @@ from rlproxy.observability.hot_keys import (
     HotKeys,
     Sizes,
     Summary,
-    covered,
     merge,
     stride_for,
 )
@@ -80,7 +79,6 @@ def test_empty_summary_reports_no_key() -> None:
     assert merge([bench.top.state()], 10, False) == merge([bench.top.state()], 10, True) == []
     assert merge([], 10, False) == merge([NO_TOP], 10, True) == []
     assert merge([bench.top.published(), NO_TOP], 10, True) == []
-    assert covered([]) == covered([NO_TOP]) == 0
 
 
 def test_counts_expire_after_a_minute() -> None:
@@ -107,8 +105,7 @@ def test_age_of_the_counts_is_reported() -> None:
     assert bench.top.state().seconds == 59.5
     bench.now += 0.5
     assert bench.top.state().seconds == 50
-    other = Bench()
-    assert covered([bench.top.published(), other.top.published(), NO_TOP]) == 50
+    assert bench.top.published().seconds == 50
 
 
 def test_long_keys_are_reported_by_prefix_and_hash() -> None:

@@ -39,7 +39,7 @@ def published(factor: int) -> Published:
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
         "rlproxy_lane_round_trip_seconds": times((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5),
     }
-    return Published(100.0, samples, NO_TOP._replace(seconds=30.04), FACTS)
+    return Published(100.0, samples, NO_TOP._replace(seconds=15.02 * factor), FACTS)
 
 
 def test_the_text_is_the_sum_of_all_workers() -> None:
