@@ -231,7 +231,10 @@ class Control:
         self._identify_again = self._read_only = False
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
-            kind, problem = self._wrong_server(text(reply.get(b"mode")), text(reply.get(b"role")))
+            mode, role = text(reply.get(b"mode")), text(reply.get(b"role"))
+            kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
+            if not kind and role == "replica":
+                kind, problem = REPLICA, _IS_REPLICA
             if was_replica and not kind:
                 self._masters += 1
                 if self._masters == 2:  # a replica has answered since the first time
@@ -246,16 +249,6 @@ class Control:
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
-
-    def _wrong_server(self, mode: str, role: str) -> tuple[str, str]:
-        """Return kind and text of the problem if the URL should name another server.
-
-        mode, role: those of the server in its reply to HELLO.
-        """
-        kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
-        if not kind and role == "replica":
-            return REPLICA, _IS_REPLICA
-        return kind, problem
 
     async def _room(self) -> tuple[str, str]:
         """Look by a second connection whether the server has room for another client.

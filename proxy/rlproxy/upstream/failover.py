@@ -310,18 +310,15 @@ class Failover:
 
         answers: one for each Sentinel, None for an outstanding one.
         """
-        queried = [(each.address, one) for each, one in zip(self._sentinels, answers, strict=True)]
-        missing = unanswered(queried)
+        addresses = [each.address for each in self._sentinels]
+        silent = unanswered(zip(addresses, answers, strict=True))
+        missing = ", ".join(silent)
         if self.master is None:
             self._target.unknown(f"no master known as {self._name}: {refused or missing}")
             return
         if None not in answers:
-            silent = sum(1 for one in answers if one is not None and one.address is None)
-            self._failing = ""
-            if silent:
-                self._failing = (
-                    f"{silent} of {len(queried)} Sentinels of {self._name} fail: {missing}"
-                )
+            number = f"{len(silent)} of {len(answers)} Sentinels of {self._name}"
+            self._failing = f"{number} fail: {missing}" if silent else ""
         problem = "; ".join(filter(None, (refused, self._failing)))
         if self._throttle.due(problem):
             if problem:

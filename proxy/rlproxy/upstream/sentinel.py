@@ -18,7 +18,7 @@ three rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -146,13 +146,13 @@ def accepts(claim: Claim, itself: str, former: str) -> bool:
     return itself in (MASTER, UNKNOWN)
 
 
-def unanswered(answers: Sequence[tuple[Address, Answer | None]]) -> str:
-    """List the Sentinels that name no master, with reasons, for the log; empty if there are none.
+def unanswered(answers: Iterable[tuple[Address, Answer | None]]) -> list[str]:
+    """Return the Sentinels that name no master, with reasons, for the log.
 
     answers: the address of each Sentinel, and its answer or None.
     """
-    parts: list[str] = []
-    for address, each in answers:
-        if each is None or each.address is None:
-            parts.append(f"{address} {each.why if each is not None else 'did not answer'}")
-    return ", ".join(parts)
+    return [
+        f"{address} {each.why if each is not None else 'did not answer'}"
+        for address, each in answers
+        if each is None or each.address is None
+    ]
