@@ -262,8 +262,9 @@ class Config:
 
     # In the file's table [policies]; changed by SIGHUP.
     policies: Policies = ()
-    # Contents of the files with PEM, by path. They are read once, so all workers have the same.
-    pem: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    # Contents of the files with PEM, by path; a str is the reason why one can't be read. They are
+    # read once, so all workers have the same.
+    pem: Mapping[str, bytes | str] = field(default_factory=dict, repr=False)
 
     @property
     def shares(self) -> bool:

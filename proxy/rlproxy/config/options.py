@@ -145,7 +145,7 @@ NO: Final[Value[bool]] = _words("no", {"yes": True, "no": False})
 AUTO: Final[Value[bool | None]] = _words("auto", {"auto": None, "yes": True, "no": False})
 SWITCHES: Final = (YES, NO, AUTO)  # without a value they mean yes
 FILE: Final[Value[str]] = Value("FILE", str)
-PEM: Final[Value[str]] = Value("FILE", str)
+PEM: Final[Value[str]] = Value("FILE", str)  # its contents are part of the settings, too
 NAME: Final[Value[str]] = Value("NAME", str)
 MODE: Final[Value[int]] = Value("MODE", _mode, "600")
 COMMANDS: Final[Value[tuple[str, ...]]] = Value("NAME[|SUB]", _command, repeats=True)

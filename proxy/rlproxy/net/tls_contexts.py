@@ -57,18 +57,17 @@ class Contexts:
 
 
 def with_files(config: Config) -> Config:
-    """Return `config` with the present contents of its files. Raises ConfigError."""
-    pem: dict[str, bytes] = {}
-    mistakes: list[str] = []
+    """Return `config` with the present contents of its files."""
+    pem: dict[str, bytes | str] = {}
     for option in OPTIONS:
         path = getattr(config, option.field)
         if option.value is PEM and path:
             try:
                 pem[path] = Path(path).read_bytes()
-            except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
-                mistakes.append(f"{option.flag} {path}: {why(error)}")
-    if mistakes:
-        raise ConfigError(mistakes)
+            except OSError as error:
+                pem[path] = error.strerror or str(error)
+            except ValueError:  # a name with a NUL byte
+                pem[path] = "no name of a file"
     return replace(config, pem=pem)
 
 
@@ -95,8 +94,7 @@ def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
     made.num_tickets = 0
     _show(made, config, "--tls", config.tls_cert, config.tls_key, mistakes)
     if config.tls_client_ca:
-        named = f"--tls-client-ca {config.tls_client_ca}"
-        _trust(made, config.pem[config.tls_client_ca], named, mistakes)
+        _trust(made, config, "--tls-client-ca", config.tls_client_ca, mistakes)
         required = config.tls_client_auth == "required"
         made.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return made
@@ -109,8 +107,7 @@ def _client(config: Config, mistakes: list[str]) -> ClientSide:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
     if config.upstream_tls_ca:
-        named = f"--upstream-tls-ca {config.upstream_tls_ca}"
-        _trust(made, config.pem[config.upstream_tls_ca], named, mistakes)
+        _trust(made, config, "--upstream-tls-ca", config.upstream_tls_ca, mistakes)
     else:
         made.load_default_certs()
     if config.upstream_tls_cert:
@@ -136,11 +133,12 @@ def _show(
 ) -> None:
     """Load a certificate and its key into `made`; `option` begins the names of their options."""
     named = f"{option}-cert {cert}", f"{option}-key {key}"
-    usable = _contains("certificate", config.pem[cert], named[0], mistakes)
-    if not _contains("private key", config.pem[key], named[1], mistakes) or not usable:
+    shown = _pem(config, "certificate", cert, named[0], mistakes)
+    secret = _pem(config, "private key", key, named[1], mistakes)
+    if not shown or not secret:
         return
     try:
-        with _file(config.pem[cert]) as cert_file, _file(config.pem[key]) as key_file:
+        with _file(shown) as cert_file, _file(secret) as key_file:
             made.load_cert_chain(cert_file, key_file, _refuse)
     except _EncryptedError:
         mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
@@ -158,12 +156,17 @@ def _refuse() -> NoReturn:
     raise _EncryptedError
 
 
-def _trust(made: ssl.SSLContext, ca: bytes, named: str, mistakes: list[str]) -> None:
-    if not _contains("certificate", ca, named, mistakes):
+def _trust(
+    made: ssl.SSLContext, config: Config, option: str, path: str, mistakes: list[str]
+) -> None:
+    """Load the certificates in the file `path`, the value of `option`, into `made` as trusted."""
+    named = f"{option} {path}"
+    ca = _pem(config, "certificate", path, named, mistakes)
+    if not ca:
         return
     try:
-        with _file(ca) as path:
-            made.load_verify_locations(path)
+        with _file(ca) as ca_file:
+            made.load_verify_locations(ca_file)
     except OSError:
         mistakes.append(f"{named}: damaged, or not PEM")
 
@@ -178,12 +181,16 @@ def _file(pem: bytes) -> Iterator[str]:
         yield f"/dev/fd/{made.fileno()}"
 
 
-def _contains(what: str, text: bytes, named: str, mistakes: list[str]) -> bool:
-    """Return whether a file contains one of _MARKS; otherwise a mistake is added."""
-    if _MARKS[what] not in text:
+def _pem(config: Config, what: str, path: str, named: str, mistakes: list[str]) -> bytes:
+    """Return the contents of a file; b"" without one of _MARKS, and a mistake is added."""
+    found = config.pem[path]
+    if isinstance(found, str):
+        mistakes.append(f"{named}: {found}")
+    elif _MARKS[what] not in found:
         mistakes.append(f"{named}: no {what} in it (PEM)")
-        return False
-    return True
+    else:
+        return found
+    return b""
 
 
 def why(error: BaseException) -> str:
@@ -210,16 +217,16 @@ def warnings(config: Config) -> Sequence[str]:
         found.append("Redis' certificate is not checked (--upstream-tls-verify no)")
     if any(address.tls for address in config.listen):
         try:
-            _verify(_server(config, []), config.pem[config.tls_cert])
+            _verify(_server(config, []), config)
         except ssl.SSLError as error:
             found.append(f"--tls-cert {config.tls_cert}: {why(error)}")
     return found
 
 
-def _verify(server: ssl.SSLContext, cert: bytes) -> None:
+def _verify(server: ssl.SSLContext, config: Config) -> None:
     """Raise SSLError if a client that trusts this very certificate of the server refuses it."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _trust(client, cert, "", [])
+    _trust(client, config, "--tls-cert", config.tls_cert, [])
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -142,12 +142,12 @@ def test_every_error_names_option_and_file(made: Certificates, tmp_path: Path) -
         f"--tls-client-ca {torn}: damaged, or not PEM",
     )
     assert mistakes(
-        *("--listen", "tls:127.0.0.1:0", "--tls-cert", text, "--tls-key", made.key),
+        *("--listen", "tls:127.0.0.1:0", "--tls-cert", nothing, "--tls-key", made.key),
         *UPSTREAM,
         *("--upstream-tls-ca", text, "--upstream-tls-cert", made.cert),
         *("--upstream-tls-key", locked, "--upstream-tls-name", "a..b"),
     ) == (
-        f"--tls-cert {text}: no certificate in it (PEM)",
+        f"--tls-cert {nothing}: {missing}",
         f"--upstream-tls-ca {text}: no certificate in it (PEM)",
         f"--upstream-tls-key {locked}: the key is encrypted, and there is no passphrase",
         "--upstream-tls-name a..b: no name of a host",
