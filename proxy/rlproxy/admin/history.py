@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples, classes_of, total
@@ -38,6 +38,21 @@ class Moment:
     hits: tuple[float, ...]
     commands: float
     times: dict[str, list[float]]
+
+
+class PolicyRate(NamedTuple):
+    """The hits of one policy per second.
+
+    hits: of all outcomes.
+    refused: by Redis and by the denial cache.
+    shadow_refused: refused by the policy in shadow, and answered as admitted.
+    """
+
+    name: str
+    shadow: bool
+    hits: float
+    refused: float
+    shadow_refused: float
 
 
 class Recent:
@@ -100,11 +115,10 @@ class Recent:
         classes = [max(0, after - before) for before, after in pairs]
         return [quantile(TIMES_S, classes, each) for each in wanted]
 
-    def busiest(self, number: int) -> list[tuple[str, bool, float, float, float]]:
+    def busiest(self, number: int) -> list[PolicyRate]:
         """Return the `number` policies with most hits, at present and then since the start.
 
-        Policies without a hit are left out. The rows are (name, whether it is in shadow, hits per
-        second, those of them that are refused, those that are refused in shadow).
+        Policies without a hit are left out.
         """
         if not self._policies:
             return []
@@ -114,9 +128,9 @@ class Recent:
         for name, found in hits.items():
             if any(found.counts):
                 pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
-                all_hits, refused, in_shadow = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append((name, found.shadow, all_hits, refused, in_shadow))
-        rates.sort(key=lambda row: (-row[2], -sum(hits[row[0]].counts), row[0]))
+                per_second = (max(0, now - then) / span_s for now, then in pairs)
+                rates.append(PolicyRate(name, found.shadow, *per_second))
+        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
         return rates[:number]
 
     def _span(self, length_s: float) -> tuple[Moment, Moment] | None:
