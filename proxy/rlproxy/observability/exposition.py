@@ -15,7 +15,7 @@ from rlproxy.observability.metrics import COUNTER, HISTOGRAM, TABLE, Labels, Row
 
 def exposition(samples: Samples) -> bytes:
     """Return `samples` in Prometheus' text format."""
-    families = (_family(row, samples[row.name]) for row in TABLE if row.name in samples)
+    families = [_family(row, samples[row.name]) for row in TABLE if row.name in samples]
     collector: Any = SimpleNamespace(collect=lambda: families)
     return generate_latest(collector)
 

@@ -345,8 +345,11 @@ class Router(SessionPart):
             return self._rl_command(code), False
         if kind in (commands.BLOCKS, commands.WAIT):
             private.slots.may_block = True
-        if kind == commands.WAIT and self._must_cover():
-            return self._cover_wait(code), False
+        if kind == commands.WAIT:
+            if self.sharing is not None:
+                self.sharing.stop()
+            if private.cover.lane_wrote:
+                return self._cover_wait(code), False
         if kind in (commands.PASS, commands.BLOCKS) or command.ours:
             private.forward(command)
             return WAIT_NOTHING, True
@@ -357,12 +360,6 @@ class Router(SessionPart):
             return self._wait_until_quiescent(), False
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
-
-    def _must_cover(self) -> bool:
-        """Whether a WAIT or WAITAOF must cover writes of lanes. From now on none takes a lane."""
-        if self.sharing is not None:
-            self.sharing.stop()
-        return self._private.cover.lane_wrote
 
     def _cover_wait(self, code: int) -> int:
         """Send a WAIT or WAITAOF that covers writes of lanes. Returns what the rest waits for."""

@@ -103,7 +103,7 @@ class Session(SessionBase):
         if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
         elif self.wait == WAIT_QUIESCENT:
-            self._route()  # after the end of file, no request waits for replies
+            self._route()  # from now on it waits only for the replies to hits by EVALSHA
         self._finish_eof()
 
     def full(self) -> bool:
