@@ -24,35 +24,29 @@ class Prefixes:
 
     most: number of prefixes that are counted apart; the first ones are taken.
     before: the counts of the process that this one replaces.
+    counts: those so far.
     """
 
     def __init__(self, most: int, before: PrefixHits) -> None:
-        self._counts = {prefix: list(counts) for prefix, counts in before.items()}
+        self.counts: PrefixHits = {prefix: list(counts) for prefix, counts in before.items()}
         self._room = most - len(before.keys() - {NONE, OTHER})  # further prefixes
 
     def add(self, hits: HitsByKey, refused: HitsByKey) -> None:
         """Count hits by the prefix of their keys; `refused` are the refused ones among them."""
-        self._add(hits, 0)
-        self._add(refused, 1)
-
-    def counts(self) -> PrefixHits:
-        """Return the hits so far; must not be changed."""
-        return self._counts
-
-    def _add(self, hits: HitsByKey, at: int) -> None:
-        begins: dict[bytes, int] = {}  # by the beginning of a bulk string, colon included
-        for key, number in hits.items():
-            # Some long keys come cut by brief(), others whole: what all of them begin with counts.
-            end = len(key) if len(key) <= MAX_BULK else key.index(b"\n") + 1 + SHOWN
-            begin = key[: key.find(b":", 0, end) + 1]
-            begins[begin] = begins.get(begin, 0) + number
-        for begin, number in begins.items():
-            self._counts.setdefault(self._prefix(begin), [0, 0])[at] += number
+        for at, of_kind in enumerate((hits, refused)):
+            begins: dict[bytes, int] = {}  # by the beginning of a bulk string, colon included
+            for key, number in of_kind.items():
+                # Some long keys come cut by brief(), others whole: what all begin with counts.
+                end = len(key) if len(key) <= MAX_BULK else key.index(b"\n") + 1 + SHOWN
+                begin = key[: key.find(b":", 0, end) + 1]
+                begins[begin] = begins.get(begin, 0) + number
+            for begin, number in begins.items():
+                self.counts.setdefault(self._prefix(begin), [0, 0])[at] += number
 
     def _prefix(self, begin: bytes) -> bytes:
         """Return what counts keys with a beginning, b"" without a colon."""
         prefix = begin[begin.index(b"\n") + 1 : -1][:MAX_PREFIX] if begin else NONE
-        if prefix not in self._counts and prefix not in (NONE, OTHER):
+        if prefix not in self.counts and prefix not in (NONE, OTHER):
             if self._room <= 0:
                 return OTHER
             self._room -= 1

@@ -109,20 +109,16 @@ class PolicyCounters:
         return found
 
     def _new(self) -> int:
-        if self._free:
-            row, algorithm = self._free.popitem()
-            self._move(row, row_of(algorithm))
-            return row
+        """Return a row without hits. Those of a free row are added to the row of its algorithm."""
         hits = self._counters.hits
-        hits += [0] * PAIR
-        return len(hits) - PAIR
-
-    def _move(self, row: int, to: int) -> None:
-        """Add the counts of one pair to those of another, and clear it."""
-        hits = self._counters.hits
+        if not self._free:
+            hits += [0] * PAIR
+            return len(hits) - PAIR
+        row, algorithm = self._free.popitem()
         for at in range(PAIR):
-            hits[to + at] += hits[row + at]
+            hits[row_of(algorithm) + at] += hits[row + at]
             hits[row + at] = 0
+        return row
 
 
 def hits_of(state: PolicyState) -> HitsByPolicy:

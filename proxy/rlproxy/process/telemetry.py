@@ -179,7 +179,7 @@ class Telemetry:
             merged([self._before, self._samples()]),
             self._top.published(),
             self._facts(),
-            self._prefixes.counts(),
+            self._prefixes.counts,
             self._policies.state(),
         )
 

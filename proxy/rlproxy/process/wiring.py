@@ -105,11 +105,7 @@ class Wiring:
         self.upstream.configure(config, contexts)
         self.context.failure.mode = config.on_upstream_failure
         self.intake.rate = config.max_accept_rate
-        self._use_policies(config)
-
-    def _use_policies(self, config: Config) -> None:
-        """Put the policies of `config`, which has no mistakes, in the place of the former ones."""
-        found, _ = policies.parse(config.policies)
+        found, _ = policies.parse(config.policies)  # which have no mistakes
         self.telemetry.use_policies(found.values())
         self.context.grammar.use(found)
 

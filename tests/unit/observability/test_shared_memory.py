@@ -74,7 +74,7 @@ def test_largest_value_fits() -> None:
     lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Published(
-        1.5, {}, top.state(), Facts(lanes=lanes), prefixes.counts(), policies.state()
+        1.5, {}, top.state(), Facts(lanes=lanes), prefixes.counts, policies.state()
     )
     assert memory.publish(0, snapshot)
     found = memory.latest(0)

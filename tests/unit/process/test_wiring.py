@@ -172,7 +172,7 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     wiring.telemetry.publish(1.0)
     telemetry = wiring.telemetry
     assert telemetry.own().top.hits.counts
-    assert bool(telemetry._prefixes.counts()) == bool(prefixes)
+    assert bool(telemetry._prefixes.counts) == bool(prefixes)
 
 
 async def test_new_clients_are_paced_while_others_are_served() -> None:
