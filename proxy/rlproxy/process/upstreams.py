@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
+from rlproxy.config.urls import DEFAULT_REDIS_PORT
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
-from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
-from rlproxy.ratelimit.denial_cache import DenialCache
-from rlproxy.ratelimit.scripts import Script
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import IS_DOWN, Cluster
@@ -269,25 +265,6 @@ class ClusterUpstream:
 
 
 UpstreamWiring = OneServer | ClusterUpstream  # what stands behind the sessions
-
-
-def upstream_of(
-    config: Config,
-    upstream: Upstream,
-    scripts: dict[str, Script],
-    on_server: Callable[[], None],
-    on_moved: Callable[[], None],
-) -> UpstreamWiring:
-    """Make the upstream side; configure() completes it.
-
-    upstream: as in the settings; of an embedded server, where it was started.
-    on_server, on_moved: see ServerSettings and OneServer.
-    """
-    cache = DenialCache(config.denial_cache, time.monotonic)
-    settings = ServerSettings(upstream, scripts, cache, config.max_lane_hits, Counters(), on_server)
-    if upstream.cluster:
-        return ClusterUpstream(config, settings)
-    return OneServer(config, settings, on_moved)
 
 
 def _problem(node: Node) -> tuple[str, str] | None:

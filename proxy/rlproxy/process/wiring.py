@@ -19,17 +19,20 @@ from rlproxy.fairness.budget import Budget
 from rlproxy.net import file_limit
 from rlproxy.net.peers import Peer
 from rlproxy.net.tls_contexts import Contexts
+from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
 from rlproxy.process.intake import Intake
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import Telemetry
-from rlproxy.process.upstreams import upstream_of
+from rlproxy.process.upstreams import ClusterUpstream, OneServer, UpstreamWiring
 from rlproxy.ratelimit import policies
+from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.wait_queue import Cancel, WaitQueues
 from rlproxy.session.context import WorkerContext
 from rlproxy.upstream.password_probe import Probe
+from rlproxy.upstream.server_parts import ServerSettings
 
 SERVING_S: Final = 0.1  # seconds since a reply of Redis for which clients are being served
 NEARLY: Final = 0.9  # share of --max-clients; a limit of open files for fewer causes a warning
@@ -47,9 +50,19 @@ class Wiring:
     ) -> None:
         self._worker = worker  # the process of the first worker logs what all find alike
         self._resources = resources
-        self.upstream = upstream_of(
-            config, resources.upstream, resources.scripts, self._identified, self._moved
+        settings = ServerSettings(
+            resources.upstream,
+            resources.scripts,
+            DenialCache(config.denial_cache, time.monotonic),
+            config.max_lane_hits,
+            Counters(),
+            self._identified,
         )
+        self.upstream: UpstreamWiring
+        if resources.upstream.cluster:
+            self.upstream = ClusterUpstream(config, settings)
+        else:
+            self.upstream = OneServer(config, settings, self._moved)
         self._wire_context(config)
         self._wire_clients(config)
         self.telemetry = Telemetry(config, worker, resources, self.clients, self.upstream)
