@@ -120,15 +120,15 @@ class Intake:
             return
         try:
             for _ in range(GONE_PER_TURN):
-                client = accepted(listening)
-                if client is None:
-                    break
+                client = listening.accept()[0]
                 self._full = False
                 self._publish()
                 if not is_gone(client):
                     self._begin(client, tls)
                     break
                 client.close()
+        except (BlockingIOError, ConnectionAbortedError):
+            pass  # another worker was faster, or the client has already disconnected
         except OSError as error:
             if not self._full:
                 self._full = True
@@ -196,17 +196,3 @@ def is_gone(sock: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def accepted(listening: socket.socket) -> socket.socket | None:
-    """Accept the next client of a listening socket; None if there is none.
-
-    Raises OSError if no file descriptor is free.
-    """
-    while True:
-        try:
-            return listening.accept()[0]
-        except BlockingIOError:
-            return None
-        except ConnectionAbortedError:  # the client has already disconnected
-            continue
