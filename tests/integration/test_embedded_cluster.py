@@ -39,7 +39,7 @@ async def test_all_masters_serve_and_end_with_the_proxy(tmp_path: Path) -> None:
     upstream = parse_upstream("embedded:cluster")
     config = Config(listen=(Address("127.0.0.1", 0),), upstream=upstream)
     before = set(children(os.getpid()))
-    resources = Resources(config)
+    resources = Resources(config, lambda: config)
     try:
         await resources.start()
         seeds = resources.upstream.cluster

@@ -1,51 +1,21 @@
-"""The channel between a worker and the process that controls it: reports to the one, settings to
-the other.
-"""
+"""The channel between a worker and its supervisor: reports to the one, settings to the other."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.reload import Apply, reload
-from rlproxy.process.resources import Resources
 
 # kinds of reports
 READY: Final = "ready"
 LEAVING: Final = "leaving"
 FAILED: Final = "failed"
 MAX_TEXT: Final = 450  # characters of a text: up to 4 bytes each, a pipe takes two in one write
-
-
-class Channel:
-    """The worker's end of a channel. This one is of a proxy that is one process.
-
-    read: returns the settings of the file. Raises ConfigError.
-    """
-
-    def __init__(self, resources: Resources, read: Callable[[], Config]) -> None:
-        self._resources = resources
-        self._read = read
-
-    def ready(self, upstream: str, advice: str) -> None:
-        """Report that the worker serves; see print_banner() for the texts."""
-        self._resources.ready(upstream, advice)
-
-    def leaving(self) -> None:
-        """Report that the worker takes no more clients."""
-
-    def check(self) -> str:
-        """Return a reason to end, or "". Called every second."""
-        return self._resources.check()
-
-    def reload(self, config: Config, apply: Apply) -> Config:
-        """Read the settings again, after SIGHUP, and put them in force by `apply`."""
-        return reload(config, apply, self._read, self._resources.memory)
 
 
 class Report(NamedTuple):
@@ -57,8 +27,8 @@ class Report(NamedTuple):
     advice: str = ""
 
 
-class Supervised(Channel):
-    """The channel of one worker of several, made by its supervisor.
+class Channel:
+    """The end of a channel that one worker of several has, made by its supervisor.
 
     reports: the end of a pipe that takes reports.
     settings: has the settings that the supervisor has accepted last, so that all workers have the
@@ -75,11 +45,11 @@ class Supervised(Channel):
         self._supervisor = supervisor
 
     def ready(self, upstream: str, advice: str) -> None:
-        """See Channel."""
+        """Report that the worker serves; see print_banner() for the texts."""
         self._report(READY, upstream, advice)
 
     def leaving(self) -> None:
-        """See Channel."""
+        """Report that the worker takes no more clients."""
         self._report(LEAVING)
 
     def failed(self, reason: str) -> None:
@@ -91,9 +61,9 @@ class Supervised(Channel):
             self._reports.send(Report(self._worker, kind, *(text[:MAX_TEXT] for text in texts)))
 
     def check(self) -> str:
-        """See Channel."""
+        """Return a reason to end, or "". Called every second."""
         return "" if os.getppid() == self._supervisor else "the supervisor has ended"
 
     def reload(self, config: Config, apply: Apply) -> Config:
-        """See Channel. The supervisor has logged and published the outcome."""
+        """Put the settings in force by `apply`, after the supervisor has logged the changes."""
         return reload(config, apply, lambda: self._settings.latest(0), None)

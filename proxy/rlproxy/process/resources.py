@@ -5,6 +5,7 @@ the processes beside the workers. The supervisor opens them before it forks, or 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.config.config import Config, ConfigError
@@ -14,6 +15,7 @@ from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.banner import print_banner
 from rlproxy.process.intake import ClientCounts
+from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
 
@@ -28,15 +30,17 @@ CANNOT_RUN: Final = (StartError, ConfigError, ListenError, EmbeddedError, script
 
 
 class Resources:
-    """The resources of one proxy.
+    """The resources of one proxy. The only worker of a proxy has them in the place of a channel.
 
+    read: returns the settings of the file. Raises ConfigError.
     started: time.time() at the start of the proxy.
     upstream: as in the settings; of an embedded server or cluster, where it was started.
     up_at: time.monotonic() when all workers were first ready; None before, and in these workers.
     Raises one of CANNOT_RUN.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
+        self._read = read
         self.started = time.time()
         self.upstream = config.upstream
         self.up_at: float | None = None
@@ -81,6 +85,13 @@ class Resources:
         if self.admin is not None and self.up_at is not None:
             self.admin.look()
         return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
+
+    def leaving(self) -> None:
+        """See Channel.leaving(); there is no supervisor to report to."""
+
+    def reload(self, config: Config, apply: Apply) -> Config:
+        """Read the settings again, after SIGHUP, and put them in force by `apply`."""
+        return reload(config, apply, self._read, self.memory)
 
     def close(self) -> None:
         """Release everything, once all workers have ended."""

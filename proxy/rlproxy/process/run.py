@@ -96,10 +96,10 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     """Serve as the only process of a proxy. Raises one of CANNOT_RUN."""
     stop = StopSignals(supervised=False)
-    resources = Resources(settings)
+    resources = Resources(settings, read)
     try:
         await resources.start()
-        await Server(settings, 0, resources, Channel(resources, read), stop).run()
+        await Server(settings, 0, resources, None, stop).run()
     finally:
         resources.close()
     resources.log_end()

@@ -61,6 +61,7 @@ class Server:
 
     config: the settings at the start.
     worker: its number, from 0.
+    channel: to its supervisor; None without one.
     stop: ends it.
     Raises ConfigError.
     """
@@ -70,12 +71,12 @@ class Server:
         config: Config,
         worker: int,
         resources: Resources,
-        channel: Channel,
+        channel: Channel | None,
         stop: StopSignals,
     ) -> None:
         self._config = config
         self._resources = resources
-        self._channel = channel
+        self._channel = channel or resources
         self._wiring = Wiring(config, worker, resources, tls_contexts.contexts(config))
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = stop.requested

@@ -25,9 +25,8 @@ from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Report, Supervised
+from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Report
 from rlproxy.process.intake import AWAY
-from rlproxy.process.reload import reload
 from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.process.server import CUT
@@ -82,7 +81,7 @@ class Supervisor:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, self._hang_up)
-        self._resources = resources = Resources(self._config)
+        self._resources = resources = Resources(self._config, self._read)
         try:
             self._open_channels()
             asyncio.run(resources.start())
@@ -134,7 +133,7 @@ class Supervisor:
         Called after SIGHUP. Workers do not read the file: it may have changed again.
         """
         self._hung_up = False
-        self._config = reload(self._config, self._apply, self._read, self._resources.memory)
+        self._config = self._resources.reload(self._config, self._apply)
 
     def _apply(self, config: Config, _contexts: Contexts) -> None:
         self._accept(config)
@@ -165,7 +164,7 @@ class Supervisor:
     def _become(self, worker: _Worker) -> NoReturn:
         """Run the process of a worker, from the fork to its exit."""
         code = 1
-        channel = Supervised(worker.number, self._report_to, self._accepted, self._pid)
+        channel = Channel(worker.number, self._report_to, self._accepted, self._pid)
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):

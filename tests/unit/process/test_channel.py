@@ -7,12 +7,12 @@ import os
 import select
 
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.channel import FAILED, LEAVING, MAX_TEXT, READY, Report, Supervised
+from rlproxy.process.channel import FAILED, LEAVING, MAX_TEXT, READY, Channel, Report
 
 
 def test_reports_arrive_in_order() -> None:
     received, reports = multiprocessing.Pipe(duplex=False)
-    one, other = (Supervised(n, reports, SharedMemory(1), os.getpid()) for n in (0, 11))
+    one, other = (Channel(n, reports, SharedMemory(1), os.getpid()) for n in (0, 11))
     one.ready("Redis 7 at h", "")
     other.ready("h: refused", "start Redis there \udcff\u20ac")
     one.leaving()
@@ -30,12 +30,12 @@ def test_reports_arrive_in_order() -> None:
 
 def test_the_longest_report_is_one_write() -> None:
     received, reports = multiprocessing.Pipe(duplex=False)
-    worker = Supervised(255, reports, SharedMemory(1), os.getpid())
+    worker = Channel(255, reports, SharedMemory(1), os.getpid())
     worker.ready("\U0001f600" * 5000, "\U0001f600" * 5000)
     assert len(os.read(received.fileno(), 1 << 16)) <= select.PIPE_BUF
 
 
 def test_a_worker_whose_supervisor_has_ended_ends() -> None:
     (_, reports), memory = multiprocessing.Pipe(duplex=False), SharedMemory(1)
-    assert Supervised(0, reports, memory, os.getppid()).check() == ""
-    assert Supervised(0, reports, memory, -1).check() == "the supervisor has ended"
+    assert Channel(0, reports, memory, os.getppid()).check() == ""
+    assert Channel(0, reports, memory, -1).check() == "the supervisor has ended"

@@ -22,7 +22,7 @@ def test_memory_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "SharedMemory", fails)
     with pytest.raises(CANNOT_RUN, match=r"^cannot start: Too many open files$"):
-        Resources(Config((Address(path="s"),), Upstream(Address("h", 1))))
+        Resources(Config((Address(path="s"),), Upstream(Address("h", 1))), Config)
     assert not list(tmp_path.iterdir())
 
 
@@ -36,7 +36,7 @@ async def test_an_embedded_server_that_cannot_start(
 
     embedded = SimpleNamespace(start=start, stop=lambda: None)
     monkeypatch.setattr(module, "EmbeddedServer", lambda: embedded)
-    resources = Resources(Config((Address(path="s"),), Upstream(None)))
+    resources = Resources(Config((Address(path="s"),), Upstream(None)), Config)
     with pytest.raises(CANNOT_RUN, match="no server"):
         await resources.start()
     resources.close()

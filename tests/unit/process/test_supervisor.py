@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import cast
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from rlproxy.config.config import Config
+from rlproxy.config.urls import Address
 from rlproxy.observability import shared_memory
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
@@ -79,13 +80,15 @@ def test_how_it_ended(code: int, text: str) -> None:
 def test_settings_that_the_workers_can_not_get_are_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = Config(workers=2)
-    supervisor = Supervisor(config, lambda *_: None, lambda: Config(workers=2, max_clients=7))
-    memory = SharedMemory(2)
-    supervisor._resources = cast("Resources", SimpleNamespace(memory=memory))
+    config = Config((Address("127.0.0.1", 0),), workers=2)
+    read = partial(replace, config, max_clients=7)
+    supervisor = Supervisor(config, lambda *_: None, read)
+    supervisor._resources = resources = Resources(config, read)
+    memory = resources.memory
     supervisor._accepted = SharedMemory(1)
     monkeypatch.setattr(shared_memory, "HALF", 300)
     supervisor.reload()
+    resources.close()
     assert supervisor._config is config
     outcome: Reloaded = memory.latest(memory.parent)
     assert outcome.mistakes == ["the settings take more than 16 MB"]
