@@ -51,30 +51,24 @@ def linger(
     if transport.is_closing():
         return
     plain = transport.end() if isinstance(transport, TlsStream) else transport
-    _Lingering(plain, loop).begin(at_once)
+    plain.set_protocol(_Lingering(plain, loop))
+    if at_once:
+        plain.close()
+    else:
+        plain.write_eof()
+        plain.resume_reading()
 
 
 class _Lingering(asyncio.Protocol):
-    """The protocol of a plain transport that closes."""
+    """The protocol of a plain transport that closes. It discards all input."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._served = transport.get_protocol()
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
         self._discarded = 0  # bytes
         self._taken_at = self._began = loop.time()
-
-    def begin(self, at_once: bool) -> None:
-        """Close the writing side, or both sides if `at_once`. Further input is discarded."""
-        transport = self._transport
-        transport.set_protocol(self)
-        self._timer = self._loop.call_later(LOOK_S, self._look)
-        if at_once:
-            transport.close()
-        else:
-            transport.write_eof()
-            transport.resume_reading()
+        self._timer = loop.call_later(LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -91,8 +85,7 @@ class _Lingering(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._served.connection_lost(exc)
 
     def _read_on(self) -> None:

@@ -238,12 +238,8 @@ def merged(several: Iterable[Samples]) -> Samples:
 
 def histogram_values(histogram: Histogram) -> dict[Labels, float]:
     """Return the values of a histogram: the number of observations in each class, and their sum."""
-    bounds = [*map(str, histogram.bounds), "+Inf"]
-    found: dict[Labels, float] = {
-        (bound,): number for bound, number in zip(bounds, histogram.classes, strict=True)
-    }
-    found[SUM_OF] = histogram.sum_of
-    return found
+    labels: list[Labels] = [*((str(bound),) for bound in histogram.bounds), ("+Inf",), SUM_OF]
+    return dict(zip(labels, (*histogram.classes, histogram.sum_of), strict=True))
 
 
 def classes_of(samples: Samples, name: str) -> list[float]:

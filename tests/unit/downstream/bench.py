@@ -45,9 +45,10 @@ class Clock(asyncio.BaseEventLoop):
         self.soon.append(callback)
 
     def call_later(  # type: ignore[override]
-        self, _: float, callback: Any, *__: Any, **___: Any
-    ) -> Any:
+        self, delay: float, callback: Any, *_: Any, **__: Any
+    ) -> asyncio.TimerHandle:
         self.later.append(callback)
+        return asyncio.TimerHandle(self.now + delay, callback, (), self)
 
     def add_reader(self, fd: Any, callback: Any, *_: Any) -> None:  # type: ignore[override]
         """(The tests look themselves.)"""
