@@ -16,7 +16,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import pickle
@@ -34,7 +33,7 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -124,8 +123,7 @@ class Pages:
         return Response(self._page, media_type="text/html")
 
     async def _json(self, _request: Request) -> Response:
-        text = json.dumps(self._reader.reading().view, separators=(",", ":"))
-        return Response(text, media_type="application/json")
+        return JSONResponse(self._reader.reading().view)
 
     async def _metrics(self, _request: Request) -> Response:
         return Response(self._reader.reading().metrics, headers={"content-type": METRICS_TYPE})

@@ -140,10 +140,8 @@ class Recent:
         if len(self._moments) < 2:
             return None
         new = self._moments[-1]
-        for old in reversed(self._moments):
-            if old.at <= new.at - length_s:
-                return old, new
-        return self._moments[0], new
+        before = (old for old in reversed(self._moments) if old.at <= new.at - length_s)
+        return next(before, self._moments[0]), new
 
 
 def quantile(bounds: Sequence[float], classes: Sequence[float], wanted: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf, isinf
 from typing import Any, Final
@@ -130,10 +131,9 @@ def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
 
 
 def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
-    clients: dict[str, int] = {}
+    clients: Counter[str] = Counter()
     for one in fresh:
-        for address, count in one.facts.addresses:
-            clients[address] = clients.get(address, 0) + count
+        clients.update(dict(one.facts.addresses))
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
     return [[label(address), count] for address, count in most]
 

@@ -18,6 +18,7 @@ three rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,12 +126,8 @@ def choose(answers: Sequence[Answer | None], known: Claim | None) -> Claim | Non
 
 def _most_named(named: Sequence[Answer]) -> tuple[Address, int]:
     """Return the address that most answers name, the first of equals, and their number."""
-    counts: dict[Address, int] = {}
-    for each in named:
-        assert each.address is not None
-        counts[each.address] = counts.get(each.address, 0) + 1
-    address = max(counts, key=lambda one: counts[one])
-    return address, counts[address]
+    counts = Counter(each.address for each in named if each.address is not None)
+    return counts.most_common(1)[0]
 
 
 def accepts(claim: Claim, itself: str, former: str) -> bool:
