@@ -159,31 +159,21 @@ def _hashes(page: bytes, pattern: bytes) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-class LocalNames:
-    """The ASGI middleware in front of `app` where the socket listens on a loopback address.
-
-    The Host header must be one of LOCAL_NAMES or absent, against pages that reach the address under
-    another name (DNS rebinding).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; see ASGI."""
-        host = Headers(scope=scope).get("host", "")
-        name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
-        known = name in ("", *LOCAL_NAMES)
-        app = self._app if known else PlainTextResponse(NOT_BY_THIS_NAME, 421)
-        await app(scope, receive, send)
-
-
 def application(pages: Pages, local: bool, throttle: LogThrottle) -> ASGIApp:
     """Return the ASGI application.
 
-    local: whether the socket listens on a loopback address.
+    local: whether the socket listens on a loopback address. Then the Host header must be one of
+    LOCAL_NAMES or absent, against pages that reach it under another name (DNS rebinding).
     throttle: the log of errors, which clients see without details.
     """
+    router = pages.router()
+
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        name = re.sub(r":\d*$", "", host).removeprefix("[").removesuffix("]").lower()
+        known = not local or name in ("", *LOCAL_NAMES)
+        app = router if known else PlainTextResponse(NOT_BY_THIS_NAME, 421)
+        await app(scope, receive, send)
 
     async def failed(_request: Request, error: Exception) -> Response:
         # The error's text is not logged: it may contain parts of the request.
@@ -195,8 +185,7 @@ def application(pages: Pages, local: bool, throttle: LogThrottle) -> ASGIApp:
         )
         return PlainTextResponse("This failed; see the proxy's log.\n", 500)
 
-    router = pages.router()
-    return ServerErrorMiddleware(LocalNames(router) if local else router, failed)
+    return ServerErrorMiddleware(route, failed)
 
 
 # -- connections -----------------------------------------------------------------------------------
