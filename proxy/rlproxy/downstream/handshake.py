@@ -112,12 +112,13 @@ class Handshake(asyncio.Protocol):
             return
         if found is None:
             return
-        rest, self._head = self._head[found.length :], b""
+        length, peer = found
+        rest, self._head = self._head[length:], b""
         self._header = False
         # A loopback address in the header means the load balancer's machine. It counts as local
         # only if the load balancer is on this machine, too. Else the socket's address applies.
-        if found.peer is not None and (self._seen.local or not found.peer.local):
-            self._seen = self._peer = found.peer
+        if peer is not None and (self._seen.local or not peer.local):
+            self._seen = self._peer = peer
         self._pass_on(rest)
 
     def eof_received(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.net.peers import Peer
@@ -24,22 +23,14 @@ class HeaderError(ValueError):
     """The bytes are no header of the PROXY protocol; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A complete header.
-
-    length: in bytes.
-    peer: the client's address. None if the address of the connection applies: in a health check by
-    the load balancer itself, or for an unknown kind of address.
-    """
-
-    length: int
-    peer: Peer | None
+Header = tuple[int, Peer | None]  # length in bytes, the client's address
 
 
 def parse(data: bytes) -> Header | None:
     """Parse the header at the beginning of `data`.
 
+    Its address is None if that of the connection applies: in a health check by the load balancer
+    itself, or for an unknown kind of address.
     Returns None if the header is valid as far as it goes, but not complete yet.
     Raises HeaderError.
     """
@@ -60,7 +51,7 @@ def _version_1(data: bytes) -> Header | None:
         return None
     words = data[len(_V1) : end].split(b" ")
     if words[0] == b"UNKNOWN":
-        return Header(end + 2, None)
+        return end + 2, None
     if words[0] not in _TCP or len(words) != 5:
         raise HeaderError("a PROXY header with a protocol other than TCP4, TCP6 or UNKNOWN")
     kind = _TCP[words[0]]
@@ -71,7 +62,7 @@ def _version_1(data: bytes) -> Header | None:
     for word in words[3:]:
         if not (word.isdigit() and len(word) <= 5 and int(word) <= 65535):
             raise HeaderError("a PROXY header with a port that is none")
-    return Header(end + 2, Peer(str(source), int(words[3])))
+    return end + 2, Peer(str(source), int(words[3]))
 
 
 def _version_2(data: bytes) -> Header | None:
@@ -85,15 +76,15 @@ def _version_2(data: bytes) -> Header | None:
     if len(data) < length:
         return None
     if data[12] == 0x20:
-        return Header(length, None)
+        return length, None
     family, transport = data[13] >> 4, data[13] & 15
     if family > _UNIX or transport > 2:
         raise HeaderError("a PROXY header with an unknown kind of address")
     if family not in (_IPV4, _IPV6):
-        return Header(length, None)
+        return length, None
     size = 4 if family == _IPV4 else 16
     if length < _V2_FIXED + 2 * size + 4:
         raise HeaderError("a PROXY header too short for its addresses")
     packed = data[_V2_FIXED : _V2_FIXED + size]
     port = int.from_bytes(data[_V2_FIXED + 2 * size :][:2], "big")
-    return Header(length, Peer(str(ipaddress.ip_address(packed)), port))
+    return length, Peer(str(ipaddress.ip_address(packed)), port)

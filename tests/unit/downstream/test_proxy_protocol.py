@@ -8,7 +8,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlproxy.downstream.proxy_protocol import MAX_V1, MAX_V2, Header, HeaderError, parse
+from rlproxy.downstream.proxy_protocol import MAX_V1, MAX_V2, HeaderError, parse
 from rlproxy.net.peers import Peer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -74,7 +74,7 @@ def test_a_header_byte_by_byte(header: bytes, peer: Peer | None) -> None:
     for size in range(len(header)):
         assert parse(header[:size]) is None
     for behind in (b"", b"*1\r\n$4\r\nPING\r\n", b"\x16\x03\x01", b"\r\n"):
-        assert parse(header + behind) == Header(len(header), peer)
+        assert parse(header + behind) == (len(header), peer)
 
 
 @pytest.mark.parametrize("data", BAD)
@@ -98,4 +98,4 @@ def test_every_address(
         ports = struct.pack(">HH", port, 1)
         family = 0x11 if host.version == 4 else 0x21
         header = version_2(1, family, host.packed * 2 + ports + extra)
-    assert parse(header) == Header(len(header), Peer(str(host), port))
+    assert parse(header) == (len(header), Peer(str(host), port))
