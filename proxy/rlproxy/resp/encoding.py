@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from mypy_extensions import i64
 
@@ -44,10 +44,25 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-def named(fields: list[tuple[bytes, bytes]], resp3: bool) -> bytes:
-    """Return a map of names to encoded values; in RESP2 an array of names and values in turn."""
-    head = b"%%%d\r\n" % len(fields) if resp3 else b"*%d\r\n" % (2 * len(fields))
-    return head + b"".join([bulk(name) + value for name, value in fields])
+def encoded(value: Any, resp3: bool) -> bytes:
+    """Return a value, with all that it contains, as a reply.
+
+    value: bytes are a bulk string, a str is a simple string, a tuple is a set, and a dict is a map.
+        In RESP2 a set is an array, and a map is an array of names and values in turn.
+    """
+    if isinstance(value, bytes):
+        return bulk(value)
+    if isinstance(value, str):
+        return b"+%b\r\n" % value.encode()
+    if isinstance(value, int):
+        return b":%d\r\n" % value
+    if isinstance(value, dict):
+        parts = [part for pair in value.items() for part in pair]
+        head = b"%%%d\r\n" % len(value) if resp3 else b"*%d\r\n" % len(parts)
+    else:
+        parts = list(value)
+        head = (b"~%d\r\n" if resp3 and isinstance(value, tuple) else b"*%d\r\n") % len(parts)
+    return head + b"".join([encoded(part, resp3) for part in parts])
 
 
 def content(data: bytes, pos: i64 = 0) -> tuple[i64, i64]:

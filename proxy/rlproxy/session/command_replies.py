@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.ratelimit import entry_form
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
-from rlproxy.ratelimit.entry_form import EntryForm
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 
@@ -70,8 +70,8 @@ def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
 
 def _all(frame: bytes, entries: list[Entry], resp3: bool) -> bytes:
     """The reply to COMMAND: the proxy's entries follow Redis' own."""
-    form = EntryForm(resp3)
-    return _extended(frame, b"*", len(entries), b"".join([form.info(each) for each in entries]))
+    values = b"".join([entry_form.info(each, resp3) for each in entries])
+    return _extended(frame, b"*", len(entries), values)
 
 
 def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
@@ -84,19 +84,19 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     line, _, values = frame.partition(b"\r\n")
     framer = ReplyFramer()
     framer.feed(values)
-    form = EntryForm(resp3)
     parts = [line, b"\r\n"]
     for entry in entries:
         value = framer.frame()
-        parts.append(form.info(entry) if entry is not None and value in encoding.NILS else value)
+        if entry is not None and value in encoding.NILS:
+            value = entry_form.info(entry, resp3)
+        parts.append(value)
     return b"".join(parts)
 
 
 def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
     resp3 = frame.startswith(b"%")
-    form = EntryForm(resp3)
-    docs = b"".join([form.docs(each) for each in entries])
+    docs = b"".join([entry_form.docs(each, resp3) for each in entries])
     return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 
 

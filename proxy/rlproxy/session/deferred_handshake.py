@@ -90,13 +90,13 @@ def _protocol_of(words: list[bytes], protocol: int) -> int:
 
 def _hello(protocol: int, server: bytes, version: bytes) -> bytes:
     """Return HELLO's reply of a standalone master without modules; the client's id is 0."""
-    fields = [
-        (b"server", encoding.bulk(server)),
-        (b"version", encoding.bulk(version)),
-        (b"proto", b":%d\r\n" % protocol),
-        (b"id", b":0\r\n"),
-        (b"mode", encoding.bulk(b"standalone")),
-        (b"role", encoding.bulk(b"master")),
-        (b"modules", b"*0\r\n"),
-    ]
-    return encoding.named(fields, protocol == 3)
+    fields = {
+        b"server": server,
+        b"version": version,
+        b"proto": protocol,
+        b"id": 0,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+    return encoding.encoded(fields, protocol == 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
-from rlproxy.ratelimit.entry_form import EntryForm
+from rlproxy.ratelimit.entry_form import docs, info
 from rlproxy.resp.encoding import bulk
 
 from tests.unit.session.entries import split
@@ -30,14 +30,14 @@ HELP_10 = (
 
 
 def test_entries_in_each_protocol() -> None:
-    assert EntryForm(True).info(BY_NAME[b"rl.reset"]) == RESET_10
-    assert EntryForm(False).info(BY_NAME[b"rl.help"]) == HELP_10
+    assert info(BY_NAME[b"rl.reset"], True) == RESET_10
+    assert info(BY_NAME[b"rl.help"], False) == HELP_10
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
 @pytest.mark.parametrize("resp3", [False, True])
 def test_entries_are_whole_frames(entry: Entry, resp3: bool) -> None:
-    line, values = split(EntryForm(resp3).info(entry))
+    line, values = split(info(entry, resp3))
     assert line == b"*10\r\n"
     assert values[0] == bulk(entry.name)
 
@@ -45,7 +45,7 @@ def test_entries_are_whole_frames(entry: Entry, resp3: bool) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
 @pytest.mark.parametrize("resp3", [False, True])
 def test_docs_are_whole_frames(entry: Entry, resp3: bool) -> None:
-    line, values = split(b"*2\r\n" + EntryForm(resp3).docs(entry))
+    line, values = split(b"*2\r\n" + docs(entry, resp3))
     assert values[0] == bulk(entry.name)
     line, values = split(values[1])
     assert line[:1] == (b"%" if resp3 else b"*")
@@ -84,6 +84,6 @@ AND_RESP2 = (
 
 
 def test_docs_in_each_form() -> None:
-    docs = EntryForm(True).docs(BY_NAME[b"rl.throttle"])
-    assert docs == b"$11\r\nrl.throttle\r\n" + THROTTLE_DOCS
-    assert EntryForm(False).docs(BY_NAME[b"rl.hit"]).endswith(AND_RESP2)
+    throttle = docs(BY_NAME[b"rl.throttle"], True)
+    assert throttle == b"$11\r\nrl.throttle\r\n" + THROTTLE_DOCS
+    assert docs(BY_NAME[b"rl.hit"], False).endswith(AND_RESP2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
-from rlproxy.ratelimit.entry_form import EntryForm
+from rlproxy.ratelimit.entry_form import docs, info
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session.command_replies import KEYLESS, UNKNOWN, WRONG_ARITY, Edit, edit
 
@@ -76,7 +76,7 @@ def test_all(words: tuple[bytes, ...], native: bool, resp3: bool, theirs: bytes)
     ours = [entry for entry in ENTRIES if not native or entry.name != b"cl.throttle"]
     count = 3 if theirs else 0
     got = caught(b"*%d\r\n" % count + theirs, *words, native=native, resp3=resp3)
-    entries = b"".join(EntryForm(resp3).info(entry) for entry in ours)
+    entries = b"".join(info(entry, resp3) for entry in ours)
     assert got == b"*%d\r\n" % (count + len(ours)) + theirs + entries
 
 
@@ -85,7 +85,7 @@ def test_all(words: tuple[bytes, ...], native: bool, resp3: bool, theirs: bytes)
 def test_info(nil: bytes, resp3: bool) -> None:
     words = (b"INFO", b"nosuch", b"RL.HIT", b"get", b"ping", b"rl.help", b"rl.hit")
     redis = [nil, nil, GET_7, PING_10, nil, nil]
-    hit, help_ = (EntryForm(resp3).info(BY_NAME[name]) for name in (b"rl.hit", b"rl.help"))
+    hit, help_ = (info(BY_NAME[name], resp3) for name in (b"rl.hit", b"rl.help"))
     expected = [nil, hit, GET_7, PING_10, help_, hit]
     got = caught(b"*6\r\n" + b"".join(redis), *words, resp3=resp3)
     assert got == b"*6\r\n" + b"".join(expected)
@@ -100,11 +100,11 @@ def test_docs() -> None:
     pair = bulk(b"get") + b"%1\r\n" + bulk(b"group") + bulk(b"string")
     named = (b"DOCS", b"rl.help", b"get", b"RL.HELP", b"rl.reset", b"rl.foo")
     help_, reset = BY_NAME[b"rl.help"], BY_NAME[b"rl.reset"]
-    ours = EntryForm(True).docs(help_) + EntryForm(True).docs(reset)
+    ours = docs(help_, True) + docs(reset, True)
     assert caught(b"%1\r\n" + pair, *named) == b"%3\r\n" + pair + ours
     assert caught(b"%0\r\n", *named) == b"%2\r\n" + ours
     pair = bulk(b"get") + bulks(b"group", b"string")
-    ours = EntryForm(False).docs(help_) + EntryForm(False).docs(reset)
+    ours = docs(help_, False) + docs(reset, False)
     assert caught(b"*2\r\n" + pair, *named) == b"*6\r\n" + pair + ours
     assert caught(b"*0\r\n", *named) == b"*4\r\n" + ours
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
-from rlproxy.ratelimit.entry_form import EntryForm
+from rlproxy.ratelimit.entry_form import docs, info
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session.command_replies import UNKNOWN
 
@@ -24,8 +24,8 @@ GET_SETS = GET.replace(b"*2", b"~2").replace(b"*1", b"~1")
 NOPERM = b"-NOPERM no\r\n"
 
 
-INFOS = [EntryForm(False).info(entry) for entry in ENTRIES]
-HELP_DOCS = next(EntryForm(True).docs(entry) for entry in ENTRIES if entry.name == b"rl.help")
+INFOS = [info(entry, False) for entry in ENTRIES]
+HELP_DOCS = next(docs(entry, True) for entry in ENTRIES if entry.name == b"rl.help")
 NAMES = b"".join(bulk(entry.name) for entry in ENTRIES)
 PAIR = bulk(b"get") + b"%1\r\n" + bulk(b"group") + bulk(b"string")
 
@@ -87,7 +87,7 @@ def test_the_protocol_is_that_of_the_reply() -> None:
     hello = bulks(b"HELLO", b"3")
     bench.send(ALL + hello + INFO + ALL)
     bench.answer(b"*1\r\n" + GET + b"%0\r\n")
-    sets = [EntryForm(True).info(entry) for entry in ENTRIES]
+    sets = [info(entry, True) for entry in ENTRIES]
     expected = b"*2\r\n" + GET_SETS + sets[0]
     expected += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
     assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-from rlproxy.resp.encoding import bulk, error, named
+from rlproxy.resp.encoding import bulk, encoded, error
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
 # What --present shows.
@@ -94,26 +94,21 @@ class Face(NamedTuple):
         return _text(line, protocol)
 
     def _slots(self, protocol: int) -> bytes:
-        address = b"%b:%d\r\n" % (bulk(self.host.encode()), self.port)
-        node = b"*4\r\n%b%b%b" % (address, bulk(self.id()), named([], protocol == 3))
-        return b"*1\r\n*3\r\n:0\r\n:%d\r\n%b" % (_LAST, node)
+        node = [self.host.encode(), self.port, self.id(), {}]
+        return encoded([[0, _LAST, node]], protocol == 3)
 
     def _shards(self, protocol: int) -> bytes:
-        address = bulk(self.host.encode())
-        node = [
-            (b"id", bulk(self.id())),
-            (b"port", b":%d\r\n" % self.port),
-            (b"ip", address),
-            (b"endpoint", address),
-            (b"role", bulk(b"master")),
-            (b"replication-offset", b":0\r\n"),
-            (b"health", bulk(b"online")),
-        ]
-        shard = [
-            (b"slots", b"*2\r\n:0\r\n:%d\r\n" % _LAST),
-            (b"nodes", b"*1\r\n" + named(node, protocol == 3)),
-        ]
-        return b"*1\r\n" + named(shard, protocol == 3)
+        host = self.host.encode()
+        node = {
+            b"id": self.id(),
+            b"port": self.port,
+            b"ip": host,
+            b"endpoint": host,
+            b"role": b"master",
+            b"replication-offset": 0,
+            b"health": b"online",
+        }
+        return encoded([{b"slots": [0, _LAST], b"nodes": [node]}], protocol == 3)
 
     def hello_reply(self, reply: bytes) -> bytes:
         """Return a node's reply to HELLO, a map or an array, with the `mode` shown."""
