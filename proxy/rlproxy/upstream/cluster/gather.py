@@ -151,10 +151,10 @@ def elements(replies: list[bytes]) -> list[bytes] | None:
     return found
 
 
-def text(replies: list[bytes]) -> bytes:
+def text(replies: list[bytes], join: Merge = b"".join) -> bytes:
     """Return one text of all replies: bulk strings, or verbatim strings in RESP3."""
     texts = [found for found in map(text_of, replies) if found is not None]
-    return as_text(b"".join(texts), replies[0]) if len(texts) == len(replies) else UNEXPECTED
+    return as_text(join(texts), replies[0]) if len(texts) == len(replies) else UNEXPECTED
 
 
 def text_of(frame: bytes) -> bytes | None:

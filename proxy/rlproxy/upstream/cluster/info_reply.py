@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.gather import UNEXPECTED, as_text, first_error, text_of
+from rlproxy.upstream.cluster.gather import first_error, text
 
 # Fields whose sum over the nodes means something. All others are home's.
 SUMMED: Final = frozenset(
@@ -48,41 +48,25 @@ def info(replies: list[bytes], face: Face) -> bytes:
     Returns home's text with the fields in SUMMED, the databases, the statistics of commands and of
     errors of all; or the first error.
     """
-    failed = first_error(replies)
-    if failed:
-        return failed
-    texts = [found for found in map(text_of, replies) if found is not None]
-    if len(texts) < len(replies):
-        return UNEXPECTED
-    return as_text(face.info_text(_joined(texts)), replies[0])
+    return first_error(replies) or text(replies, lambda texts: face.info_text(_joined(texts)))
 
 
 def _joined(texts: list[bytes]) -> bytes:
-    values: dict[bytes, dict[bytes, list[bytes]]] = {}  # of all nodes, by section and name
-    for text in texts:
-        title = b""
-        for line in text.split(b"\r\n"):
-            if line.startswith(b"# "):
-                title = line
-            name, _, value = line.partition(b":")
-            values.setdefault(title, {}).setdefault(name, []).append(value)
-    title = b""
+    values: dict[bytes, list[bytes]] = {}  # of all nodes, by name; no two sections share one
+    for line in b"\r\n".join(texts).split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        values.setdefault(name, []).append(value)
+    prefix = no_rows = b":"  # no name contains a colon
     out: list[bytes] = []
     for line in texts[0].split(b"\r\n"):
         name = line.partition(b":")[0]
         if line.startswith(b"# "):
-            title = line
             out.append(line)
-            rows = [row for row in values[title] if _is_row(title, row)]
-            out += [b"%b:%b" % (row, _row(values[title][row])) for row in rows]
-        elif not _is_row(title, name):
-            out.append(_line(line, values[title].get(name.removesuffix(_HUMAN), [])))
+            prefix = _ROWS.get(line, no_rows)
+            out += [b"%b:%b" % (row, _row(values[row])) for row in values if row.startswith(prefix)]
+        elif not name.startswith(prefix):
+            out.append(_line(line, values.get(name.removesuffix(_HUMAN), [])))
     return b"\r\n".join(out)
-
-
-def _is_row(title: bytes, name: bytes) -> bool:
-    """Return whether a line of a section is one of its rows, by their names."""
-    return title in _ROWS and name.startswith(_ROWS[title])
 
 
 def _line(line: bytes, values: list[bytes]) -> bytes:
