@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.algorithms import MICROSECONDS, Limiter
+from rlproxy.ratelimit.algorithms import MICROSECONDS, PEEK, Limiter
 from rlproxy.ratelimit.grammar import Grammar
 
 from .client import Client, Words
@@ -108,7 +108,8 @@ def run(client: Client, options: str) -> Run:
     client.ask(b"FLUSHALL")
     client.ask(b"SCRIPT", b"LOAD", rule.script.source)
     sha = rule.script.sha
-    hit, peek = replace(rule.limiter, unit_us=1), rule.limiter.peek()
+    hit = replace(rule.limiter, unit_us=1)
+    peek = replace(hit, mode=PEEK, strict=False, penalty_us=0)
     calls: list[Words] = []
     kinds: list[tuple[int, bool]] = []
     for at_us in sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC}):

@@ -17,7 +17,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW, Samples
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
-from rlproxy.ratelimit.outcomes import OUTCOMES, PAIR, ROWS, by_outcome, row_of
+from rlproxy.ratelimit.outcomes import OUTCOMES, PAIR, ROWS, by_outcome
 
 _FIRST: Final = len(ROWS) * PAIR  # the first row of a policy
 # Outcomes that have a sample from the start, of enforced policies and of those in shadow. With
@@ -97,7 +97,7 @@ class PolicyCounters:
     def by_algorithm(self) -> dict[bytes, list[int]]:
         """Return the hits of each algorithm, those of policies included, in order of OUTCOMES."""
         hits = self._counters.hits
-        rows_of = {name: [row_of(name)] for name in ALGORITHMS}
+        rows_of = {name: [ROWS[name]] for name in ALGORITHMS}
         for (_, algorithm), row in self._rows.items():
             rows_of[algorithm].append(row)
         for row, algorithm in self._free.items():
@@ -116,7 +116,7 @@ class PolicyCounters:
             return len(hits) - PAIR
         row, algorithm = self._free.popitem()
         for at in range(PAIR):
-            hits[row_of(algorithm) + at] += hits[row + at]
+            hits[ROWS[algorithm] + at] += hits[row + at]
             hits[row + at] = 0
         return row
 

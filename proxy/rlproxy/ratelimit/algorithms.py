@@ -6,7 +6,7 @@ commands nor on the route of a call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 MICROSECONDS: Final = 1_000_000
@@ -147,14 +147,3 @@ class Limiter:
         while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()
         return words
-
-    def attempt(self) -> Limiter:
-        """Return a copy without STRICT and PENALTY, so that a refusal writes nothing.
-
-        Its reply is in microseconds.
-        """
-        return replace(self, unit_us=1, strict=False, penalty_us=0)
-
-    def peek(self) -> Limiter:
-        """Return a copy in PEEK mode, which writes nothing. Its reply is in microseconds."""
-        return replace(self.attempt(), mode=PEEK)

@@ -9,9 +9,8 @@ hit costs one look-up. The module does not depend on connections.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rlproxy.ratelimit import algorithms, outcomes, scripts
 from rlproxy.ratelimit.algorithms import (
@@ -87,6 +86,8 @@ _THROTTLE: Final = (
     Argument("period", 1, MAX_CELL),
     Argument("quantity", 0, MAX_CELL),
 )
+# What differs in an attempt: a refusal writes nothing, and times are in microseconds.
+_ATTEMPT: Final[dict[str, Any]] = {"unit_us": 1, "strict": False, "penalty_us": 0}
 _KEYS: Final = Argument("n", 1, MAX_TOP)  # number of keys, argument of RL.TOP
 _PLAIN: Final = Form(False, None)  # form of commands without MS and ALGO
 
@@ -106,7 +107,7 @@ class Policy:
         self.text = text
         self.limiter = _limiter(b"RL.HIT", [b"", *text.split()])
         self.shadow = shadow
-        self.row: int = outcomes.row_of(self.limiter.algorithm.name)
+        self.row: int = outcomes.ROWS[self.limiter.algorithm.name]
 
 
 class Rule:
@@ -156,7 +157,7 @@ class Rule:
     def peek(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
         if self._peek is None:
-            self._peek = self._variant(Limiter.peek, False)
+            self._peek = self._variant(False, mode=algorithms.PEEK, **_ATTEMPT)
         return self._peek
 
     def attempt(self) -> Rule:
@@ -166,25 +167,23 @@ class Rule:
         the reply; of a refusal the time until a penalty ends that alone refuses the hit, or 0.
         """
         if self._attempt is None:
-            self._attempt = self._variant(Limiter.attempt, self.shapes)
+            self._attempt = self._variant(self.shapes, **_ATTEMPT)
         return self._attempt
 
     def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
         if self._in_microseconds is None:
-            self._in_microseconds = self._variant(
-                lambda limiter: replace(limiter, unit_us=1), self.shapes
-            )
+            self._in_microseconds = self._variant(self.shapes, unit_us=1)
         return self._in_microseconds
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
-        return self._variant(lambda limiter: replace(limiter, wait_us=wait_us), False)
+        return self._variant(False, wait_us=wait_us)
 
-    def _variant(self, changed: Callable[[Limiter], Limiter], shape: bool) -> Rule:
+    def _variant(self, shape: bool, **changes: Any) -> Rule:
         assert self.script is not None
         assert self.limiter is not None
-        made = script_call(self.script, changed(self.limiter), shape)
+        made = script_call(self.script, replace(self.limiter, **changes), shape)
         made._label = self.label()
         return made
 
@@ -470,7 +469,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.limit = limiter.limit() if limiter.mode == algorithms.HIT else 0
     rule.frees = limiter.mode == algorithms.REFUND
     if rule.takes:
-        rule.row = outcomes.row_of(limiter.algorithm.name)
+        rule.row = outcomes.ROWS[limiter.algorithm.name]
     else:
         rule.row = outcomes.other(outcomes.REFUND if rule.frees else outcomes.PEEK)
     rule.waits = rule.takes and limiter.wait_us > 0

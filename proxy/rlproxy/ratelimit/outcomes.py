@@ -45,7 +45,7 @@ WAIT_REFUSED: Final = 1
 WAIT_LEFT: Final = 2  # the client disconnected, or Redis did not reply
 WAITS: Final = ("admitted", "refused", "left")
 
-# Rows: that of its algorithm for a hit (see row_of), or that of its policy; OTHERS and below for
+# Rows: that of its algorithm for a hit (see ROWS), or that of its policy; OTHERS and below for
 # other RL commands.
 NO_ROW: Final = -1  # not counted
 OTHERS: Final = -2  # row of the first of CALLS; the next ones count down
@@ -57,12 +57,8 @@ def other(call: int) -> int:
     return OTHERS - call
 
 
+# The index in Counters.hits at which the pair of each algorithm begins.
 ROWS: Final = {name: number * PAIR for number, name in enumerate(ALGORITHMS)}
-
-
-def row_of(algorithm: bytes) -> int:
-    """Return the index in Counters.hits at which the pair of `algorithm` begins."""
-    return ROWS[algorithm]
 
 
 def shadow(row: int) -> bool:

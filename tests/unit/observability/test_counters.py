@@ -16,8 +16,8 @@ from rlproxy.ratelimit.hit_replies import five, integers
 from rlproxy.resp import encoding as r
 from rlproxy.resp.replies import ReplyFramer
 
-LOG = oc.row_of(b"LOG")
-GCRA = oc.row_of(b"GCRA")
+LOG = oc.ROWS[b"LOG"]
+GCRA = oc.ROWS[b"GCRA"]
 KEY = r.bulk(b"k")
 
 
@@ -28,7 +28,7 @@ def outcomes(stats: Counters, row: int) -> dict[str, int]:
 
 
 def test_rows_do_not_overlap() -> None:
-    rows = sorted(oc.row_of(name) for name in ALGORITHMS)
+    rows = sorted(oc.ROWS[name] for name in ALGORITHMS)
     assert rows == list(range(0, len(Counters().hits), oc.PAIR))
 
 
@@ -82,9 +82,9 @@ def test_a_shadow_hit_with_cost_0_counts_as_a_peek() -> None:
 
 
 def test_rows_tell_whether_hits_are_in_shadow() -> None:
-    shadows = {oc.row_of(name) + oc.WIDTH for name in ALGORITHMS} | {oc.SHADOW_PEEK}
+    shadows = {oc.ROWS[name] + oc.WIDTH for name in ALGORITHMS} | {oc.SHADOW_PEEK}
     rows = (
-        {oc.row_of(name) for name in ALGORITHMS}
+        {oc.ROWS[name] for name in ALGORITHMS}
         | {oc.NO_ROW}
         | {oc.other(call) for call in range(len(oc.CALLS))}
     )

@@ -62,7 +62,7 @@ def test_hits_by_policy_are_among_those_of_the_algorithm() -> None:
     used = Used(login, search)
     used.hit(login, ADMITTED, REFUSED)
     used.hit(search, ADMITTED, REFUSED, REFUSED)
-    used.hit(oc.row_of(b"LOG"), ADMITTED)
+    used.hit(oc.ROWS[b"LOG"], ADMITTED)
     assert used.hits() == {
         ("login", "admitted"): 1,
         ("login", "refused"): 1,

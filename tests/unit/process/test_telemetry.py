@@ -21,7 +21,7 @@ from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, row_of
+from rlproxy.ratelimit.outcomes import ADMITTED, REFUSED, ROWS
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.context import ServerFacts, WorkerContext
 
@@ -133,8 +133,8 @@ def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
     telemetry = made(SharedMemory(1), settings, samples)
     stats, now, strides = settings.stats, 100.0, []
     for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):
-        stats.hits[row_of(b"GCRA") + ADMITTED] += hits_a_second // 10
-        stats.hits[row_of(b"LOG") + REFUSED] += hits_a_second * 4 // 10
+        stats.hits[ROWS[b"GCRA"] + ADMITTED] += hits_a_second // 10
+        stats.hits[ROWS[b"LOG"] + REFUSED] += hits_a_second * 4 // 10
         now += 0.5
         telemetry.publish(now)
         strides.append(stats.stride)

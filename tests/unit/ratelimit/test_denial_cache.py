@@ -14,7 +14,7 @@ from rlproxy.ratelimit import denial_cache as d
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five, integers
-from rlproxy.ratelimit.outcomes import WIDTH, row_of
+from rlproxy.ratelimit.outcomes import ROWS, WIDTH
 
 SECOND = 1_000_000
 TICK = 2.0**-20  # a little less than a microsecond
@@ -47,7 +47,7 @@ def numbers(reply: bytes) -> list[int]:
 
 def test_a_shadow_hit_is_answered_as_admitted() -> None:
     denial = opened([1, 10, 3, 5 * SECOND, 60 * SECOND], 0.0, 0.0)
-    denial.rule.row = row_of(b"LOG") + WIDTH
+    denial.rule.row = ROWS[b"LOG"] + WIDTH
     assert denial.answer(0.5) == five(0, 10, 3, -1, 60)
     assert denial.answer(0.5) is denial.answer(0.5)
 

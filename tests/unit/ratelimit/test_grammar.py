@@ -1019,8 +1019,8 @@ def test_a_policy_is_the_written_out_rule(
 @pytest.mark.parametrize(
     ("text", "row"),
     [
-        ("RL.HIT k POLICY login", oc.row_of(b"LOG")),
-        ("RL.HIT k POLICY trial", oc.row_of(b"COUNTER") + oc.WIDTH),
+        ("RL.HIT k POLICY login", oc.ROWS[b"LOG"]),
+        ("RL.HIT k POLICY trial", oc.ROWS[b"COUNTER"] + oc.WIDTH),
         ("RL.HIT k POLICY login COST 0", oc.other(oc.PEEK)),
         ("RL.HIT k POLICY trial COST 0", oc.SHADOW_PEEK),
         ("RL.PEEK k POLICY trial", oc.other(oc.PEEK)),

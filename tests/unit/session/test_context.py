@@ -10,9 +10,9 @@ from rlproxy.ratelimit.outcomes import (
     FAILED,
     FAILED_CLOSED,
     FAILED_OPEN,
+    ROWS,
     SHADOW_PEEK,
     WIDTH,
-    row_of,
 )
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
@@ -26,7 +26,7 @@ from tests.contexts import worker_context
 from tests.unit.session.bench import GRAMMAR
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
-ROW = row_of(b"GCRA")
+ROW = ROWS[b"GCRA"]
 ADMITS = five(0, 10, 10, -1, 0)
 REFUSES = five(1, 10, 0, 1, 1)
 
