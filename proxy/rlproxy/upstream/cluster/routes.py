@@ -288,8 +288,6 @@ class Route:
 
     how: BY_KEY, SPLIT_SUM, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
-    only_key: index of its only key among the arguments behind the name; -1: it has none, several,
-        or one at a place that varies.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
     check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
@@ -308,9 +306,6 @@ class Route:
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] = {}
         self.specs = specs
-        self.only_key: int = -1
-        if how == BY_KEY and len(specs) == 1 and specs[0] == Spec(specs[0].begin):
-            self.only_key = specs[0].begin
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -319,9 +314,6 @@ class Route:
         With several specifications, those before a malformed one count: `PFMERGE key` has no
         further key, and is no error.
         """
-        size = len(args)
-        if self.only_key >= 0:
-            return [self.only_key] if size > self.only_key else []
         found: list[int] = []
         for spec in self.specs:
             if not spec.find(args, found):

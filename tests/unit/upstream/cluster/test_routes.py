@@ -179,9 +179,7 @@ SORT k BY w_* STORE d
 
 @pytest.mark.parametrize("line", FIRST_ONLY)
 def test_a_store_key_is_left_to_the_node(served: Routes, line: str) -> None:
-    route, keys = found(served, line)
-    assert keys == [b"k"]
-    assert route.only_key == 0
+    assert found(served, line)[1] == [b"k"]
 
 
 def leaves(rows: list[object]) -> Iterator[str]:
@@ -273,14 +271,6 @@ def test_route(line: str, how: int) -> None:
     assert found(OLD, line)[0].how == how
 
 
-def test_one_key_needs_no_search(served: Routes) -> None:
-    for line in ("GET k", "set k v", "sort k store d", "zadd k 1 m"):
-        assert found(served, line)[0].only_key == 0
-    assert found(served, "object encoding k")[0].only_key == 1
-    for line in ("EVAL s 1 k", "BLPOP a 0", "RENAME a b", "DEL a", "XREAD STREAMS a 0"):
-        assert found(served, line)[0].only_key == -1
-
-
 @pytest.mark.parametrize(
     ("line", "at"),
     [
@@ -367,5 +357,3 @@ def test_no_arguments_break_it(
     keys = route.keys(args)
     assert all(0 <= index < len(args) for index in keys)
     assert -1 <= r.timeout_at(route.blocks, args) < len(args)
-    if route.only_key >= 0:
-        assert keys in ([route.only_key], [])
