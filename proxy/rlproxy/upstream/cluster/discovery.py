@@ -82,8 +82,9 @@ async def _viewed(
         # Some servers with the commands of a cluster name another mode.
         kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
         return View(problem=problem or f"CLUSTER SLOTS: {slots}", kind=kind or LOGIN)
-    found = View(read_slots(slots, address.host), version=_version(fields))
-    facts = _facts(info)
+    version = f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
+    found = View(read_slots(slots, address.host), version=version)
+    facts = dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
     found.healthy = facts.get("cluster_state") == "ok"
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
     found.epoch = int(facts.get("cluster_current_epoch", 0))
@@ -93,15 +94,6 @@ async def _viewed(
             return View(problem=f"COMMAND: {commands}", kind=LOGIN)
         found.commands = commands
     return found
-
-
-def _version(fields: dict[Any, Any]) -> str:
-    """Return name and version of the server from its reply to HELLO."""
-    return f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
-
-
-def _facts(info: Any) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
 
 
 def read_slots(reply: Any, host: str) -> SlotMap:

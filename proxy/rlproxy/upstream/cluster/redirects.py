@@ -122,7 +122,9 @@ class Redirects:
         if real:
             request.target = record_redirect(self._cluster, node, frame)
         else:
-            request.target = self._known_master(node, frame)
+            _, address = redirect(frame, node)
+            request.target = address if address in self._cluster.map.index else None
+            self._cluster.refresh()
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.asking:
             request.front = []  # CLIENT CACHING would end the effect of ASKING
@@ -152,12 +154,6 @@ class Redirects:
         """Send nothing again: the client has ended."""
         self.pending.clear()
         self._resumed = lambda: None
-
-    def _known_master(self, node: Address, frame: bytes) -> Address | None:
-        """Return the master that a redirect names; None if the map has no such master."""
-        _, address = redirect(frame, node)
-        self._cluster.refresh()
-        return address if address in self._cluster.map.index else None
 
     def drain(self) -> None:
         """Send no further command before those sent so far are answered."""
