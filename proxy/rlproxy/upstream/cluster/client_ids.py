@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from itertools import takewhile
 from typing import Final
 
 from rlproxy.resp.encoding import bulk, bulks
@@ -71,28 +70,21 @@ def shown_hello(reply: bytes, node: int) -> bytes:
     return reply[: match.start()] + own + reply[match.end() :]
 
 
-def args_for(args: list[bytes], node: int) -> list[bytes] | None:
-    """Return the arguments of CLIENT LIST or KILL for one node: with its ids, and only those.
+def args_for(args: list[bytes], node: int) -> list[bytes]:
+    """Return the arguments of CLIENT LIST or KILL for one node: with its ids.
 
-    args: those of the client, the subcommand first.
-    Returns None if its ID filter names no client of this node: the node needs no request.
+    args: those of the client, the subcommand first. The ids of clients of other nodes become _NONE.
     """
     out: list[bytes] = []
-    at = 0
-    while at < len(args):
-        word = args[at].upper()
-        out.append(args[at])
-        at += 1
-        if word not in (b"ID", b"NOT-ID"):
-            continue
-        named = [int(each) for each in takewhile(_is_id, args[at:])]
-        at += len(named)
-        own = [b"%d" % number for owner, number in map(owner_of, named) if owner == node]
-        if named and not own:
-            if word == b"ID":
-                return None
-            out.pop()  # it excludes clients of other nodes only
-        out += own
+    begins = False  # the next word may be an id
+    for word in args:
+        listed = begins and _is_id(word)
+        begins = listed or word.upper() in (b"ID", b"NOT-ID")
+        if listed:
+            owner, own = owner_of(int(word))
+            out.append(b"%d" % own if owner == node or own == 0 else _NONE)
+        else:
+            out.append(word)
     return out
 
 
@@ -130,19 +122,13 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
 
 
 def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
-    """Send CLIENT LIST or KILL to the masters whose clients it may name."""
+    """Send CLIENT LIST or KILL to all masters."""
     parts = []
     for link in exchange.links.masters():
         node = exchange.cluster.map.number(link.address)
-        words = args_for(args, node)
-        if words is not None:
-            part = Request(bulks(_CLIENT, *words))
-            part.on_reply = partial(shown_text, node=node)
-            parts.append((link, part))
-    if not parts:  # no node has such a client: any node reports that
-        words = [_NONE if word.isdigit() and int(word) else word for word in args]
-        exchange.send(exchange.links.home(), Request(bulks(_CLIENT, *words)))
-        return
+        part = Request(bulks(_CLIENT, *args_for(args, node)))
+        part.on_reply = partial(shown_text, node=node)
+        parts.append((link, part))
     how = route.how
     if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
         how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM

@@ -34,22 +34,24 @@ def test_other_replies_stay(frame: bytes) -> None:
     [
         ("LIST", "LIST"),
         ("LIST ID {5@1}", "LIST ID 5"),
-        ("LIST id {5@1} {6@2} {7@1}", "LIST id 5 7"),
-        ("LIST ID {5@2}", None),
+        ("LIST id {5@1} {6@2} {7@1}", "LIST id 5 NONE 7"),
+        ("LIST ID {5@2}", "LIST ID NONE"),
         ("LIST ID x", "LIST ID x"),
         ("KILL TYPE normal ID {5@1} SKIPME no", "KILL TYPE normal ID 5 SKIPME no"),
-        ("KILL ID {5@0}", None),
-        ("KILL NOT-ID {5@2} {6@2} USER u", "KILL USER u"),
-        ("KILL NOT-ID {5@2} {6@1}", "KILL NOT-ID 6"),
+        ("KILL ID {5@0}", "KILL ID NONE"),
+        ("KILL ID 0", "KILL ID 0"),
+        ("KILL NOT-ID {5@2} {6@2} USER u", "KILL NOT-ID NONE NONE USER u"),
+        ("KILL NOT-ID {5@2} {6@1}", "KILL NOT-ID NONE 6"),
+        ("KILL ID ID {5@1}", "KILL ID ID 5"),
         ("KILL ADDR 127.0.0.1:5", "KILL ADDR 127.0.0.1:5"),
         ("KILL ID", "KILL ID"),
         ("KILL MAXAGE 5", "KILL MAXAGE 5"),
     ],
 )
-def test_arguments(line: str, expected: str | None) -> None:
+def test_arguments(line: str, expected: str) -> None:
     args = []
     for word in line.split():
         own, _, node = word.strip("{}").partition("@")
         args.append(str(c.shown_id(int(own), int(node))).encode() if node else word.encode())
     found = c.args_for(args, 1)
-    assert found == (None if expected is None else [word.encode() for word in expected.split()])
+    assert found == expected.encode().replace(b"NONE", c._NONE).split()
