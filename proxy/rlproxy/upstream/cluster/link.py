@@ -64,23 +64,6 @@ class Link(asyncio.Protocol):
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
-    # Its base is not compiled: without slots each connection would have a dict.
-    __slots__ = (
-        "_framer",
-        "_in_reply",
-        "_out",
-        "_owner",
-        "_reads",
-        "_transport",
-        "_waiting",
-        "address",
-        "client_id",
-        "full",
-        "idle_since",
-        "owed",
-        "subscribed",
-    )
-
     def __init__(self, owner: LinkOwner, address: Address) -> None:
         self._owner = owner
         self.address = address
