@@ -30,17 +30,12 @@ _SHADOWED: Final = (
 )
 
 BLOCK: Final = "block"  # the script of RL.BLOCK without a policy
-# With a policy: block.lua, then the algorithm's script as a peek, by one clock. In the arguments of
-# the peek the length of the block stands in the place of the mode.
+# With a policy: block.lua, then the algorithm's script as a peek. In the arguments of the peek the
+# length of the block stands in the place of the mode.
 _BLOCKING: Final = """
-local clock = ARGV[7]
-if not clock then
-  local time = redis.call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
-local done = (function(ARGV) %s end)({'%s', ARGV[5], ARGV[3], clock})
+local done = (function(ARGV) %s end)({'%s', ARGV[5], ARGV[3], ARGV[7]})
 if done.err then return done end
-ARGV[5], ARGV[7] = 'peek', clock
+ARGV[5] = 'peek'
 %s"""
 
 
