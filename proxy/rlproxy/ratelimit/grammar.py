@@ -78,6 +78,7 @@ _OF_BLOCK: Final[dict[bytes, tuple[Argument, ...]]] = {
     **OPTIONS[b"RL.BLOCK"],
     POLICY: (PolicyName(),),
 }
+_OPTIONS_AT: Final = {b"RL.REFUND": 4}  # index of the first option; 3 in the other commands
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
 # The arguments of CL.THROTTLE and RL.THROTTLE behind the key. The last one is optional.
 _THROTTLE: Final = (
@@ -102,10 +103,10 @@ class Policy:
     """
 
     def __init__(self, name: bytes, text: bytes, shadow: bool) -> None:
-        """Parse `text`. Raises GrammarError."""
+        """Parse `text`, of two words at least. Raises GrammarError."""
         self.name = name
         self.text = text
-        self.limiter = _limiter(b"RL.HIT", [b"", *text.split()])
+        self.limiter = _limiter(b"RL.HIT", [b"", *text.split()], None)
         self.shadow = shadow
         self.row: int = outcomes.ROWS[self.limiter.algorithm.name]
 
@@ -237,19 +238,12 @@ class Grammar:
             return self._block(name, args)
         if name in THROTTLES:
             return self._rule(_throttle(name, args))
-        if args[1:2] and args[1].upper() == POLICY:
-            return self._policy_rule(name, args)
-        return self._rule(_limiter(name, args))
-
-    def _rule(self, limiter: Limiter) -> Rule:
-        return script_call(self._scripts[limiter.algorithm.script], limiter, False)
-
-    def _policy_rule(self, name: bytes, args: list[bytes]) -> Rule:
-        """Parse a command that names a policy: key, POLICY, name, then n of RL.REFUND, options."""
-        if len(args) < (4 if name == b"RL.REFUND" else 3):
+        if len(args) < _OPTIONS_AT.get(name, 3):
             raise GrammarError(wrong_arity(name))
+        if args[1].upper() != POLICY:
+            return self._rule(_limiter(name, args, None))
         policy = self._policy(args[2])
-        limiter = _limiter_of(policy, name, args)
+        limiter = _limiter(name, args, policy)
         rule = self._rule(limiter)
         rule._label = policy.name
         if rule.takes:
@@ -257,6 +251,9 @@ class Grammar:
         elif limiter.mode == algorithms.HIT and policy.shadow:
             rule.row = outcomes.SHADOW_PEEK
         return rule
+
+    def _rule(self, limiter: Limiter) -> Rule:
+        return script_call(self._scripts[limiter.algorithm.script], limiter, False)
 
     def _policy(self, name: bytes) -> Policy:
         policy = self.policies.get(name)
@@ -278,7 +275,7 @@ class Grammar:
                 raise GrammarError("ERR POLICY can't be combined with ALGO")
             at = [word.upper() for word in args].index(POLICY, 2)
             policy = self._policy(args[at + 1])
-            limiter = _limiter_of(policy, b"RL.PEEK", [b"", POLICY, policy.name])
+            limiter = _limiter(b"RL.PEEK", [b"", POLICY, policy.name], policy)
             limiter.mode = b"%d" % block_us
             script = self._scripts[scripts.blocking(limiter.algorithm.script)]
             rule = script_call(script, limiter, False)
@@ -293,68 +290,40 @@ class Grammar:
         return rule
 
 
-def _limiter(name: bytes, args: list[bytes]) -> Limiter:
-    """Parse RL.HIT, RL.PEEK or RL.REFUND. Raises GrammarError."""
-    refund = name == b"RL.REFUND"
-    first = 4 if refund else 3  # where the options begin
-    if len(args) < first:
-        raise GrammarError(wrong_arity(name))
-    options = OPTIONS[name]
-    form = _form(options, args[first:])
-    limiter = Limiter(
-        form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM],
-        MAX.read(args[1], form),
-        WINDOW.read(args[2], form),
-        MILLISECONDS if form.milliseconds else MICROSECONDS,
-    )
-    if refund:
-        limiter.mode = algorithms.REFUND
-        limiter.cost = GIVEN_BACK.read(args[3], form)
-    elif name == b"RL.PEEK":
-        limiter.mode = algorithms.PEEK
-    _take_all(limiter, options, args[first:], form, {POLICY})
-    return limiter
-
-
-def _limiter_of(policy: Policy, name: bytes, args: list[bytes]) -> Limiter:
-    """Parse RL.HIT, RL.PEEK or RL.REFUND of a policy. Raises GrammarError.
+def _limiter(name: bytes, args: list[bytes], policy: Policy | None) -> Limiter:
+    """Parse RL.HIT, RL.PEEK or RL.REFUND, by `policy` if one is named. Raises GrammarError.
 
     What the policy's rule has and the command lacks, as RL.PEEK lacks STRICT, is left out.
     """
-    rule = policy.limiter
-    limiter = replace(rule)
-    form = Form(rule.unit_us == MILLISECONDS, rule.algorithm)
-    first = 3
+    options, barred, first = OPTIONS[name], {POLICY}, _OPTIONS_AT.get(name, 3)
+    if policy is None:
+        form = _form(options, args[first:])
+        limiter = Limiter(
+            form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM],
+            MAX.read(args[1], form),
+            WINDOW.read(args[2], form),
+            MILLISECONDS if form.milliseconds else MICROSECONDS,
+        )
+    else:
+        limiter = replace(policy.limiter)
+        form = Form(limiter.unit_us == MILLISECONDS, limiter.algorithm)
+        options = {word: options[word] for word in _BESIDE if word in options}
+        barred = set(_OPTIONS) - set(_BESIDE)
     if name != b"RL.HIT":
         limiter.mode = algorithms.PEEK
         limiter.strict = False
-        limiter.penalty_us = 0
+        limiter.penalty_us = limiter.wait_us = 0
     if name == b"RL.REFUND":
         limiter.mode = algorithms.REFUND
         limiter.gap_us = 0
         limiter.cost = GIVEN_BACK.read(args[3], form)
-        first = 4
-    options = OPTIONS[name]
-    allowed = {word: options[word] for word in _BESIDE if word in options}
-    barred = set(_OPTIONS) - set(_BESIDE)
-    _take_all(limiter, allowed, args[first:], form, barred)
-    if policy.shadow or limiter.mode != algorithms.HIT:
-        limiter.wait_us = 0  # a hit under shadow never waits
-    return limiter
-
-
-def _take_all(
-    limiter: Limiter,
-    options: dict[bytes, tuple[Argument, ...]],
-    args: list[bytes],
-    form: Form,
-    barred: set[bytes],
-) -> None:
-    """Set the options in `args`, see _given(), and check the limiter. Raises GrammarError."""
-    given = _given(options, args, form, barred)
+    given = _given(options, args[first:], form, barred)
     for word, values in given:
         _take(limiter, word, values)
     _check(limiter, {word for word, _ in given}, form)
+    if policy is not None and policy.shadow:
+        limiter.wait_us = 0  # a hit under shadow never waits
+    return limiter
 
 
 def _given(
