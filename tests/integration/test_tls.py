@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
 import re
+import select
 import shutil
 import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
+import uvloop
+from rlproxy.config.urls import Address
 from rlproxy.health import alive
+from rlproxy.net.tls_contexts import ClientSide, TlsFailure
+from rlproxy.upstream.connector import Target
+from rlproxy.upstream.query_connection import QueryConnection
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
@@ -368,6 +375,27 @@ def test_server_that_wants_a_certificate_is_an_outage(
     with harness.proxy(f"rediss://localhost:{tls_port}", *words) as made, made.raw() as raw:
         logged(made, r"does not answer \(.*certificate required")
         assert raw.ask("RL.HIT", "k", 5, 60) == [0, 5, 5, -1, 0]
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
+def test_refusal_behind_the_handshake_is_read_after_a_failed_write(
+    certificates: Certificates, tls_port: int, runner: Callable[..., None]
+) -> None:
+    """A failed write ends the connection before the alert with the reason is read."""
+
+    async def refused() -> None:
+        target = Target(Address("localhost", tls_port), 5, ClientSide(certificates.client(), ""))
+        connection = QueryConnection()
+        transport = await target.connect(lambda: connection)
+        transport.pause_reading()
+        ended = select.poll()
+        ended.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        assert ended.poll(harness.DEADLINE_S * 1000)
+        connection.send(b"PING\r\n")  # causes a reset if the first bytes have not
+        with pytest.raises(TlsFailure, match="certificate required"):
+            await connection.query(b"PING")
+
+    runner(refused())
 
 
 def test_sighup_loads_a_new_authority(

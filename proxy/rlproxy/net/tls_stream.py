@@ -49,6 +49,7 @@ class TlsStream(asyncio.Protocol):
         self._finished = False  # whether the input has ended, or is broken
         self._shut = False  # whether our close_notify was sent
         self._closing = False
+        self.last_words = b""  # input from before a failed write; see the function of this name
 
     # -- as the plain transport's protocol --------------------------------------------------------
 
@@ -101,6 +102,8 @@ class TlsStream(asyncio.Protocol):
         if app is None:
             self._settle(self._error or TlsFailure(_CLOSED if exc is None else why(exc)))
         else:
+            if exc is not None and not self._finished:
+                self.last_words = self._decrypted(_unread(self._transport))
             app.connection_lost(self._error or exc)
         self._app = None
         self._closing = True
@@ -287,12 +290,6 @@ class TlsStream(asyncio.Protocol):
         """See asyncio.BaseTransport."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
-    def last_words(self) -> bytes:
-        """Return the input received before a write failed; see the function of this name."""
-        if self._app is None or self._finished:
-            return b""
-        return self._decrypted(_unread(self._transport))
-
 
 def last_words(transport: asyncio.BaseTransport | None) -> bytes:
     """Return the unread input of a connection to a server after a write to it failed.
@@ -304,7 +301,7 @@ def last_words(transport: asyncio.BaseTransport | None) -> bytes:
     MAX_LAST_WORDS bytes were read, so the result is shorter than twice that.
     """
     if isinstance(transport, TlsStream):
-        return transport.last_words()
+        return transport.last_words
     return _unread(transport)
 
 

@@ -180,13 +180,9 @@ class Control:
     def _failed(self, error: OSError) -> None:
         """Record and log that the server cannot be used."""
         silent = not self._connection.answered
-        if silent and isinstance(error, Closed):
-            if self.kind == FULL:
-                # HELLO causes a reset, which may discard the refusal before it is read.
-                error = NoRoom()
-            elif self._target.tls is None:
-                # Redis closes a connection without TLS at a port with TLS, and sends nothing.
-                error = OSError(f"{error}{_MAY_HAVE_TLS}")
+        if silent and isinstance(error, Closed) and self._target.tls is None:
+            # Redis closes a connection without TLS at a port with TLS, and sends nothing.
+            error = OSError(f"{error}{_MAY_HAVE_TLS}")
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
         if isinstance(error, TimeoutError):
@@ -258,8 +254,8 @@ class Control:
         try:
             async with opened(self._target) as connection:
                 await connection.query(b"PING")
-        except (NoRoom, Closed):  # the PING causes a reset, which may discard the refusal
-            return FULL, str(NoRoom())
+        except NoRoom as error:
+            return FULL, str(error)
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from rlproxy.config.urls import Address
+from rlproxy.net.tls_contexts import TlsFailure
 from rlproxy.upstream.connector import Target
 
 
@@ -57,8 +58,8 @@ class MasterTarget(Target):
                 continue
             try:
                 transport = opening.result()
-                if gate.lost:
-                    raise OSError("connection closed by the server")
+                if gate.lost is not None:
+                    raise gate.lost
             except OSError:
                 self.on_failure()
                 raise
@@ -75,7 +76,7 @@ class _Gate(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
-        self.lost = False
+        self.lost: OSError | None = None  # why the connection ended
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -83,7 +84,8 @@ class _Gate(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self.lost = True
+        closed = OSError("connection closed by the server")
+        self.lost = exc if isinstance(exc, TlsFailure) else closed
 
 
 def _drop(opening: asyncio.Future[asyncio.Transport]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import hiredis
 
 from rlproxy.net.tls_contexts import TlsFailure
+from rlproxy.net.tls_stream import last_words
 from rlproxy.resp import encoding
 from rlproxy.upstream.connector import Target
 
@@ -75,6 +76,9 @@ class QueryConnection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if isinstance(exc, TlsFailure):
             self._end(exc)
+        left = last_words(self._transport) if exc is not None else b""
+        if left:
+            self.data_received(left)
         # At its `maxclients`, Redis sends the refusal before any command, and closes the socket.
         self._end(NoRoom() if any(map(_no_room, self._replies)) else Closed())
         self.lost.set()
