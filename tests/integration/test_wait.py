@@ -20,9 +20,10 @@ import redis
 from redis import asyncio as redis_asyncio
 
 from tests import harness, info
+from tests.gate import gated
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.info import blocked_clients
-from tests.integration.started import by_lane, lanes, private, started
+from tests.integration.started import by_lane, by_lane_of, lanes, private, started
 
 SECOND_US = 1_000_000
 
@@ -716,6 +717,37 @@ def test_reset_or_refund_wakes_waiting_hits(
             assert other.reply() == "PONG"
             assert not isinstance(other.reply(), ReplyError)
             assert other.reply() == "PONG"
+        assert waiting.reply() == [0, 1, 0, -1, 600]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("RL.RESET", "k"), ("RL.REFUND", "k", 1, 600, 1), ("RL.BLOCK", "k", 0)],
+    ids=["reset", "refund", "lifted block"],
+)
+def test_hit_wakes_whose_refusal_arrives_after_the_reset(
+    server: RedisServer, words: tuple[str | int, ...]
+) -> None:
+    """Redis runs the hit first. Its reply to the reset, on another connection, arrives before."""
+    with (
+        gated(server) as (gate, front),
+        server.raw() as admin,
+        front.raw() as other,
+        front.raw() as waiting,
+    ):
+        by_lane_of(server, waiting, "warm", admin)
+        first = ("RL.BLOCK", "k", 600) if words[0] == "RL.BLOCK" else ("RL.HIT", "k", 1, 600)
+        assert numbers(other.ask(*first))
+        for pipe in gate.lanes():
+            pipe.hold()
+        before = info.script_calls(admin)
+        waiting.send(command("RL.HIT", "k", 1, 600, "WAIT", 3600))
+        wait_until(lambda: info.script_calls(admin) > before, "Redis has refused it")
+        other.send(command("PING") + command(*words) + command("PING"))
+        assert other.reply() == "PONG"
+        assert not isinstance(other.reply(), ReplyError)
+        for pipe in gate.lanes():
+            pipe.release()
         assert waiting.reply() == [0, 1, 0, -1, 600]
 
 

@@ -89,6 +89,7 @@ class Waiter:
         self._until: float = 0.0  # end of its sleep
         self._state: int = _SLEEPING
         self._first = True  # its first request is not answered yet
+        self._woken = False  # quota was given back, maybe behind the request under way
         self._reply: bytes = b""  # the delayed one
         self.where = where
         self.sent_at: float = 0.0  # time of its latest request
@@ -135,7 +136,7 @@ class Waiter:
                 self._waiting.refused(self)
             if state == _ATTEMPT and self._waiting.is_head(self):
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
-                self.due = self._waiting.clock() + pause_s
+                self.due = 0.0 if self._woken else self._waiting.clock() + pause_s
             self._go_on()
 
     def unsent(self) -> None:
@@ -151,9 +152,14 @@ class Waiter:
             self._flush()
 
     def woken(self) -> None:
-        """Attempt now: its retry_after is stale. Does nothing to a delayed reply."""
+        """Attempt now, or behind the reply under way: its retry_after is stale.
+
+        That reply may come from before: Redis first answers the connection that it served last.
+        Does nothing to a delayed reply.
+        """
         if self._state != _DELAYED:
             self.due = 0.0
+            self._woken = True
             self.promoted()
 
     def end_of_file(self) -> bool:
@@ -184,6 +190,7 @@ class Waiter:
     def _put(self, state: int) -> None:
         """Send the request of `state`: an attempt, a peek or the final one."""
         self._state = state
+        self._woken = False
         self.sent_at = self._waiting.clock()
         if self._rule.shapes and not self._first:
             left_us = int((self._deadline - self.sent_at) * MICROSECONDS)

@@ -555,6 +555,8 @@ def test_refund_wakes_the_head() -> None:
     bench.waiting.freed(KEY)  # no client waits
     one, two = bench.wait("10 90 WAIT 99"), bench.wait("10 90 WAIT 99")
     bench.waiting.freed(KEY)  # one call at a time
+    one.answer(refused(60_000_000))  # maybe from before the refund
+    assert one.calls == ["attempt", "attempt"]
     one.answer(refused(60_000_000))
     two.answer(refused(60_000_000))
     bench.waiting.freed((1, KEY[1]))
