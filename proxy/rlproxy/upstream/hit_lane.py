@@ -29,6 +29,8 @@ MAX_UNSENT: Final = 16
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
+# Begins the error of a server that a slow script keeps busy, which soon is over.
+_BUSY: Final = b"-BUSY"
 # Lets a cluster node run the next call on a slot that it imports.
 _ASKING: Final = encoding.bulks(b"ASKING")
 
@@ -132,7 +134,9 @@ class HitLane(ServerLane):
             call = self._inflight[answered]
             if call.expects_ok:
                 call.expects_ok = False
-                if frame != encoding.OK:
+                if frame.startswith(_BUSY):
+                    self._denials.not_tracked(call)
+                elif frame != encoding.OK:
                     self._denials.track(False)
                 continue
             answered += 1
@@ -229,7 +233,8 @@ class HitLane(ServerLane):
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
         if self._handshakes == 1 and self._context.denial_cache.most > 0:
             self._denials.track(frame == encoding.OK)
-            frame = encoding.OK
+            if not frame.startswith(_BUSY):  # else the lane is opened again
+                frame = encoding.OK
         return super()._handshake_reply(frame)
 
     def _hand_back(self) -> None:

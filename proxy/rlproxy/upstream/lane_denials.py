@@ -72,11 +72,19 @@ class LaneDenials:
         call.opens = True
         return b""
 
+    def not_tracked(self, call: Call) -> None:
+        """Take back that `call` opens its entry: its key is not tracked. The next one may open it.
+
+        Its reply stays in microseconds.
+        """
+        denial = call.denial
+        if denial is not None and denial.state == denial_cache.OPENING:
+            denial.state = denial_cache.MARKED
+
     def reopen(self, call: Call) -> None:
         """Take back that `call` opens its entry: Redis did not run it, and it is sent again."""
-        denial = call.denial
-        if call.opens and denial is not None and denial.state == denial_cache.OPENING:
-            denial.state = denial_cache.MARKED
+        if call.opens:
+            self.not_tracked(call)
         call.opens = False
         if self.tracks:
             self._entry(call)  # calls that were sent behind this one now run before it

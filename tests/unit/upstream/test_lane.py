@@ -41,6 +41,7 @@ TRACK = bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 CACHING = bulks(b"CLIENT", b"CACHING", b"YES")
 OK = b"+OK\r\n"
 WELCOME = b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"
+BUSY = b"-BUSY Redis is busy running a script.\r\n"
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
@@ -302,6 +303,35 @@ def test_a_server_that_takes_no_caching_any_more(bench: Bench) -> None:
     assert call.reply
     for _ in range(3):
         assert bench.ask(REFUSED) == REFUSED
+
+
+def test_a_busy_server_tracks_later_hits(bench: Bench) -> None:
+    bench.ask(REFUSED)
+    call = bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(BUSY + BUSY)
+    assert call.reply == BUSY
+    assert bench.open() == REFUSED
+    assert bench.known()
+    # The script ends between the two: the refusal is that of a key without tracking.
+    bench.answer(touched(b"k"))
+    bench.ask(REFUSED)
+    call = bench.hit()
+    bench.sent()
+    bench.answer(BUSY + STAYS)
+    assert call.reply == REFUSED
+    assert not bench.known()
+    assert bench.known()
+
+
+def test_a_lane_that_a_busy_server_refuses_to_track_is_opened_again(loop: Loop) -> None:
+    bench = Bench(loop)
+    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
+    assert lane is not None
+    lane.wake()
+    loop.turns()
+    bench.answer(WELCOME + BUSY)
+    assert not lane.ready and bench.wire.aborted
 
 
 def test_which_rules_have_a_script(bench: Bench) -> None:
