@@ -189,6 +189,8 @@ def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]
     found = []
     for text in texts:
         try:
+            if "\0" in text:
+                raise ValueError("it has a NUL character")
             found.append(option.value.parse(text))
         except ValueError as error:
             shown = without_password(text)
@@ -210,6 +212,8 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
         return {}, (), [f"--config {path}: line {line} is not UTF-8"]
     except tomllib.TOMLDecodeError as error:
         return {}, (), [f"--config {path}: not valid TOML: {error}"]
+    except (RecursionError, ValueError):
+        return {}, (), [f"--config {path}: a number is too long, or arrays are nested too deeply"]
     found, mistakes = {}, []
     policies, wrong = _policies(content.pop(POLICIES, {}))
     mistakes += [f"--config {path}: {mistake}" for mistake in wrong]

@@ -262,7 +262,8 @@ def _host(text: str) -> str:
             raise ValueError("the host is not valid") from None
     if ":" in text:
         raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
-    if re.search(r"[^!-~]", text):
+    labels = text.removesuffix(".").split(".") if text else []
+    if re.search(r"[^!-~]", text) or any(not 0 < len(label) < 64 for label in labels):
         raise ValueError("the host is not valid")
     return text
 

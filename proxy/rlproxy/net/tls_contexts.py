@@ -66,8 +66,6 @@ def with_files(config: Config) -> Config:
                 pem[path] = Path(path).read_bytes()
             except OSError as error:
                 pem[path] = error.strerror or str(error)
-            except ValueError:  # a name with a NUL byte
-                pem[path] = "no name of a file"
     return replace(config, pem=pem)
 
 

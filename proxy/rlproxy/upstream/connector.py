@@ -65,6 +65,8 @@ class Target:
                 return cast("asyncio.Transport", stream)
         except TimeoutError:
             raise OSError(f"no {awaited} within {self._timeout_s:g} s{hint}") from None
+        except UnicodeError:  # of a name that a cluster or a Sentinel gives
+            raise OSError("the host is not valid") from None
 
     async def _plain(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
         loop, address = asyncio.get_running_loop(), self._address

@@ -15,6 +15,7 @@ from tests.unit.config.loading import ADMIN, CLUSTER, REDISS, TLS, load, mistake
 
 WITH_CA = (*TLS, "--tls-client-ca", "x")
 REPEATED = ("--listen", "--deny-command")
+TOO_LONG = "a number is too long, or arrays are nested too deeply"
 
 GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--listen", ":1", "listen", (Address("127.0.0.1", 1),), ()),
@@ -141,6 +142,8 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
+        ('listen = "unix:/a\\u0000"', "it has a NUL character"),
+        ('admin-token-file = "/a\\u0000"', "it has a NUL character"),
         ("workers = ", "not valid TOML: Invalid value (at end of document)"),
         ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
@@ -172,6 +175,9 @@ def test_a_policy_with_a_rule_has_no_name_with_a_dot(tmp_path: Path) -> None:
             b"workers = 0\nlisten = [\n ':1',\n :2,\n]",
             "not valid TOML: Invalid value (at line 4, column 2)",
         ),
+        (b"workers = " + 5000 * b"1", TOO_LONG),
+        (b"[policies]\na = " + 5000 * b"1", TOO_LONG),
+        (b"workers = " + 3000 * b"[" + 3000 * b"]", TOO_LONG),
         (b"# \xff", "line 1 is not UTF-8"),
         (b"workers = 2\n# \xff", "line 2 is not UTF-8"),
     ],

@@ -30,7 +30,9 @@ def test_address_of_a_running_proxy(text: str, where: str) -> None:
     assert str(urls.parse_running(text)) == where
 
 
-@pytest.mark.parametrize("text", ["", "h", "http://h", "redis://:secret@h:x", "redis+cluster://h"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "http://h", "redis://:secret@h:x", "redis+cluster://h", "a..b:1"]
+)
 def test_wrong_address_of_a_running_proxy(text: str) -> None:
     with pytest.raises(ValueError) as error:
         urls.parse_running(text)
@@ -146,6 +148,8 @@ def test_listen(text: str, address: Address) -> None:
         "[h]:1",
         "::1:6380",
         "unix:",
+        "a..b:1",
+        f"{64 * 'a'}:1",
     ],
 )
 def test_wrong_listen(text: str) -> None:
@@ -165,6 +169,7 @@ URLS = [
     ("redis://h", REDIS),
     ("redis://h/", REDIS),
     ("redis://h:7000", Upstream(Address("h", 7000))),
+    ("redis://a.b.:7000", Upstream(Address("a.b.", 7000))),
     ("redis://h/0", REDIS),
     ("redis://[::1]:7000", Upstream(Address("::1", 7000))),
     ("redis://:pw@h", Upstream(Address("h", 6379), None, "pw")),
@@ -215,6 +220,10 @@ WRONG_URLS = [
     "redis+cluster://h/1",
     "redis+cluster://bob@h",
     "unix+cluster:///s",
+    "redis://a..b",
+    "redis://.",
+    "redis+cluster://h,a..b",
+    f"redis+sentinel://{64 * 'a'}/m",
 ]
 
 

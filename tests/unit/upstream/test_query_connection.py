@@ -7,6 +7,8 @@ from typing import Any
 
 import hiredis
 import pytest
+from rlproxy.config.urls import Address
+from rlproxy.upstream.connector import Target
 from rlproxy.upstream.query_connection import MAX_UNREAD, Closed, NoRoom, QueryConnection
 
 
@@ -69,3 +71,8 @@ async def test_the_reason_of_the_end(data: bytes, error: type[OSError], text: st
     with pytest.raises(OSError):
         await connection.query(b"PING")
     assert wire.written == before
+
+
+async def test_a_node_may_give_a_name_that_no_host_has() -> None:
+    with pytest.raises(OSError, match="the host is not valid"):
+        await Target(Address("a..b", 1), 5.0).connect(QueryConnection)
