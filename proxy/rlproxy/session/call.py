@@ -29,7 +29,6 @@ class Call:
         self.caller = caller
         self.rule = rule
         self.key = key  # as a bulk, header included
-        self.others: list[bytes] | None = None  # further keys of an RL.RESET, while hits wait
         self.reply: bytes = rule.error
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
         self.next: Call | None = None

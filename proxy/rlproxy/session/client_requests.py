@@ -115,20 +115,17 @@ class ClientRequests(RequestFramer):
             key = self.buf[first:second]
             tail = self.buf[second : self.end]
         if name == commands.RL_RESET:
-            return self._reset(caller, context, key, tail)
+            return self._reset(caller, key, tail)
         written = tail if name == commands.RL_HIT else name + tail
         known = grammar.known(written)
         if known is None:
             known = grammar.rule(written, name, self.arguments())
         return Call(caller, known, key)
 
-    def _reset(self, caller: Caller, context: WorkerContext, key: bytes, tail: bytes) -> Call:
+    def _reset(self, caller: Caller, key: bytes, tail: bytes) -> Call:
         rule = Rule()
         rule.head = b"*%d\r\n$3\r\nDEL\r\n" % self.argc
         rule.tail = tail
         rule.frees = True
         rule.row = other(RESET)
-        reset = Call(caller, rule, key)
-        if context.waiting.count > 0:
-            reset.others = [encoding.bulk(word) for word in self.arguments()[1:]]
-        return reset
+        return Call(caller, rule, key)

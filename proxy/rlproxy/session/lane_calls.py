@@ -101,9 +101,9 @@ class LaneCalls:
 
     def answered(self, call: Call, reply: bytes) -> bool:
         """Record the reply of a lane. Returns whether it is the client's next one."""
-        waiting = self._context.waiting
-        if overtaking.must_edit(call, waiting):
-            reply = overtaking.edited(call, reply, waiting, self._state.identity.db)
+        if overtaking.must_edit(call):
+            waiting, db = self._context.waiting, self._state.identity.db
+            reply = overtaking.edited(call, reply, waiting, db)
         call.reply = reply
         return call is self.head
 

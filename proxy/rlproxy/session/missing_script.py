@@ -23,6 +23,7 @@ from rlproxy.session.call import Call
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.parts import OwnCalls, SessionBase
 from rlproxy.session.reply_slots import ReplySlots
+from rlproxy.session.slots import EditedSlot
 
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
 
@@ -66,6 +67,9 @@ class HitWithoutScript(OwnCalls):
         """See Caller.lane_answered()."""
         private = self._session.private
         private.cover.answered(call, reply)
+        slot = private.slots.head
+        if isinstance(slot, EditedSlot):
+            reply = slot.edit(reply)
         private.slots.lane_replied(reply)
 
     def lane_returned(self, call: Call) -> None:

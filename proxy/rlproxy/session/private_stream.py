@@ -272,15 +272,14 @@ class PrivateStream:
         if call.original_rule is not None and not counted:
             call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
             call.original_rule = None
-        waiting = self._context.waiting
-        edited = counted and overtaking.must_edit(call, waiting)
+        edited = counted and overtaking.must_edit(call)
         if counted or not shadow(call.row):
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
         slot = Slot(S_HIT)
         if edited:
-            db = self.state.identity.db
+            waiting, db = self._context.waiting, self.state.identity.db
             slot = EditedSlot(lambda reply: overtaking.edited(call, reply, waiting, db), S_HIT)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long

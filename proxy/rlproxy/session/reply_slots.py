@@ -306,7 +306,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
-        if not isinstance(slot, EditedSlot):
+        if slot.kind == S_HIT or not isinstance(slot, EditedSlot):
             self._record(slot, frame)
         self.answered(slot)
         return True

@@ -427,7 +427,7 @@ class Router(SessionPart):
         state = private.state
         if not state.plain() or state.deciding > 0 or private.slots.may_block:
             return False
-        if not private.slots.can_count() or overtaking.must_edit(call, self._context.waiting):
+        if not private.slots.can_count() or call.original_rule is not None:
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)

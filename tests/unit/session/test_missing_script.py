@@ -13,6 +13,7 @@ from rlproxy.session import command_policy, wait_cover
 from rlproxy.session.call import nothing
 from rlproxy.session.missing_script import MAX_BY_SHA
 
+from tests.unit.ratelimit.test_wait_queue import refused
 from tests.unit.session.bench import (
     FIVE,
     GRAMMAR,
@@ -375,14 +376,21 @@ def test_wait_covers_a_hit_that_was_sent_again(bench: Bench) -> None:
     assert bench.send(WAIT) == wait_cover.REWRITE + b"$1\r\nb\r\n" + WAIT
 
 
-def test_a_refund_that_concerns_waiting_hits_waits_for_a_hit_by_sha(bench: Bench) -> None:
-    waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"other", b"10", b"60", b"WAIT", b"5"])
-    where = (0, b"$5\r\nother\r\n")
-    queues = bench.session.context.waiting
-    Waiter(queues, where, waits, lambda _: None, lambda _: None, nothing, nothing).start()
-    assert bench.send(PING + HIT + bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")) == PING + by_sha()
-    assert bench.answer(PONG + FIVE) == PONG + FIVE
-    assert [call.rule.frees for call in bench.lane.calls] == [True]
+def test_a_refund_that_is_sent_again_wakes_waiting_hits(bench: Bench) -> None:
+    waits = GRAMMAR.rule(b"waits", b"RL.HIT", [b"k", b"10", b"60", b"WAIT", b"5"])
+    attempts: list[Rule] = []
+    queues, where = bench.session.context.waiting, (0, b"$1\r\nk\r\n")
+    waiter = Waiter(queues, where, waits, attempts.append, lambda _: None, nothing, nothing)
+    waiter.start()
+    waiter.answered(refused(2_000_000))
+    refund = bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")
+    rule = GRAMMAR.rule(b"refund", b"RL.REFUND", [b"k", b"10", b"60", b"1"])
+    sent = rule.words(LOADED) + encoding.bulk(b"k") + rule.tail
+    assert bench.send(PING + numbered(b"a") + refund) == PING + by_sha(b"a") + sent
+    assert bench.answer(PONG + FIVE + NOSCRIPT) == PONG + FIVE
+    assert len(attempts) == 1
+    assert bench.settle() == FIVE
+    assert len(attempts) == 2
 
 
 @pytest.mark.parametrize("sent", [b"DEL k\r\n", b"*2\r\n$3\r\nDEL\r\n"], ids=["inline", "in parts"])

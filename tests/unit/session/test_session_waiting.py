@@ -357,14 +357,19 @@ GIVES = [
 
 
 @pytest.mark.parametrize("pushes", [True, False])
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
 def test_returned_quota_wakes_waiting_hits(
-    command: bytes, answer: bytes, wakes: bool, pushes: bool
+    command: bytes, answer: bytes, wakes: bool, early: bool, pushes: bool
 ) -> None:
+    """early: the command is sent before the hits wait, and Redis runs it later."""
     world = World()
-    head, other = world.waits(), world.waits()
     client = world.client()
-    assert client.send(GET + command + GET) != b""
+    if early:
+        assert client.send(GET + command + GET) != b""
+    head, other = world.waits(), world.waits()
+    if not early:
+        assert client.send(GET + command + GET) != b""
     stream = NIL + (PUSH if pushes else b"") + answer + NIL
     assert client.answer(*[stream[at : at + 1] for at in range(len(stream))]) == stream
     assert world.on_lanes() == ([attempt()] if wakes else [])
