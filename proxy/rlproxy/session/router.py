@@ -388,6 +388,9 @@ class Router(SessionPart):
             return wait
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         if requests.command.report:
+            # Redis gets a request thousands of times as large: one of a client at a time.
+            if self._must_be_quiescent(True):
+                return self._wait_until_quiescent()
             self._work += WORK_OF_REPORT
         self.sends_hits = True
         state = private.state
@@ -405,7 +408,7 @@ class Router(SessionPart):
         if private.answer_node_down(call):
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
-        if crowded and self._must_be_quiescent(call):
+        if crowded and self._must_be_quiescent(call.rule.waits):
             return self._wait_until_quiescent()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
@@ -440,13 +443,13 @@ class Router(SessionPart):
         self.set_backlogged(True)
         return WAIT_PRIVATE
 
-    def _must_be_quiescent(self, call: Call) -> bool:
-        """Whether a call waits for the replies before it.
+    def _must_be_quiescent(self, alone: bool) -> bool:
+        """Whether an RL command waits for the replies before it.
 
-        That is so if it may be held, or if these replies decide on its queue or its transaction.
+        That is so if they decide on its queue or its transaction, or if it is to be sent alone.
         """
         slots = self._private.slots
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
         if slots.settled() or slots.uncounted() or self._requests.eof:
             return False
-        return self._private.state.deciding > 0 or (call.rule.waits and slots.can_count())
+        return self._private.state.deciding > 0 or (alone and slots.can_count())

@@ -7,8 +7,8 @@
     WAIT_OPEN        the private connection is open, or has failed               router
     WAIT_TICK        its turn in the next tick: the budget is spent              router, session
     WAIT_QUIESCENT   the private connection owes nothing: for a hit with WAIT,   router
-                     an AUTH, a command WAIT behind EXEC, a request that a
-                     hit by EVALSHA must not meet
+                     RL.STATS and the like, an AUTH, a command WAIT behind
+                     EXEC, a request that a hit by EVALSHA must not meet
     WAIT_HELD        the held hit is answered                                    router
     WAIT_PRIVATE     half of its hits on the private connection are answered     router
     WAIT_READ        the client reads its replies again                          session

@@ -135,6 +135,8 @@ def shared_busy(parts: Routed) -> None:
 
 State = Callable[[Routed], None]
 LONG = b"k" * MAX_LANE_CALL
+EXEC, STATS = bulks(b"EXEC"), bulks(b"RL.STATS")
+REPORT = bulks(b"EVAL", b"return ''", b"0")
 NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
 
 DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
@@ -168,7 +170,12 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
-    (plain, bulks(b"RL.STATS"), 0, bulks(b"EVAL", b"return ''", b"0"), b"", waits.WAIT_NOTHING),
+    (plain, STATS, 0, REPORT, b"", waits.WAIT_NOTHING),
+    (plain, STATS + STATS, 0, REPORT, b"", waits.WAIT_QUIESCENT),
+    (owing, STATS, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.WAIT_QUIESCENT),
+    (transaction, STATS, 0, STATS, b"", waits.WAIT_NOTHING),
+    (uncounted, STATS + STATS, 0, REPORT + REPORT, b"", waits.WAIT_NOTHING),
     # held
     (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
     (new, WAITS, 0, b"", b"", waits.WAIT_HELD),

@@ -235,6 +235,7 @@ def test_nothing_is_answered_behind_quit() -> None:
 
 def test_status_commands_cost_more_work() -> None:
     bench = opened()
+    bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
     bench.session.receive(bulks(b"RL.STATS") * 20)
     assert bench.session.wait == WAIT_TICK
     sent_now = len(bench.session.private.to_redis)
@@ -244,6 +245,7 @@ def test_status_commands_cost_more_work() -> None:
 
 def test_a_client_that_is_gone_has_no_turn() -> None:
     bench = opened()
+    bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
     bench.session.receive(bulks(b"RL.STATS") * 20)
     assert bench.session.wait == WAIT_TICK
     sent_now = bench.session.private.to_redis[:]
