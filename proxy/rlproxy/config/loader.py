@@ -55,6 +55,8 @@ _VARIABLES: Final = (
     *(option.variable for option in OPTIONS),
     *(_CONFIG, "RLPROXY_COMPILE", "RLPROXY_INTERPRETED"),  # the last two: for build and tests
 )
+# A surrogate stands for a byte of the command line or the environment that is not UTF-8.
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 # NAME=VALUE that Kubernetes sets for a Service named rlproxy or rlproxy-... The name with PORT
 # alone could be a misspelt option, so that its value decides.
 _OF_A_SERVICE: Final = re.compile(
@@ -189,8 +191,8 @@ def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]
     found = []
     for text in texts:
         try:
-            if "\0" in text:
-                raise ValueError("it has a NUL character")
+            if _NO_TEXT.search(text):
+                raise ValueError("it has a NUL character, or bytes that are not UTF-8")
             found.append(option.value.parse(text))
         except ValueError as error:
             shown = without_password(text)

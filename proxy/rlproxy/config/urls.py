@@ -182,10 +182,13 @@ def parse_upstream(url: str) -> Upstream:
     name, colon, secret = login.partition(":")
     if name and not colon:
         raise ValueError("a user without a password")
-    user = unquote(name) or None
-    password = unquote(secret) if colon else None
-    query = dict(parse_qsl(parameters, keep_blank_values=True))
-    path = unquote(path)
+    try:
+        user = unquote(name, errors="strict") or None
+        password = unquote(secret, errors="strict") if colon else None
+        query = dict(parse_qsl(parameters, keep_blank_values=True, errors="strict"))
+        path = unquote(path, errors="strict")
+    except UnicodeDecodeError:  # whose text has a byte of the password
+        raise ValueError("its bytes written %XX are not UTF-8") from None
     kind = scheme.rpartition("+")[2]
     if kind == "sentinel":
         place = _behind_sentinels(hosts, path, query)

@@ -142,8 +142,8 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),
-        ('listen = "unix:/a\\u0000"', "it has a NUL character"),
-        ('admin-token-file = "/a\\u0000"', "it has a NUL character"),
+        ('listen = "unix:/a\\u0000"', "it has a NUL character, or bytes"),
+        ('admin-token-file = "/a\\u0000"', "it has a NUL character, or bytes"),
         ("workers = ", "not valid TOML: Invalid value (at end of document)"),
         ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
@@ -196,6 +196,11 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_bytes(b"\xef\xbb\xbfworkers = 3\n")
     assert load("--config", str(file)).workers == 3
+
+
+def test_a_byte_that_is_not_utf_8() -> None:
+    (line,) = mistakes("--upstream", "redis://:p\udcffw@h")
+    assert line == "--upstream redis://***@h: it has a NUL character, or bytes that are not UTF-8"
 
 
 def test_a_missing_file() -> None:
