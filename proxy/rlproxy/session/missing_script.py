@@ -23,7 +23,6 @@ from rlproxy.session.call import Call
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.parts import OwnCalls, SessionBase
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import EditedSlot
 
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
 
@@ -68,7 +67,7 @@ class HitWithoutScript(OwnCalls):
         private = self._session.private
         private.cover.answered(call, reply)
         slot = private.slots.head
-        if isinstance(slot, EditedSlot):
+        if slot is not None and slot.edit is not None:
             reply = slot.edit(reply)
         private.slots.lane_replied(reply)
 

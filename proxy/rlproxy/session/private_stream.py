@@ -28,7 +28,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import S_DROP, S_HIT, S_PROBE, S_WRONG, EditedSlot, Slot
+from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, S_WRONG, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
@@ -231,7 +231,7 @@ class PrivateStream:
         if edit is None:
             slots.expect_one()
         else:
-            slots.expect(EditedSlot(lambda reply: edit(reply, state.protocol == 3)))
+            slots.expect(Slot(S_EDITED, edit=lambda reply: edit(reply, state.protocol == 3)))
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
@@ -245,9 +245,9 @@ class PrivateStream:
         self._caller.fenced = True
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
-        slots.expect(EditedSlot(cover.rewritten, S_DROP))
+        slots.expect(Slot(S_DROP, edit=cover.rewritten))
         self.to_redis.append(requests.written())
-        slots.expect(EditedSlot(cover.judge(requests.command.name)))
+        slots.expect(Slot(S_EDITED, edit=cover.judge(requests.command.name)))
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class PrivateStream:
         slot = Slot(S_HIT)
         if edited:
             waiting, db = self._context.waiting, self.state.identity.db
-            slot = EditedSlot(lambda reply: overtaking.edited(call, reply, waiting, db), S_HIT)
+            slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long
         if counted:
@@ -295,7 +295,7 @@ class PrivateStream:
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
-        self.slots.expect(EditedSlot(answered, S_DROP))
+        self.slots.expect(Slot(S_DROP, edit=answered))
         self._caller.watch()
 
     def put(self, call: Call, way: int) -> None:

@@ -11,7 +11,7 @@ reply is:
 - of a hit by EVALSHA whose script is missing: a lane sends it again, all further replies wait;
 - no reply of Redis: the error of a wrong hit, sent in its turn;
 - dropped: the replies to commands of the proxy's own;
-- edited: awaited whole (EditedSlot).
+- edited: awaited whole.
 
 The ConnectionState records each reply that is looked at. At its level RAW, commands sent get no
 slot: behind the last slot, all bytes are passed on as they come.
@@ -38,7 +38,6 @@ from rlproxy.session.slots import (
     S_MISSING,
     S_PASS,
     S_WRONG,
-    EditedSlot,
     OwedReplies,
     Slot,
 )
@@ -203,7 +202,7 @@ class ReplySlots(OwedReplies):
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if slot.call is None and not isinstance(slot, EditedSlot):
+        if slot.call is None and slot.edit is None:
             line = framer.line()
             if not line:
                 return False
@@ -298,7 +297,8 @@ class ReplySlots(OwedReplies):
             slot.kind = S_MISSING
             self.missing = slot.call
             return False
-        reply = slot.edit(frame) if isinstance(slot, EditedSlot) else frame
+        edit = slot.edit
+        reply = edit(frame) if edit is not None else frame
         instead = _instead(slot, frame)
         if instead is not None:
             reply = instead
@@ -306,7 +306,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
-        if slot.kind == S_HIT or not isinstance(slot, EditedSlot):
+        if slot.kind == S_HIT or edit is None:
             self._record(slot, frame)
         self.answered(slot)
         return True

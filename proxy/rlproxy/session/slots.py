@@ -24,7 +24,7 @@ S_QUIT: Final = 11
 S_IF_REFUSED: Final = 12  # leaves state on the connection unless it is refused
 S_HELLO: Final = 13  # with AUTH: unlike AUTH's error, its error may hide a success
 S_MULTI: Final = 14
-S_EDITED: Final = 15  # an EditedSlot
+S_EDITED: Final = 15  # the client gets the result of `edit`
 S_PROTOCOL: Final = 16  # HELLO without AUTH: the reply decides the protocol
 S_PROBE: Final = 17  # shows whether Redis lets the client run any command
 S_UNKNOWN: Final = 18  # of a command that may leave any state, unless Redis does not know it either
@@ -37,32 +37,24 @@ class Slot:
     """One reply that the private connection owes, and the run of replies behind it.
 
     passed: length of the run, whose replies are passed on without a look.
+    edit: returns what the client gets for the whole reply. b"": nothing.
     """
 
-    def __init__(self, kind: int, data: bytes = b"") -> None:
+    def __init__(
+        self, kind: int, data: bytes = b"", edit: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self.kind = kind
         self.passed = 0
         self.data = data
+        self.edit = edit
         self.number = 0  # that of ConnectionState when its request was sent; 0: takes nothing back
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
-        self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
         self.sent_at: float = 0.0  # time of sending `call`, in seconds
+        self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
         self.trusted = False  # its client has a reply already, as if Redis agreed
         self.next: Slot | None = None
-
-
-class EditedSlot(Slot):
-    """A reply that is awaited whole.
-
-    The client gets the result of `edit`, which is called with the reply's bytes; nothing if that is
-    empty.
-    """
-
-    def __init__(self, edit: Callable[[bytes], bytes], kind: int = S_EDITED) -> None:
-        super().__init__(kind)
-        self.edit = edit
 
 
 class OwedReplies:
