@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
+from rlproxy.resp.encoding import LOST
 from rlproxy.session.call import Call, Part
 
 
@@ -19,8 +20,12 @@ class PartCaller:
         self._batch = part.batch
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """The node has run the command, or answers b"": it has not."""
+        """The node has run the command, or answers b"": it has not. LOST: no reply will come."""
         part = self._part
+        if reply == LOST:
+            self._batch.large = True
+            self._batch.lost = self._batch.writes
+            reply = b""
         part.replies.append(reply)
         if len(part.replies) == len(part.commands):
             part.end()
@@ -32,12 +37,6 @@ class PartCaller:
     def lane_declined(self, call: Call) -> None:
         """The reply is too large."""
         self._batch.large = True
-        self.lane_answered(call, b"")
-
-    def lane_lost(self, call: Call) -> None:
-        """The connection is lost."""
-        self._batch.large = True
-        self._batch.lost = self._batch.writes
         self.lane_answered(call, b"")
 
     def resume(self) -> None:

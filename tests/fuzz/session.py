@@ -432,7 +432,7 @@ class Walk:
         for call, _ in written:
             self.cut = True
             self.lost_calls += 1
-            call.caller.lane_lost(call)
+            call.caller.lane_answered(call, encoding.LOST)
         for call in unsent:
             call.caller.lane_returned(call)
         for caller in {call.caller: None for call in [*(call for call, _ in written), *unsent]}:

@@ -12,7 +12,6 @@ from mypy_extensions import mypyc_attr
 from rlproxy.ratelimit.denial_cache import Denial
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.outcomes import NO_ROW
-from rlproxy.resp.encoding import LOST
 from rlproxy.resp.key_slot import slot_of_bulk
 
 MAX_LANE_HITS: Final = 65536
@@ -141,16 +140,12 @@ class Caller:
         self.flush: Callable[[], None] = nothing
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """Take the reply to `call`."""
+        """Take the reply to `call`; LOST if its lane was lost before, so its outcome is unknown."""
         raise NotImplementedError
 
     def lane_returned(self, call: Call) -> None:
         """Take back `call`, which was never sent; all calls before it are answered."""
         raise NotImplementedError
-
-    def lane_lost(self, call: Call) -> None:
-        """Handle a `call` whose lane was lost before the reply; its outcome is unknown."""
-        self.lane_answered(call, LOST)
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """Handle a `call` that is late, or whose node is down; no further method is called for it.

@@ -255,7 +255,7 @@ class HitLane(ServerLane):
         for call in written + unsent:
             touch(call.caller, touched)
         for call in written:
-            call.caller.lane_lost(call)
+            call.caller.lane_answered(call, encoding.LOST)
         for call in unsent:
             call.caller.lane_returned(call)
         resume_all(touched)

@@ -257,13 +257,13 @@ def test_the_lane_is_that_of_the_identity(bench: Bench) -> None:
     assert bench.settle() == FIVE
 
 
-@pytest.mark.parametrize("event", ["lane_lost", "lane_returned", "lane_failed"])
+@pytest.mark.parametrize("event", ["lane_answered", "lane_returned", "lane_failed"])
 def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
     bench.send(PING + HIT + PING)
     bench.answer(PONG + NOSCRIPT + PONG)
     (call,) = bench.lane.calls
-    more = (encoding.late(1.0), "late") if event == "lane_failed" else ()
-    getattr(call.caller, event)(call, *more)
+    more = {"lane_answered": (encoding.LOST,), "lane_failed": (encoding.late(1.0), "late")}
+    getattr(call.caller, event)(call, *more.get(event, ()))
     call.caller.resume()
     found = bench.down()
     assert found.startswith(b"-UPSTREAMDOWN ") and found.endswith(b"\r\n" + PONG)

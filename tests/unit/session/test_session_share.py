@@ -9,7 +9,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import LOST, bulks
 from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
@@ -131,7 +131,10 @@ def end(call: Call, how: str) -> None:
     """An ordinary command gets no reply of its lane: it is returned, lost or declined."""
     caller = call.caller
     assert isinstance(caller, PartCaller)
-    getattr(caller, f"lane_{how}")(call)
+    if how == "lost":
+        caller.lane_answered(call, LOST)
+    else:
+        getattr(caller, f"lane_{how}")(call)
 
 
 def opened() -> Bench:

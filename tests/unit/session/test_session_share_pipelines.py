@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import LOST, bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.context import ServerFacts
@@ -275,7 +275,7 @@ class Walk:
         elif step == "lose" and how == commands.SHARED_READ:
             calls, lane.unsent = lane.unsent, []
             for call, _ in lane.inflight:
-                call.caller.lane_lost(call)
+                call.caller.lane_answered(call, LOST)
             lane.inflight = []
             for call in calls:
                 call.caller.lane_returned(call)

@@ -232,7 +232,8 @@ class Returned(Caller):
         super().__init__()
         self.seen: list[tuple[str, Call]] = []
 
-    def lane_lost(self, call: Call) -> None:
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        assert reply == r.LOST
         self.seen.append(("lost", call))
 
     def lane_returned(self, call: Call) -> None:

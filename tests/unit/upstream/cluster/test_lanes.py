@@ -121,9 +121,6 @@ class Sender(Caller):
         call.reply = reply
         self.seen.append((call.key, reply))
 
-    def lane_lost(self, call: Call) -> None:
-        self.lane_answered(call, b"lost")
-
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         self.lane_answered(call, b"late" if kind == "late" else error)
 
@@ -213,7 +210,7 @@ def test_a_former_master_that_is_closed_is_not_waited_for(bench: Bench) -> None:
     assert bench.b.sent() == b""
     bench.a.pool.renew()
     bench.wait(0.01)
-    assert lost.reply == b"lost"
+    assert lost.reply == r.LOST
     assert bench.b.sent() == by_sha(HIT)
     bench.b.answer(ADMITTED)
     assert call.reply == ADMITTED
@@ -345,7 +342,7 @@ def test_what_a_lost_lane_has_not_written_goes_again(bench: Bench) -> None:
     unwritten = bench.hit()
     assert bench.a.wire is not None
     bench.a.wire.protocol.connection_lost(None)
-    assert written.reply == b"lost"
+    assert written.reply == r.LOST
     for _ in range(4):  # the lane connects again, after its pause
         bench.wait(0.05)
     bench.a.wire = bench.loop.wires[-1]
