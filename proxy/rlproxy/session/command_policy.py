@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.resp import commands, encoding
+from rlproxy.resp import encoding
 from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
-from rlproxy.resp.commands import COMMANDS, Ban, Command
+from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Ban, Command
 
 # The commands that Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
 # enable-protected-configs "local"). For Redis, every client of a proxy is a local one.
-LOCAL_COMMANDS: Final = (
-    (b"DEBUG", b""),
-    (b"MODULE", b"LOAD"),
-    (b"MODULE", b"LOADEX"),
-    (b"MODULE", b"UNLOAD"),
-)
+LOCAL_COMMANDS: Final = ("debug", "module|load", "module|loadex", "module|unload")
 LOCAL_CONFIGS: Final = (b"dir", b"dbfilename")
 
 # The subcommands of commands that have some, as servers list them. DEBUG lists none.
@@ -57,27 +52,28 @@ def table(denied: Sequence[str], local_only: bool) -> CommandTable:
     denied: names, or name|subcommand, of commands that must not be sent.
     local_only: also deny the commands that are for local clients.
     """
+    errors = {rule: _not_local(rule) for rule in LOCAL_COMMANDS} if local_only else {}
+    errors |= {rule: _denied(rule) for rule in denied}
+    if not errors:
+        return UNRESTRICTED
     bans: dict[bytes, Ban] = {}
+    for rule, error in errors.items():
+        name, _, subcommand = rule.upper().encode().partition(b"|")
+        ban = bans.setdefault(name, Ban())
+        if subcommand:
+            ban.subcommands[subcommand] = error
+        else:
+            ban.whole = error
     if local_only:
-        for name, subcommand in LOCAL_COMMANDS:
-            _add(bans, name, subcommand, _not_local(b" ".join([name, subcommand]).decode()))
         ban = bans.setdefault(b"CONFIG", Ban())
         ban.configs = {name: _protected(name.decode()) for name in LOCAL_CONFIGS}
-    for rule in denied:
-        name, _, subcommand = rule.upper().encode().partition(b"|")
-        error = f"NOPERM command '{rule.lower()}' is denied by rlproxy (--deny-command)"
-        _add(bans, name, subcommand, encoding.error(error))
-    if not bans:
-        return UNRESTRICTED
     made = dict(COMMANDS)
     for name, ban in bans.items():
         ban.unseen = encoding.error(
             f"ERR {name.decode()} command of this size not allowed by rlproxy"
         )
-        known = COMMANDS.get(name)
-        row = Command(
-            name, known.kind if known else commands.UNKNOWN, known is not None and known.reads
-        )
+        known = COMMANDS.get(name, UNKNOWN_COMMAND)
+        row = Command(name, known.kind, known.reads)
         row.ban = ban
         row.whole = row.whole or not ban.whole
         made[name] = made[name.lower()] = row
@@ -99,16 +95,13 @@ def instead_of(command: Command) -> bytes:
     return encoding.bulks(_INSTEAD, command.name)
 
 
-def _add(bans: dict[bytes, Ban], name: bytes, subcommand: bytes, error: bytes) -> None:
-    ban = bans.setdefault(name, Ban())
-    if subcommand:
-        ban.subcommands[subcommand] = error
-    else:
-        ban.whole = error
+def _denied(rule: str) -> bytes:
+    return encoding.error(f"NOPERM command '{rule}' is denied by rlproxy (--deny-command)")
 
 
-def _not_local(what: str) -> bytes:
-    return encoding.error(f"ERR {what.strip()} command not allowed. {_ONLY_LOCAL.format('run it')}")
+def _not_local(rule: str) -> bytes:
+    what = rule.upper().replace("|", " ")
+    return encoding.error(f"ERR {what} command not allowed. {_ONLY_LOCAL.format('run it')}")
 
 
 def _protected(name: str) -> bytes:
