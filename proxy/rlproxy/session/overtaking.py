@@ -26,7 +26,7 @@ def must_edit(call: Call) -> bool:
 def edited(call: Call, reply: bytes, waiting: WaitQueues, db: int) -> bytes:
     """Return the client's reply to a call by that of Redis, and wake the hits that may go."""
     if not reply.startswith((b"*", b":")):
-        return encoding.clean_error(reply)
+        return reply
     if call.rule.frees and waiting.count > 0:
         for key in _keys(call):
             waiting.freed((db, key))
