@@ -12,7 +12,7 @@ from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.key_slot import NO_SLOT, slot_of_bulk
-from rlproxy.resp.requests import BODY, COMMAND, EMPTY, MALFORMED, OPEN, RequestFramer
+from rlproxy.resp.requests import BODY, COMMAND, TAIL, RequestFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
 
@@ -44,7 +44,7 @@ class ClientRequests(RequestFramer):
 
     def drops(self, code: int) -> bool:
         """Return whether the part `code`, just framed, belongs to a command that is dropped."""
-        if not self.discarding or code in (COMMAND, OPEN, EMPTY, MALFORMED):
+        if not self.discarding or code not in (BODY, TAIL):
             return False
         self.discarding = code == BODY
         return True
