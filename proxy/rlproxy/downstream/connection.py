@@ -33,9 +33,6 @@ from rlproxy.upstream.connector import Target, lacks, reason
 # connection that is closed in both directions is noticed.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 WORK_OF_READ: Final = FULL_READ >> WORK_BYTES_SHIFT  # work units
-# Initial value of ClientConnection._taken, below any real one. Real ones can be negative: for unix
-# sockets, the kernel counts more than the bytes of data.
-_ALL: Final = -(1 << 40)
 MAX_TURNED_AWAY: Final = 64  # refused clients whose connections linger behind the error
 SWEPT: Final = 500  # clients that each sweep checks at least
 ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,000
@@ -83,7 +80,9 @@ class ClientConnection(asyncio.Protocol):
         # Loop time of the accept, or of the first sweep behind its latest bytes; 0 before that.
         self._silent_since: float = 0.0
         self._written: int = 0  # bytes written to the client in total
-        self._taken: int = _ALL  # bytes of these that the client took, as of the latest sweep
+        # Bytes of these that the client took, as of the latest sweep; None if none wait. For unix
+        # sockets it may be negative: the kernel counts more than the bytes of data.
+        self._taken: int | None = None
         self._taken_at: float = 0.0  # loop time of the latest sweep that saw it take some
 
     # -- the client's socket ----------------------------------------------------------------------
@@ -98,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
-        self._silent_since = clients.clock()
+        self._silent_since = clients.loop.time()
         client.set_write_buffer_limits(clients.max_unread)
         self.stats.accepted += 1
         self.session.flush = self.flush
@@ -280,7 +279,7 @@ class ClientConnection(asyncio.Protocol):
                 self.stats.error("cut")
                 self.cut()
             return
-        self._taken = _ALL
+        self._taken = None
         self._silent_since = self._silent_since or now
         silent_s = now - self._silent_since
         silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_pushes()
@@ -306,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._closing = True
         self.session.abandon()
-        silent = self._reading and 0 < self._silent_since <= self.clients.clock() - LINGER_S
+        silent = self._reading and 0 < self._silent_since <= self.clients.loop.time() - LINGER_S
         at_once = self._ended or (silent and not pending(transport))
         linger(transport, self.clients.loop, at_once)
         if self._private is not None:
@@ -343,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
         except OSError as error:
             self._private = None
             why = reason(error)
-            clients.context.circuit.connect_failed(clients.clock(), why, lacks(error))
+            clients.context.circuit.connect_failed(clients.loop.time(), why, lacks(error))
             session.upstream_failed(why)
             self.flush()
             return
@@ -490,7 +489,6 @@ class Clients:
         throttle: LogThrottle,
     ) -> None:
         self.loop = loop
-        self.clock: Callable[[], float] = loop.time
         self.context = context
         self.target = target
         self.admission = admission
@@ -542,7 +540,7 @@ class Clients:
         To be called about once a second. Each call checks at least 500 clients (SWEPT), and at
         least one in eight (ROUND).
         """
-        now = self.clock()
+        now = self.loop.time()
         if not self.round:
             self.round = list(self.clients)
         rest = max(0, len(self.round) - max(SWEPT, len(self.clients) // ROUND))
