@@ -135,7 +135,7 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         handshake = handshakes.protocol(False, True)
         handshake.connection_made(FromAfar())
         handshake.data_received(header)
-    assert peers == [None, Peer("10.0.0.9", 40000)]
+    assert peers == [Peer("10.0.0.1", 5), Peer("10.0.0.9", 40000)]
 
 
 async def test_silent_connections_keep_no_client_out() -> None:

@@ -41,7 +41,7 @@ ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,
 class ClientConnection(asyncio.Protocol):
     """The connection of one client.
 
-    peer: the client's address from a PROXY header; None for the address of the socket.
+    peer: the client's address; None for that of the socket.
     """
 
     # Its base is not compiled: without slots each connection would have a dict.

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from rlproxy.downstream.admission import TURNED_AWAY
 from rlproxy.downstream.proxy_protocol import HeaderError, parse
-from rlproxy.net.peers import Peer, peer_of
+from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
@@ -31,7 +31,7 @@ class Handshakes:
     """The clients of one process that are in their accept phase.
 
     serve: makes the protocol of a client after its accept phase. The argument is the client's
-    address from the PROXY header, or None for that of the socket.
+    address, that of the PROXY header if there is one; None for a client without an accept phase.
     header: whether TCP connections begin with a PROXY header.
     throttle: the log throttle for failures.
 
@@ -85,13 +85,12 @@ class Handshake(asyncio.Protocol):
         self._stream: TlsStream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head = b""
-        self._peer: Peer | None = None
-        self._seen = Peer()  # the address for the log
+        self._peer = NOBODY
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
-        self._seen = peer_of(transport.get_extra_info("peername"))
+        self._peer = peer_of(transport.get_extra_info("peername"))
         handshakes = self._handshakes
         most = max(MIN_HANDSHAKES, min(handshakes.room(), MAX_HANDSHAKES))
         if len(handshakes.under_way) >= most:
@@ -117,8 +116,8 @@ class Handshake(asyncio.Protocol):
         self._header = False
         # A loopback address in the header means the load balancer's machine. It counts as local
         # only if the load balancer is on this machine, too. Else the socket's address applies.
-        if peer is not None and (self._seen.local or not peer.local):
-            self._seen = self._peer = peer
+        if peer is not None and (self._peer.local or not peer.local):
+            self._peer = peer
         self._pass_on(rest)
 
     def eof_received(self) -> None:
@@ -162,7 +161,7 @@ class Handshake(asyncio.Protocol):
         self._turn_away(f"no {what} within {self._handshakes.timeout_s:g} s")
 
     def _log_failure(self, why: str) -> None:
-        happened, client = self._handshakes.throttle.happened, str(self._seen)
+        happened, client = self._handshakes.throttle.happened, str(self._peer)
         if self._header:
             happened("clients_turned_away", TURNED_AWAY, client=client, reason=why)
         else:
