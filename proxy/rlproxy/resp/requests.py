@@ -69,7 +69,7 @@ class RequestFramer(RequestBuffer):
     def __init__(self) -> None:
         super().__init__()
         self.lenient: bool = False  # the command is not in the form that every parser accepts
-        self.oversize: bool = False  # the command is too long to be whole; arguments() is partial
+        self.oversize: bool = False  # the command is too long; arguments() is partial
         self.end: i64 = 0
         self.first: i64 = 0  # offset of the first argument's header, counted from `start`
         self.argc: i64 = 0
@@ -186,21 +186,22 @@ class RequestFramer(RequestBuffer):
             return self._reject(self.start)
         pos = self.end
         if argc > MAX_ARGC and not self.commands.strict:
-            return ~self._open_unnamed(pos, argc, UNKNOWN_COMMAND)
+            self.command = UNKNOWN_COMMAND
+            return ~self._too_long(self.start, pos, argc)
         length = self._bulk(pos)
         if length < 0:
             return length
         if length <= MAX_NAME:
             return length
-        command = UNKNOWN_COMMAND
+        self.command = UNKNOWN_COMMAND
         if self.commands.strict:
             # By default, servers reject this header without waiting for the name.
             if length > MAX_BULK:
                 return self._reject(pos)
             if self.end + MAX_NAME + 1 > len(self.buf):
                 return ~self._wait(self.end + MAX_NAME + 1 - self.start)
-            command = self.commands.banned(self.buf[self.end : self.end + MAX_NAME + 1])
-        return ~self._open_unnamed(self.end + length + 2, argc - 1, command)
+            self.command = self.commands.banned(self.buf[self.end : self.end + MAX_NAME + 1])
+        return ~self._too_long(self.start, self.end + length + 2, argc - 1)
 
     def _arguments(self, left: i64, pos: i64, whole: bool) -> int:
         """Frame `left` arguments from `pos` on; the name of the command is parsed already.
@@ -326,17 +327,6 @@ class RequestFramer(RequestBuffer):
         self._need = 0
         return OPEN
 
-    def _open_unnamed(self, pos: int, left: int, command: Command) -> int:
-        """Frame a command whose name is too long for any table, or whose `argc` is above MAX_ARGC.
-
-        pos: offset of the next `left` words; may lie beyond the buffer.
-        """
-        self.command = command
-        code = self._arguments(left, pos, False)
-        self._args_end = self.start
-        self.oversize = command is not UNKNOWN_COMMAND
-        return code
-
     def _pause(self, header: int, left: int, need: int) -> int:
         """Resume at `header`, with `left` arguments to come, after the next bytes."""
         self._resume_at = header - self.start
@@ -344,7 +334,11 @@ class RequestFramer(RequestBuffer):
         return self._wait(need)
 
     def _too_long(self, args_end: int, pos: int, left: int) -> int:
-        """Frame the rest of a command that is too long to be whole."""
+        """Frame the rest of a command that is too long to be whole, or to have its name looked up.
+
+        args_end: end of the last argument that arguments() returns.
+        pos: offset of the next `left` words; may lie beyond the buffer.
+        """
         code = self._arguments(left, pos, False)
         self._args_end = args_end
         self.oversize = True

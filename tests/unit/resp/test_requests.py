@@ -74,7 +74,8 @@ class Walk:
             if code in (f.COMMAND, f.OPEN):
                 whole = framer.command.whole
                 args = tuple(framer.arguments()) if whole else None
-                found = Found(framer.command.name, framer.argc, b"", args, framer.oversize)
+                oversize = whole and framer.oversize
+                found = Found(framer.command.name, framer.argc, b"", args, oversize)
                 self._raw = raw
                 self._open = found
             else:
