@@ -91,7 +91,8 @@ class HeldHit(OwnCalls):
 
     def _end(self, reply: bytes) -> None:
         self._waiter = None
-        self._session.held_finished(reply)
+        self._hit.reply = reply
+        self._session.held_finished()
 
     def _keep(self) -> None:
         self._session.private.keep_alive(0.0)

@@ -120,11 +120,6 @@ class LaneCalls:
         if call is None:
             self.tail = None
 
-    def answer_head(self, reply: bytes) -> None:
-        """Set the reply of the first call, a held hit."""
-        if self.head is not None:
-            self.head.reply = reply
-
     def remove_held(self) -> None:
         """Remove a held hit, which is the only call. Its wait queue has counted it."""
         self.head = self.tail = None

@@ -29,8 +29,8 @@ class SessionBase(Caller):
         """Go on with the replies and requests that waited for the private connection."""
         raise NotImplementedError
 
-    def held_finished(self, reply: bytes) -> None:
-        """Take the client's reply to the held hit."""
+    def held_finished(self) -> None:
+        """Go on: the held hit has its reply."""
         raise NotImplementedError
 
 

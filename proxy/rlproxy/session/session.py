@@ -213,10 +213,9 @@ class Session(SessionBase):
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 
-    def held_finished(self, reply: bytes) -> None:
+    def held_finished(self) -> None:
         """See SessionBase.held_finished()."""
         self._held = None
-        self.lanes.answer_head(reply)
         self._emit()
         if not self._closing:
             self._route()
