@@ -28,6 +28,7 @@ _REWRITE_SCRIPT: Final = (
 REWRITE: Final = b"*4\r\n" + encoding.bulks(b"EVAL", _REWRITE_SCRIPT, b"1").partition(b"\r\n")[2]
 _ERROR_SCRIPT: Final = b"return redis.error_reply(ARGV[1])"
 _REWRITTEN: Final = b":1\r\n"
+_SEVERAL: Final = -2  # in place of a hash slot: there are several, or writes other than hits
 
 
 def not_covered(name: bytes) -> bytes:
@@ -50,14 +51,14 @@ class WaitCover:
 
     in_cluster: see ServerFacts.
     lane_wrote: a WAIT on the private connection would not cover a write.
-    last_hit: key of the latest hit that Redis accepted, as a bulk; b"" before the first.
+    last_hit: key of the latest hit by lane that Redis accepted, as a bulk. Before the first, of a
+        hit on the private connection; b"": there was none.
     """
 
     def __init__(self, in_cluster: bool = False) -> None:
         self._in_cluster = in_cluster
-        self._scattered = False  # a rewrite covers not all that lanes wrote
         self.lane_wrote = False
-        self._hash_slot: int = NO_SLOT  # of the hits by lane
+        self._hash_slot: int = NO_SLOT  # in a cluster: of all hits by lane, or _SEVERAL
         self.last_hit: bytes = b""
 
     def sent(self, call: Call) -> None:
@@ -66,18 +67,16 @@ class WaitCover:
             self.lane_wrote = True
             if self._in_cluster:
                 slot = call.hash_slot()
-                if self._hash_slot not in (NO_SLOT, slot):
-                    self._scattered = True
-                self._hash_slot = slot
+                self._hash_slot = slot if self._hash_slot in (NO_SLOT, slot) else _SEVERAL
 
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
         self.lane_wrote = True
-        self._scattered = self._in_cluster
+        self._hash_slot = _SEVERAL
 
     def can_rewrite(self) -> bool:
         """Return whether a rewrite of one key covers all that lanes wrote, if it succeeds."""
-        if not self.last_hit or self._scattered:
+        if not self.last_hit:
             return False
         return not self._in_cluster or slot_of_bulk(self.last_hit) == self._hash_slot
 
