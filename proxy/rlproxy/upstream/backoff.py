@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 
 
@@ -13,7 +14,9 @@ class Backoff:
     come back at once.
     """
 
-    def __init__(self, first_s: float, most_s: float, random: Callable[[], float]) -> None:
+    def __init__(
+        self, first_s: float, most_s: float, random: Callable[[], float] = random.random
+    ) -> None:
         self._first_s = first_s
         self._most_s = most_s
         self._next_s = first_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from math import inf
-from random import random
 from typing import Any, Final
 
 import hiredis
@@ -83,7 +82,7 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self.loading = ScriptLoading()
         self.outages = OutageLog(target, timeouts.circuit, self._loop.time)
-        self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S, random)
+        self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S)
         self._connection = QueryConnection()
         self._moved = asyncio.Event()
         self._ping_now = asyncio.Event()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -98,7 +97,7 @@ class _Sentinel:
         self.address = address
         self._name = of.name
         self._login = Login(of.user, of.password, "sentinel_password", target)
-        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random.random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._retry_at = 0.0
         self._why = ""
 
@@ -131,7 +130,7 @@ class _Sentinel:
 
     async def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the master may have changed. Runs until cancelled."""
-        backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random.random)
+        backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         while True:
             began = time.monotonic()
             try:
@@ -189,8 +188,8 @@ class Failover:
         self._login = Login(upstream.user, upstream.password, "--upstream", target)
         sentinels = upstream.sentinels
         self._sentinels = [_Sentinel(each, sentinels, target) for each in sentinels.addresses]
-        self._calm = Backoff(CALM_S, CALM_S, random.random)
-        self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S, random.random)
+        self._calm = Backoff(CALM_S, CALM_S)
+        self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S)
         self._throttle = StateThrottle(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import random
 from typing import Final, NamedTuple
 
 from rlproxy.net.tls_stream import last_words
@@ -110,7 +109,7 @@ class ServerLane(PooledLane):
         self._open = False  # or being opened
         self._scheduled = False  # whether the unsent requests are written in this tick
         self._retry_at: float = 0.0
-        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._task: asyncio.Task[None] | None = None  # opens the connection
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()

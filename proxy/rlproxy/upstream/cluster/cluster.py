@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from random import random
 from typing import Final
 
 from rlproxy.config.urls import Address, Upstream
@@ -72,7 +71,7 @@ class Cluster:
         self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
-        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S, random)
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._logged = ""  # the problem that was logged last
         self._task: asyncio.Task[None] | None = None
 
