@@ -35,10 +35,10 @@ class Budget:
     def __init__(self, max_client_hits: int = MAX_CLIENT_HITS) -> None:
         self.max_client_hits = max_client_hits
         self.backlogged: int = 0  # number of backlogged clients
-        self.work: int = 0  # work units spent in this tick
+        self.work: int = 0  # work units spent since clients last had their turns; see Scheduler
 
     def spent(self) -> bool:
-        """Return whether the work of this tick is spent: clients with much in hand must queue."""
+        """Return whether TICK_WORK is spent: clients with much in hand must queue."""
         return self.work >= TICK_WORK
 
     def hits(self, backlogged: bool) -> int:

@@ -90,7 +90,7 @@ def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
     _common(made, config)
     # A resumed session would admit a client whose certificate has expired since the first one.
     made.num_tickets = 0
-    _show(made, config, "--tls", config.tls_cert, config.tls_key, mistakes)
+    _load_certificate(made, config, "--tls", config.tls_cert, config.tls_key, mistakes)
     if config.tls_client_ca:
         _trust(made, config, "--tls-client-ca", config.tls_client_ca, mistakes)
         required = config.tls_client_auth == "required"
@@ -110,7 +110,7 @@ def _client(config: Config, mistakes: list[str]) -> ClientSide:
         made.load_default_certs()
     if config.upstream_tls_cert:
         cert, key = config.upstream_tls_cert, config.upstream_tls_key
-        _show(made, config, "--upstream-tls", cert, key, mistakes)
+        _load_certificate(made, config, "--upstream-tls", cert, key, mistakes)
     if config.upstream_tls_name:
         try:
             made.wrap_bio(
@@ -126,7 +126,7 @@ def _common(made: ssl.SSLContext, config: Config) -> None:
     made.options |= ssl.OP_NO_RENEGOTIATION
 
 
-def _show(
+def _load_certificate(
     made: ssl.SSLContext, config: Config, option: str, cert: str, key: str, mistakes: list[str]
 ) -> None:
     """Load a certificate and its key into `made`; `option` begins the names of their options."""

@@ -218,11 +218,11 @@ class TlsStream(asyncio.Protocol):
     def write_eof(self) -> None:
         """See asyncio.WriteTransport."""
         if not self._closing and not self._shut:
-            self._say_end()
+            self._send_close_notify()
             if self._transport is not None:
                 self._transport.write_eof()
 
-    def _say_end(self) -> None:
+    def _send_close_notify(self) -> None:
         if self._shut:
             return
         self._shut = True
@@ -237,7 +237,7 @@ class TlsStream(asyncio.Protocol):
         """
         if self._closing:
             return
-        self._say_end()
+        self._send_close_notify()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -247,7 +247,7 @@ class TlsStream(asyncio.Protocol):
 
         Returns the plain transport, which the caller must close.
         """
-        self._say_end()
+        self._send_close_notify()
         self._closing = True
         assert self._transport is not None
         return self._transport

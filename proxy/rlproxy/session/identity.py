@@ -25,8 +25,8 @@ ANONYMOUS: Final = Identity(None, None, 0)  # of a new connection
 
 def database(word: bytes) -> int:
     """Return the number that SELECT reads in `word`; -1 for none, or for ten digits or more."""
-    written_so = word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0")
-    return int(word) if written_so else -1
+    canonical = word.isdigit() and len(word) < 10 and (word == b"0" or word[:1] != b"0")
+    return int(word) if canonical else -1
 
 
 def of_select(args: list[bytes]) -> Identity | None:

@@ -14,7 +14,7 @@ from rlproxy.session.timeouts import NEVER, HitTimeouts
 
 # Seconds of silence after which a lane with late calls is dead, while Redis answers elsewhere. The
 # hit timeout applies instead if it is longer.
-DEAF_S: Final = 0.5
+DEAD_S: Final = 0.5
 
 
 class CallTimes:
@@ -80,13 +80,13 @@ class CallTimes:
         self._timeouts.circuit.timed_out(due - first, since, now, timeout_s)
         return due - first
 
-    def deaf(self, now: float) -> bool:
+    def dead(self, now: float) -> bool:
         """Return whether this connection with late calls is silent while Redis answers others."""
         circuit = self._timeouts.circuit
         if circuit.open or circuit.last_reply_at < self._late_since:
             return False
         silent_s = now - max(self._late_since, circuit.since)
-        return silent_s >= max(DEAF_S, self._timeouts.timeout_s)
+        return silent_s >= max(DEAD_S, self._timeouts.timeout_s)
 
     def oldest(self, now: float) -> float:
         """Return the time since which the oldest call that is not late is unanswered, or NEVER."""

@@ -195,7 +195,7 @@ class HitLane(ServerLane):
         if late > 0:
             end = times.late - answered
             _report_late(inflight[end - late : end], timeout_s)
-        if times.late > answered and times.deaf(now):
+        if times.late > answered and times.dead(now):
             self._abort()
         return times.oldest(now)
 

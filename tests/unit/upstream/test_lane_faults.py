@@ -8,7 +8,7 @@ import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call
 from rlproxy.session.timeouts import NEVER, NOTHING
-from rlproxy.upstream.call_times import DEAF_S
+from rlproxy.upstream.call_times import DEAD_S
 from rlproxy.upstream.hit_lane import HitLane
 
 from tests.unit.upstream.test_lane import (
@@ -198,9 +198,9 @@ def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty
     bench.look(100.0)
     bench.look(101.0)
     bench.circuit.replied(101.1)
-    bench.look(101.1 + max(DEAF_S, 1.0) - 0.1)
+    bench.look(101.1 + max(DEAD_S, 1.0) - 0.1)
     assert not bench.wire.aborted
-    bench.look(101.2 + max(DEAF_S, 1.0))
+    bench.look(101.2 + max(DEAD_S, 1.0))
     assert bench.wire.aborted
 
 
