@@ -34,9 +34,7 @@ def error(text: str) -> bytes:
 
 def bulks(*words: bytes) -> bytes:
     """Return an array of bulk strings: a request or a reply."""
-    parts = [b"*%d\r\n" % len(words)]
-    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
-    return b"".join(parts)
+    return b"".join([b"*%d\r\n" % len(words), *[bulk(word) for word in words]])
 
 
 def bulk(word: bytes) -> bytes:

@@ -195,8 +195,8 @@ class PrivateStream:
             slot.trusted = command.kind != commands.CLIENT
         if slot is None:
             slots.expect_one()
-            return wait
-        slots.expect(slot)
+        else:
+            slots.expect(slot)
         return wait
 
     def waits_to_authenticate(self, requests: ClientRequests) -> bool:
