@@ -103,6 +103,13 @@ class ReplyFramer:
         self.pos = pos
         return begun - 1 if self.mid and not self._push else begun
 
+    def skip_all(self) -> None:
+        """Move over all bytes, whatever they are."""
+        self.pos = len(self.buf)
+        self._items = 0
+        self._missing = 0
+        self.mid = False
+
     def _header(self, pos: i64) -> i64:
         """Parse the header at `pos` of a value that is not a line. Sets `_end` to its end.
 

@@ -108,8 +108,8 @@ class PrivateStream:
         self.error = error
         self.unopened = unread
 
-    def received(self, data: bytes) -> bool:
-        """Take bytes of Redis. Returns whether `slots` is to read them; else they are passed on."""
+    def received(self, data: bytes) -> None:
+        """Take bytes of Redis, which `slots` is to pass on."""
         now = self._context.clock()
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
@@ -118,11 +118,7 @@ class PrivateStream:
             self.started = True
             if data.startswith(encoding.NO_ROOM):
                 self._context.server.on_full()
-        if self.slots.raw:
-            self.to_client.append(data)
-            return False
         self.slots.feed(data)
-        return True
 
     def update_handshake(self) -> bytes | None:
         """Act on the replies to the deferred handshake: the last one, or an error, ends it.

@@ -60,7 +60,6 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        self.raw = False  # all bytes are passed on as they come
         # Findings of the latest look, for the caller to read and to clear.
         self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
         self.refused: bytes = b""  # the first error in reply to a trusted command
@@ -156,14 +155,15 @@ class ReplySlots(OwedReplies):
         while True:
             slot = self.head
             if slot is None:
-                self._unrequested(len(data))
+                if framer.pos < len(data):
+                    self._unrequested()
                 break
             kind = slot.kind
             if kind == S_PASS:
                 # The next slot decides on pushes behind the run.
                 slot.passed -= framer.skip(slot.passed, slot.next is None)
                 if framer.broken:
-                    self._go_raw()
+                    self._stop_counting()
                     break
                 if slot.passed > 0:
                     break
@@ -171,19 +171,17 @@ class ReplySlots(OwedReplies):
             elif not self._answer_slot(slot, kind):
                 break
         self._pass_on(data, self._start)
-        if self.raw:
-            left = framer.rest()
-            if left:
-                self.to_client.append(left)
-        else:
-            framer.release()
+        framer.release()
 
-    def _unrequested(self, size: int) -> None:
+    def _unrequested(self) -> None:
         """Pass on what comes while no reply is owed: pushes, or what cannot be counted."""
         framer = self._framer
+        if self.uncounted():
+            framer.skip_all()
+            return
         framer.skip(0)
-        if (framer.pos < size or self.uncounted()) and not framer.mid and not framer.at_push():
-            self._go_raw()
+        if framer.pos < len(framer.buf) and not framer.mid and not framer.at_push():
+            self._stop_counting()
 
     def _answer_slot(self, slot: Slot, kind: int) -> bool:
         """Treat the first slot, which is no run of replies. Returns whether to go on."""
@@ -289,7 +287,7 @@ class ReplySlots(OwedReplies):
         frame = framer.frame()
         if not frame:
             if framer.broken:
-                self._go_raw()
+                self._stop_counting()
             return False
         if slot.by_sha and frame[0] == _ERROR and _not_run(frame):
             self._put(before, b"")
@@ -362,9 +360,9 @@ class ReplySlots(OwedReplies):
         if end > start:
             self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
 
-    def _go_raw(self) -> None:
-        """Pass on replies as they come from here on."""
-        self.raw = True
+    def _stop_counting(self) -> None:
+        """Pass on all bytes as they come from here on."""
+        self._framer.skip_all()
         self.forget()
         self.clear()
         self._state.lower(RAW)

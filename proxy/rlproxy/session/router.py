@@ -144,7 +144,7 @@ class Router(SessionPart):
         slots = self._private.slots
         if wait == WAIT_PRIVATE:
             return slots.bounded <= self.max_calls() // 2 or not slots.can_count()
-        return slots.quiescent() or slots.raw
+        return slots.quiescent()
 
     def _may_send_hits(self) -> bool:
         if self._mixes or not self._may_use_lanes():

@@ -345,8 +345,7 @@ class Session(SessionBase):
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
         slots = self.private.slots
-        if not self.private.received(data):
-            return
+        self.private.received(data)
         if self.lanes.count > 0:
             # A push that began before the lane's replies came goes before them.
             slots.pass_pushes()

@@ -95,7 +95,7 @@ def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
     parts.context.circuit.open = True
     parts.now = 7.0
     parts.private.slots.expect_one()
-    assert parts.private.received(PONG)
+    parts.private.received(PONG)
     assert parts.private.received_at == 7.0
     assert parts.private.started
     assert not parts.context.circuit.open
@@ -201,7 +201,7 @@ def test_behind_the_last_counted_reply_all_bytes_are_passed_on() -> None:
     slots.expect_one()
     assert not slots.undecided()
     assert parts.answer(b"+OK\r\n") == b"+OK\r\n"
-    assert slots.raw
+    assert parts.answer(b"no RESP") == b"no RESP"
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
