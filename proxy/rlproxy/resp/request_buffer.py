@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 MAX_INLINE: Final = 65536  # longest inline request, bytes: PROTO_INLINE_MAX_SIZE of Redis
-LINE_END: Final = -1  # bytes that an incomplete inline request needs: up to its line end
+LINE_END: Final = 1 << 60  # in place of a number of bytes: an inline request needs its line end
 
 
 class RequestBuffer:
@@ -25,25 +25,19 @@ class RequestBuffer:
         self._need: i64 = 0  # bytes from `pos` on that the next item needs, or LINE_END
         self._parts: list[bytes] | None = None  # received behind `buf`
         self._parts_len: i64 = 0
-        self._enough: bool = False  # the next item can be framed with the bytes in `_parts`
 
     def feed(self, data: bytes) -> None:
         """Append `data` to the unread bytes; copy nothing until an item can be framed."""
-        unread = len(self.buf) - self.pos
-        if unread == 0 and self._parts is None:
-            self.buf = data
-            self.pos = 0
-            self._enough = True
-            return
         if self._parts is None:
+            if self.pos == len(self.buf):
+                self.buf = data
+                self.pos = 0
+                return
             self._parts = []
         self._parts.append(data)
         self._parts_len += len(data)
-        unread += self._parts_len
-        if self._need == LINE_END:
-            self._enough = self._enough or unread > MAX_INLINE or b"\n" in data
-        elif unread >= self._need:
-            self._enough = True
+        if self._need == LINE_END and (b"\n" in data or self.unread() > MAX_INLINE):
+            self._need = 0
 
     def unread(self) -> int:
         """Return the number of unread bytes."""
@@ -55,11 +49,10 @@ class RequestBuffer:
         self.pos = 0
         self._parts = None
         self._parts_len = 0
-        self._enough = False
 
     def gather(self) -> None:
         """Join the bytes fed so far: offsets stay valid until the next feed()."""
-        if self._parts is not None and self._enough:
+        if self._parts is not None and self.unread() >= self._need:
             self._join()
 
     def release(self) -> None:

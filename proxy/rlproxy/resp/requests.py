@@ -97,7 +97,6 @@ class RequestFramer(RequestBuffer):
         self._resume_at = 0
         self._need = 0
         self._scan = 0
-        self._enough = True
 
     def again(self, data: bytes) -> None:
         """Insert `data` before the unread bytes.
@@ -118,7 +117,7 @@ class RequestFramer(RequestBuffer):
         if self._args_left > 0 or self._skip > 0:
             return self._next_of_open()
         if self._parts is not None:
-            if not self._enough:
+            if self.unread() < self._need:
                 return NEED_MORE
             self._join()
         data = self.buf
