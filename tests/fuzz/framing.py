@@ -99,8 +99,7 @@ class _Requests:
             if code == f.MALFORMED:
                 self.malformed = True
                 return
-            raw = framer.buf[framer.start : framer.end]
-            assert framer.end == framer.pos
+            raw = framer.buf[framer.start : framer.pos]
             assert framer.unread() == before - len(raw)
             self.out += raw
             if code == f.EMPTY:

@@ -24,7 +24,7 @@ from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
 # The results of RequestFramer.next(). They are integers, not an enum, because mypyc compares
 # integers as machine words.
 NEED_MORE: Final = 0  # no bytes left, or an incomplete command
-COMMAND: Final = 1  # a whole command: `start`, `end`, `command`, `argc` and its arguments are set
+COMMAND: Final = 1  # a whole command: `start`, `command`, `argc` and its arguments are set
 OPEN: Final = 2  # the first part of a command whose end is not here yet: forward or discard it
 TAIL: Final = 3  # the last part of an open command
 BODY: Final = 4  # a middle part of an open command
@@ -58,7 +58,7 @@ class RequestFramer(RequestBuffer):
     feed() appends bytes; next() returns the kind of the first item and moves past it. After COMMAND
     and OPEN, these attributes describe the command:
 
-    start, end: offsets of its bytes in `buf`.
+    start: offset of its first byte in `buf`; `pos` is the offset behind its last one.
     command: row of the table of commands; UNKNOWN_COMMAND if there is none.
     argc: number of words, name included.
     words: unquoted words of an inline command, name included; None for a multibulk one.
@@ -70,10 +70,10 @@ class RequestFramer(RequestBuffer):
         super().__init__()
         self.lenient: bool = False  # the command is not in the form that every parser accepts
         self.oversize: bool = False  # the command is too long; arguments() is partial
-        self.end: i64 = 0
         self.first: i64 = 0  # offset of the first argument's header, counted from `start`
         self.argc: i64 = 0
         self.command: Command = UNKNOWN_COMMAND
+        self._end: i64 = 0  # end of the header that was parsed last
         self._args_end: i64 = 0  # end of the last argument that arguments() returns
         self.words: list[bytes] | None = None
         self.commands = UNRESTRICTED
@@ -153,7 +153,7 @@ class RequestFramer(RequestBuffer):
             length = self._headers(pos + 1)
             if length < 0:
                 return ~length
-            pos = self.end
+            pos = self._end
         end: i64 = pos + length + 2
         if end - 2 > size:
             return self._wait(end - 2 - self.start)
@@ -165,7 +165,7 @@ class RequestFramer(RequestBuffer):
         return self._arguments(self.argc - 1, end, command.whole)
 
     def _headers(self, pos: int) -> int:
-        """Parse the headers of a command and of its name. Sets `argc`, and `end` to their end.
+        """Parse the headers of a command and of its name. Sets `argc`, and `_end` to their end.
 
         pos: offset of the first digit.
         Returns the length of the name or, if next() is to return the result at once, ~result.
@@ -178,12 +178,12 @@ class RequestFramer(RequestBuffer):
         if argc < 0:
             return argc
         if minus or argc == 0:
-            self.pos = self.end
+            self.pos = self._end
             return ~EMPTY
         self.argc = argc
         if argc > _INT_MAX:
             return self._reject(self.start)
-        pos = self.end
+        pos = self._end
         if argc > MAX_ARGC and not self.commands.strict:
             self.command = UNKNOWN_COMMAND
             return ~self._too_long(self.start, pos, argc)
@@ -197,10 +197,10 @@ class RequestFramer(RequestBuffer):
             # By default, servers reject this header without waiting for the name.
             if length > MAX_BULK:
                 return self._reject(pos)
-            if self.end + MAX_NAME + 1 > len(self.buf):
-                return ~self._wait(self.end + MAX_NAME + 1 - self.start)
-            self.command = self.commands.banned(self.buf[self.end : self.end + MAX_NAME + 1])
-        return ~self._too_long(self.start, self.end + length + 2, argc - 1)
+            if self._end + MAX_NAME + 1 > len(self.buf):
+                return ~self._wait(self._end + MAX_NAME + 1 - self.start)
+            self.command = self.commands.banned(self.buf[self._end : self._end + MAX_NAME + 1])
+        return ~self._too_long(self.start, self._end + length + 2, argc - 1)
 
     def _arguments(self, left: i64, pos: i64, whole: bool) -> int:
         """Frame `left` arguments from `pos` on; the name of the command is parsed already.
@@ -239,7 +239,7 @@ class RequestFramer(RequestBuffer):
                 length = self._bulk(pos)
                 if length < 0:
                     return self._cut_header(length, left, pos, whole)
-                pos = self.end
+                pos = self._end
             left -= 1
             end: i64 = pos + length + 2
             if whole:
@@ -253,7 +253,7 @@ class RequestFramer(RequestBuffer):
             pos = end
         if pos > size:
             return self._wait(pos - start) if whole else self._open(pos, 0)
-        self.end = self.pos = self._args_end = pos
+        self.pos = self._args_end = pos
         self._need = 0
         return COMMAND
 
@@ -270,7 +270,7 @@ class RequestFramer(RequestBuffer):
     def _number(self, pos: int) -> int:
         """Parse the number of a header, by Redis' rules: no sign and no leading zero.
 
-        pos: offset of the first digit. Sets `end` to the byte after the line end.
+        pos: offset of the first digit. Sets `_end` to the byte after the line end.
         Returns the number, _INCOMPLETE or _BAD.
         """
         data = self.buf
@@ -286,7 +286,7 @@ class RequestFramer(RequestBuffer):
                     return self._reject(first)
                 if data[pos + 1] != _LF:
                     self.lenient = True
-                self.end = pos + 2
+                self._end = pos + 2
                 return value
             if byte < 48 or byte > 57 or pos - first > 17:
                 return self._reject(first)  # over 18 digits: above the limit of every server
@@ -295,7 +295,7 @@ class RequestFramer(RequestBuffer):
         return _INCOMPLETE
 
     def _bulk(self, pos: int) -> int:
-        """Parse the header of a bulk at `pos`; set `end` to the first byte of the bulk.
+        """Parse the header of a bulk at `pos`; set `_end` to the first byte of the bulk.
 
         Returns the length, _INCOMPLETE or _BAD.
         """
@@ -322,7 +322,7 @@ class RequestFramer(RequestBuffer):
         """
         self._args_left = left
         self._skip = max(pos - len(self.buf), 0)
-        self.pos = self.end = pos - self._skip
+        self.pos = pos - self._skip
         self._need = 0
         return OPEN
 
@@ -356,7 +356,7 @@ class RequestFramer(RequestBuffer):
                 pos = size
                 break
             if self._args_left == 0:
-                self.pos = self.end = pos
+                self.pos = pos
                 return TAIL
             length = self._bulk(pos)
             if length == _BAD:
@@ -364,10 +364,10 @@ class RequestFramer(RequestBuffer):
                 return MALFORMED
             if length < 0:
                 break
-            pos = self.end
+            pos = self._end
             self._args_left -= 1
             self._skip = length + 2
-        self.pos = self.end = pos
+        self.pos = pos
         return BODY if pos > self.start else NEED_MORE
 
     def _next_inline(self) -> int:
@@ -386,7 +386,7 @@ class RequestFramer(RequestBuffer):
             self.mistake = BROKEN_BULK if b"\0" in line else _UNBALANCED
             return MALFORMED
         self._need = 0
-        self.pos = self.end = at + 1
+        self.pos = at + 1
         if not words:
             return EMPTY
         self.command = self.commands.rows.get(words[0].upper(), UNKNOWN_COMMAND)

@@ -62,7 +62,7 @@ class ClientRequests(RequestFramer):
 
     def written(self) -> bytes:
         """Return the framer's command as the client wrote it."""
-        return self.buf[self.start : self.end]
+        return self.buf[self.start : self.pos]
 
     def hash_slot(self) -> int:
         """Return the hash slot of all keys of the framer's command, whole and not `lenient`.
@@ -85,7 +85,7 @@ class ClientRequests(RequestFramer):
 
     def size(self) -> int:
         """Return the length of the framer's command in bytes."""
-        return self.end - self.start
+        return self.pos - self.start
 
     def call(self, caller: Caller, context: WorkerContext) -> Call | None:
         """Return the call of the framer's command.
@@ -113,7 +113,7 @@ class ClientRequests(RequestFramer):
             first = self.start + self.first
             second = encoding.content(self.buf, first)[1] + 2
             key = self.buf[first:second]
-            tail = self.buf[second : self.end]
+            tail = self.buf[second : self.pos]
         if name == commands.RL_RESET:
             return self._reset(caller, key, tail)
         written = tail if name == commands.RL_HIT else name + tail

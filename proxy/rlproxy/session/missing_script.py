@@ -41,7 +41,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
         return False  # the router decides
     if command.kind != commands.PASS or not whole or requests.lenient:
         return True
-    return slots.touches(requests.buf, requests.start + requests.first, requests.end)
+    return slots.touches(requests.buf, requests.start + requests.first, requests.pos)
 
 
 def send_again(session: SessionBase) -> None:

@@ -66,8 +66,7 @@ class Walk:
             if code == f.MALFORMED:
                 self.malformed = True
                 break
-            raw = framer.buf[framer.start : framer.end]
-            assert framer.end == framer.pos
+            raw = framer.buf[framer.start : framer.pos]
             self.out += raw
             if code == f.EMPTY:
                 continue
@@ -270,17 +269,17 @@ def test_open_command_streams() -> None:
     data = bulks(b"SET", b"k", b"v" * 100)
     framer.feed(data[:40])
     assert framer.next() == f.OPEN
-    assert (framer.command.name, framer.argc, framer.start, framer.end) == (b"SET", 3, 0, 40)
+    assert (framer.command.name, framer.argc, framer.start, framer.pos) == (b"SET", 3, 0, 40)
     assert framer.in_command()
     assert framer.next() == f.NEED_MORE
     framer.release()
     framer.feed(data[40:60])
     assert framer.next() == f.BODY
-    assert framer.buf[framer.start : framer.end] == data[40:60]
+    assert framer.buf[framer.start : framer.pos] == data[40:60]
     framer.release()
     framer.feed(data[60:] + TRAILING)
     assert framer.next() == f.TAIL
-    assert framer.buf[framer.start : framer.end] == data[60:]
+    assert framer.buf[framer.start : framer.pos] == data[60:]
     assert not framer.in_command()
     assert framer.next() == f.COMMAND
     assert framer.command.name == b"ECHO"
