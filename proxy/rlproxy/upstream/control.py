@@ -88,8 +88,9 @@ class Control:
         self._ping_now = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
-        self._identify_again = False  # the server may be a replica, or have no room for clients
-        self._read_only = False  # a replica has answered since the server was last identified
+        # Since the server was last identified:
+        self._read_only = False  # a replica has answered
+        self._no_room = False  # the server has refused a client
         self._masters = 0  # how often this connection, after READONLY, has led to a master
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
@@ -109,12 +110,12 @@ class Control:
 
     def look_at_role(self) -> None:
         """Identify the server soon: a replica has answered."""
-        self._read_only = self._identify_again = True
+        self._read_only = True
 
     def look_for_room(self) -> None:
         """Look soon whether there is room for another client: the server has refused one."""
         self._circuit.counts.connects_failed += 1
-        self._identify_again = True
+        self._no_room = True
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -221,9 +222,9 @@ class Control:
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
-        may_be_full = self.kind == FULL or self._identify_again
+        may_be_full = self.kind == FULL or self._no_room
         was_replica = self.kind == REPLICA or self._read_only
-        self._identify_again = self._read_only = False
+        self._no_room = self._read_only = False
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
             mode, role = text(reply.get(b"mode")), text(reply.get(b"role"))
@@ -338,7 +339,7 @@ class Control:
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
         due = self.kind == UNABLE or self._loop.time() >= self._retry_at
-        return due and bool(self.problem or self._identify_again)
+        return due and (bool(self.problem) or self._read_only or self._no_room)
 
     def _misses_scripts(self) -> bool:
         """Return whether the scripts are to be loaded now. Refused ones wait for another try."""

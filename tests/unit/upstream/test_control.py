@@ -215,7 +215,7 @@ async def test_one_reply_of_a_replica_may_be_that_of_a_master_promoted_since(
     control.on_moved = moved.set
     await until(control.settled.is_set)
     control.look_at_role()
-    await until(lambda: not control._identify_again)
+    await until(lambda: not control._read_only)
     assert not moved.is_set()
     control.look_at_role()
     await until(moved.is_set)
