@@ -3,7 +3,7 @@ Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │
-    Redis is back:                  begin() ──> Redis ──replies──> go on, or the refusal
+    Redis is back:                 written ──> Redis ──replies──> go on, or the refusal
 
 Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that connects
 during an outage must still be able to send hits. The client gets no data from Redis before Redis
@@ -28,13 +28,16 @@ _NOT_HERE: Final = encoding.error("ERR unknown subcommand. Try CLIENT HELP.")
 
 
 class DeferredHandshake:
-    """The commands of one client that were answered here and must still be sent to Redis."""
+    """The commands of one client that were answered here and must still be sent to Redis.
+
+    written: all of them, as the client wrote them.
+    unsent: the number of those that are not sent yet.
+    """
 
     def __init__(self) -> None:
-        self._written: list[bytes] = []  # commands as the client wrote them
-        self._size = 0
+        self.written = b""
+        self.unsent = 0
         self._protocol = 2
-        self.unsent = 0  # commands returned by begin() that are not forwarded yet
 
     def take(self, requests: RequestFramer, server: bytes, version: bytes) -> bytes:
         """Record the framer's command and return its reply; b"" if it is no part of a handshake.
@@ -42,7 +45,7 @@ class DeferredHandshake:
         server, version: the values for HELLO's reply.
         """
         written = requests.buf[requests.start : requests.pos]
-        if len(self._written) >= MAX_COMMANDS or self._size + len(written) > MAX_BYTES:
+        if self.unsent >= MAX_COMMANDS or len(self.written) + len(written) > MAX_BYTES:
             return b""
         kind = requests.command.kind
         words = requests.arguments()
@@ -63,18 +66,9 @@ class DeferredHandshake:
         else:
             reply = b""
         if reply:
-            self._written.append(written)
-            self._size += len(written)
+            self.written += written
+            self.unsent += 1
         return reply
-
-    def empty(self) -> bool:
-        """Return whether no command is to be sent."""
-        return not self._written
-
-    def begin(self) -> bytes:
-        """Return the commands to send first."""
-        self.unsent = len(self._written)
-        return b"".join(self._written)
 
 
 def _protocol_of(words: list[bytes], protocol: int) -> int:

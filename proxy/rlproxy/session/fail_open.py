@@ -156,7 +156,7 @@ class FailOpen(SessionPart):
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
-        if not handshake.empty():
+        if handshake.unsent > 0:
             private.handshake = handshake
         return reply
 

@@ -100,7 +100,7 @@ class PrivateStream:
         self.status = PRIVATE_OPEN
         self.received_at = self._context.clock()
         if self.handshake is not None:
-            requests.again(self.handshake.begin())
+            requests.again(self.handshake.written)
 
     def failed(self, error: bytes, unread: int) -> None:
         """Give up opening the connection: the next `unread` bytes of requests get `error`."""

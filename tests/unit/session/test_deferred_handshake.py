@@ -36,7 +36,7 @@ def words(text: str) -> bytes:
 def test_commands_that_are_answered_ok(written: str) -> None:
     handshake = DeferredHandshake()
     assert take(handshake, words(written)) == OK
-    assert handshake.begin() == words(written)
+    assert handshake.written == words(written)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_commands_that_are_answered_ok(written: str) -> None:
 def test_commands_that_are_not_answered(written: str) -> None:
     handshake = DeferredHandshake()
     assert take(handshake, words(written)) == b""
-    assert handshake.begin() == b""
+    assert handshake.written == b""
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -91,14 +91,14 @@ def test_what_most_servers_do_not_know_either() -> None:
     handshake = DeferredHandshake()
     maintenance = words("CLIENT maint_notifications ON moving-endpoint-type internal-ip")
     assert take(handshake, maintenance).startswith(b"-ERR unknown subcommand")
-    assert handshake.begin() == b""
+    assert handshake.written == b""
 
 
 def test_as_it_was_written() -> None:
     handshake = DeferredHandshake()
     assert take(handshake, b"select 3\r\n") == OK
     assert take(handshake, words("AUTH pw")) == OK
-    assert handshake.begin() == b"select 3\r\n" + words("AUTH pw")
+    assert handshake.written == b"select 3\r\n" + words("AUTH pw")
 
 
 def test_bounded() -> None:
