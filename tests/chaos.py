@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
-from tests import harness
+from tests import harness, info
 from tests.processes import paused
 from tests.stress import checks
 from tests.stress.checks import Violations
@@ -136,11 +136,8 @@ async def _connections_killed(chaos: Chaos) -> None:
     def kill() -> None:
         with harness.Raw(chaos.world.server.port) as raw:
             me = raw.ask("CLIENT", "ID")
-            text = raw.ask("CLIENT", "LIST")
-            assert isinstance(text, bytes)
-            ids = [int(line.split()[0][3:]) for line in text.decode().splitlines()]
             share = chaos.source.choice((0.1, 0.5, 1.0))
-            for each in ids:
+            for each in [int(row["id"]) for row in info.clients(raw)]:
                 if each != me and chaos.source.random() < share:
                     raw.ask("CLIENT", "KILL", "ID", each)
 

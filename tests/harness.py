@@ -137,6 +137,11 @@ class RedisServer:
             return False
 
     @property
+    def url(self) -> str:
+        """The URL for --upstream."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
     def pid(self) -> int:
         """The id of the server's process."""
         assert self._process is not None
@@ -415,7 +420,7 @@ def proxy(
     upstream: str | RedisServer, *args: str, env: dict[str, str] | None = None
 ) -> Iterator[Proxy]:
     """Run a proxy in front of a server or a URL."""
-    url = upstream if isinstance(upstream, str) else f"redis://127.0.0.1:{upstream.port}"
+    url = upstream if isinstance(upstream, str) else upstream.url
     made = Proxy(url, *args, env=env)
     try:
         yield made

@@ -1,4 +1,6 @@
-"""Counts that a server reports by INFO. `server` is the server itself or a connection to it."""
+"""What a server reports of itself by INFO and CLIENT LIST. `server` is the server itself or a
+connection to it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,14 @@ def _sum(server: Answers, section: str, pattern: bytes) -> int:
     text = server.ask("INFO", section)
     assert isinstance(text, bytes), text
     return sum(map(int, re.findall(pattern, text, re.MULTILINE)))
+
+
+def clients(server: Answers) -> list[dict[str, str]]:
+    """Return the rows of CLIENT LIST, by field. One of them is the connection that asks."""
+    text = server.ask("CLIENT", "LIST")
+    assert isinstance(text, bytes), text
+    lines = text.decode().splitlines()
+    return [dict(field.partition("=")[::2] for field in line.split(" ")) for line in lines]
 
 
 def value(server: Answers, section: str, name: str) -> int:

@@ -270,7 +270,7 @@ async def run(
     facts: list[str] = []
     try:
         await asyncio.to_thread((made or world.server).start)
-        url = made.url if made else f"redis://127.0.0.1:{world.server.port}"
+        url = made.url if made else world.server.url
         async with watched_proxy(violations, url, args) as proxy:
             world.port = await asyncio.to_thread(proxy.port)
             what = f"a cluster of {engine}" if made else engine

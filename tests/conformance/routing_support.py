@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator
 
 from tests.harness import Proxy, Raw, command, wait_until
+from tests.info import clients
 from tests.info import lane_calls as lane_calls
 
 MANY = 1_000_000  # a max that no test reaches
@@ -51,16 +51,12 @@ def stays_private(client: Raw, look: Raw, hits: int = 6) -> bool:
 
 def names(look: Raw) -> list[str]:
     """The names of the server's connections."""
-    text = look.ask("CLIENT", "LIST")
-    assert isinstance(text, bytes)
-    return re.findall(r" name=(\S*)", text.decode())
+    return [row["name"] for row in clients(look)]
 
 
 def kill_lanes(look: Raw) -> int:
     """CLIENT KILL every lane; returns their number."""
-    text = look.ask("CLIENT", "LIST")
-    assert isinstance(text, bytes)
-    ids = re.findall(rb"^id=(\d+) .*name=rlproxy-lane", text, re.M)
+    ids = [row["id"] for row in clients(look) if row["name"] == "rlproxy-lane"]
     for number in ids:
         look.ask("CLIENT", "KILL", "ID", number)
     return len(ids)

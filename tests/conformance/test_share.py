@@ -30,7 +30,7 @@ from tests.harness import (
     command,
     wait_until,
 )
-from tests.info import calls
+from tests.info import calls, clients
 
 SHARE = ("--share", "yes")
 LARGE = 65536  # bytes; a shared connection carries no larger reply
@@ -74,11 +74,7 @@ def text(raw: Raw, *words: bytes | str | int) -> str:
 
 def connections(look: Raw) -> dict[int, dict[str, str]]:
     """CLIENT LIST, by id."""
-    rows = [
-        dict(part.partition("=")[::2] for part in line.split())
-        for line in text(look, "CLIENT", "LIST").splitlines()
-    ]
-    return {int(row["id"]): row for row in rows}
+    return {int(row["id"]): row for row in clients(look)}
 
 
 def private_id(client: Raw) -> int:

@@ -83,7 +83,7 @@ class Sentinel:
             raw.ask("AUTH", self._password)
         return raw
 
-    def ask(self, *words: str | int) -> object:
+    def ask(self, *words: bytes | str | int) -> object:
         """Return the reply to one command."""
         with self.raw() as raw:
             return raw.ask(*words)

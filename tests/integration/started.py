@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests import harness, prefork
 from tests.harness import DEADLINE_S, START_S, Raw, RedisServer, wait_until
-from tests.info import lane_calls
+from tests.info import clients, lane_calls
 
 
 class Started:
@@ -208,15 +208,8 @@ def client_list(server: RedisServer, raw: Raw | None = None) -> list[dict[str, s
     """CLIENT LIST of the server, without the connection that sends it."""
     with contextlib.ExitStack() as stack:
         used = raw or stack.enter_context(server.raw())
-        me = used.ask("CLIENT", "ID")
-        text = used.ask("CLIENT", "LIST")
-        assert isinstance(text, bytes), text
-    rows = []
-    for line in text.decode().splitlines():
-        row = dict(field.partition("=")[::2] for field in line.split(" ") if "=" in field)
-        if row["id"] != str(me):
-            rows.append(row)
-    return rows
+        me = str(used.ask("CLIENT", "ID"))
+        return [row for row in clients(used) if row["id"] != me]
 
 
 def lanes(server: RedisServer, raw: Raw | None = None) -> list[dict[str, str]]:

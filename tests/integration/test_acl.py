@@ -14,6 +14,7 @@ import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
+from tests.info import clients
 from tests.integration.started import by_lane_of
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -75,8 +76,7 @@ def rules(missing: str = "") -> list[str]:
 
 def on_a_lane(raw: Raw, admin: Raw) -> bool:
     raw.ask("RL.HIT", "limit:a", 1000, 60)
-    clients = str(admin.ask("CLIENT", "LIST")).split("\\n")
-    return any("name=rlproxy-lane" in line and "user=app" in line for line in clients)
+    return any((row["name"], row["user"]) == ("rlproxy-lane", "app") for row in clients(admin))
 
 
 def refused(replies: list[object]) -> list[object]:

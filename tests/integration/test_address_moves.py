@@ -54,7 +54,7 @@ async def test_hits_follow_the_name_to_the_new_master(own_server: RedisServer) -
 
 
 def test_a_busy_server_that_was_a_replica_is_no_other_one(own_server: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{own_server.port}"
+    url = own_server.url
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(started("--listen", "127.0.0.1:0", "--upstream", url))
         loop, other = (stack.enter_context(own_server.raw()) for _ in range(2))
@@ -81,7 +81,7 @@ def test_a_busy_server_that_was_a_replica_is_no_other_one(own_server: RedisServe
 def test_a_replica_promoted_in_place_keeps_its_clients_after_a_restart(
     own_server: RedisServer,
 ) -> None:
-    url = f"redis://127.0.0.1:{own_server.port}"
+    url = own_server.url
     with started("--listen", "127.0.0.1:0", "--upstream", url) as proxy:
         with proxy.raw() as client:
             by_lane(own_server, client)

@@ -45,10 +45,6 @@ HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 TWO = ("--workers", "2")
 
 
-def url(server: RedisServer) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 @dataclass
 class Page:
     """An HTTP response."""
@@ -149,7 +145,7 @@ def _command_line(pid: int) -> bytes:
 
 
 def test_metrics_equal_the_counters(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server), *TWO) as made:
+    with started(*HERE, "--upstream", own_server.url, *TWO) as made:
         for _ in range(3):
             with made.raw() as raw:
                 for _ in range(7):
@@ -184,7 +180,7 @@ def test_metrics_equal_the_counters(own_server: RedisServer) -> None:
 
 
 def test_page_shows_the_counted_numbers(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server)) as made, made.raw() as raw:
+    with started(*HERE, "--upstream", own_server.url) as made, made.raw() as raw:
         by_lane(own_server, raw)
         assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
 
@@ -234,7 +230,7 @@ def test_a_wrong_password_is_degraded_until_redis_accepts_it(engine: str) -> Non
 
 
 def test_readyz_reports_a_server_at_its_client_limit(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server)) as made, own_server.raw() as app:
+    with started(*HERE, "--upstream", own_server.url) as made, own_server.raw() as app:
         answers(made, "/readyz", 200, r"ok\n")
         assert app.ask("CONFIG", "SET", "maxclients", 1) == "OK"
         app.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -257,7 +253,7 @@ def fill(*servers: RedisServer) -> None:
 
 def test_readyz_reports_that_redis_refuses_a_new_client(own_server: RedisServer) -> None:
     """The proxy's own connection is one of those that Redis has room for."""
-    with started(*HERE, "--upstream", url(own_server)) as made, own_server.raw() as app:
+    with started(*HERE, "--upstream", own_server.url) as made, own_server.raw() as app:
         answers(made, "/readyz", 200, r"ok\n")
         fill(own_server)
         with Raw(made.port()) as client:
@@ -292,7 +288,7 @@ def test_readyz_reports_that_a_node_of_a_cluster_refuses_a_client(one_engine: st
 
 def test_a_replica_is_a_problem_until_it_is_a_master(own_server: RedisServer) -> None:
     with (
-        started(*HERE, "--upstream", url(own_server)) as made,
+        started(*HERE, "--upstream", own_server.url) as made,
         own_server.raw() as server,
         Raw(made.port()) as client,
     ):
@@ -316,8 +312,8 @@ def test_server_that_loads_its_data_is_not_ready(own_server: RedisServer) -> Non
     reason = rf"Redis at 127\.0\.0\.1:{own_server.port}: LOADING "
     allow = ("--on-upstream-failure", "allow")
     with (
-        started(*HERE, "--upstream", url(own_server)) as made,
-        started(*HERE, "--upstream", url(own_server), *allow) as open_one,
+        started(*HERE, "--upstream", own_server.url) as made,
+        started(*HERE, "--upstream", own_server.url, *allow) as open_one,
     ):
         for proxy in (made, open_one):
             answers(proxy, "/readyz", 200, r"^ok\n")
@@ -336,7 +332,7 @@ def test_server_that_loads_its_data_is_not_ready(own_server: RedisServer) -> Non
 
 def test_server_that_becomes_a_cluster_node_is_not_ready(own_server: RedisServer) -> None:
     made = own_server
-    with started(*HERE, "--upstream", url(made)) as proxy:
+    with started(*HERE, "--upstream", made.url) as proxy:
         answers(proxy, "/readyz", 200, r"ok\n")
         made.stop()
         made.args = ("--cluster-enabled", "yes")
@@ -390,7 +386,7 @@ def test_readiness_follows_redis_and_an_outage_is_one_warning_per_worker(
 ) -> None:
     workers = 2
     away = f"Redis at 127.0.0.1:{own_server.port} does not answer (connection refused)"
-    with started(*HERE, "--upstream", url(own_server), *TWO) as made:
+    with started(*HERE, "--upstream", own_server.url, *TWO) as made:
         answers(made, "/readyz", 200, r"ok\n")
         own_server.stop()
         answers(made, "/readyz", 503, re.escape(f"{away}\n"))
@@ -414,7 +410,7 @@ def connects_failed(made: Started) -> int:
 
 
 def test_draining_proxy_is_alive_and_not_ready(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server)) as made, made.raw() as raw:
+    with started(*HERE, "--upstream", own_server.url) as made, made.raw() as raw:
         answers(made, "/readyz", 200)
         assert raw.ask("PING") == "PONG"
         raw.send(harness.command("BLPOP", "nothing", 0))
@@ -439,7 +435,7 @@ def _blocked(server: RedisServer) -> bool:
 
 
 def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server), *TWO) as made:
+    with started(*HERE, "--upstream", own_server.url, *TWO) as made:
         answers(made, "/healthz", 200)
         with made.raw() as raw:
             raw.ask("RL.HIT", "user:42", 5, 60)
@@ -469,7 +465,7 @@ def test_stalled_or_dead_worker_is_reported(own_server: RedisServer) -> None:
 def test_killed_admin_process_is_restarted_each_time_and_ends_with_the_proxy(
     own_server: RedisServer,
 ) -> None:
-    with started(*HERE, "--upstream", url(own_server), *TWO) as made, made.raw() as raw:
+    with started(*HERE, "--upstream", own_server.url, *TWO) as made, made.raw() as raw:
         for _ in range(2):
             pid = admin_pid(made)
             os.kill(pid, signal.SIGKILL)
@@ -495,7 +491,7 @@ def test_admin_address_in_use_is_reported_at_start(own_server: RedisServer) -> N
 
 def test_admin_on_a_unix_socket(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
-    listen = ("--listen", "127.0.0.1:0", "--upstream", url(own_server))
+    listen = ("--listen", "127.0.0.1:0", "--upstream", own_server.url)
     with started(*listen, "--admin", f"unix:{path}") as made:
         made.logged(rf"  admin +unix:{path}\n")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -513,7 +509,7 @@ def test_admin_on_a_unix_socket(own_server: RedisServer, tmp_path: Path) -> None
 
 
 def test_hundreds_of_partial_requests_block_no_other_client(own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", url(own_server)) as made, contextlib.ExitStack() as stack:
+    with started(*HERE, "--upstream", own_server.url) as made, contextlib.ExitStack() as stack:
         answers(made, "/healthz", 200)
         place = port(made)
         for number in range(3 * app.MAX_CONNECTIONS):

@@ -17,7 +17,7 @@ from rlproxy.admin.actions import TIMEOUT_S, WRONG_TOKEN_S
 
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import Started, children, ended, started
-from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port, url
+from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port
 from tests.tlsparts import Certificates
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -48,7 +48,7 @@ def shared(one_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
     file = directory / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
     more = (*options(directory), "--config", str(file))
-    with started(*HERE, "--upstream", url(one_server), *more) as made:
+    with started(*HERE, "--upstream", one_server.url, *more) as made:
         yield made
 
 
@@ -89,7 +89,7 @@ def with_user(server: RedisServer) -> str:
 
 
 def test_look_and_reset(own_server: RedisServer, actions: list[str]) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions, *TWO) as made, made.raw() as raw:
+    with started(*HERE, "--upstream", own_server.url, *actions, *TWO) as made, made.raw() as raw:
         for left in (4, 3, 2):
             assert raw.ask("RL.HIT", KEY, 5, 60) == [0, 5, left, -1, 60]
         reply = send(made, "peek", key=SHOWN, rule="5 60")
@@ -157,7 +157,7 @@ def test_errors_of_the_proxy_are_passed_on(made: Started, one_server: RedisServe
 
 def test_denied_command_is_logged_as_an_error(own_server: RedisServer, actions: list[str]) -> None:
     denied = ("--deny-command", "rl.reset")
-    with started(*HERE, "--upstream", url(own_server), *actions, *denied) as made:
+    with started(*HERE, "--upstream", own_server.url, *actions, *denied) as made:
         status, found = post(made, {"action": "reset", "key": "k"})
         assert status == 403
         assert "rl.reset" in found["error"].lower()
@@ -168,7 +168,7 @@ def test_reload(own_server: RedisServer, actions: list[str], tmp_path: Path) -> 
     file = tmp_path / "rlproxy.toml"
     file.write_text("hit-timeout = 700\n")
     config = ("--config", str(file))
-    with started(*HERE, "--upstream", url(own_server), *actions, *config, *TWO) as made:
+    with started(*HERE, "--upstream", own_server.url, *actions, *config, *TWO) as made:
         answers(made, "/readyz", 200, r"ok\n")
         file.write_text("hit-timeout = 800\n")
         assert send(made, "reload") == "OK"
@@ -231,7 +231,7 @@ def test_unix_and_tls_listeners(
 ) -> None:
     unix = f"unix:{tmp_path}/rlproxy.sock"
     tls = ("tls:127.0.0.1:0", *certificates.server_args(), "--tls-client-ca", certificates.ca)
-    admin = ("--admin", "127.0.0.1:0", "--upstream", url(own_server))
+    admin = ("--admin", "127.0.0.1:0", "--upstream", own_server.url)
     for way in ((unix,), (*tls, "--tls-client-auth", "optional")):
         with started("--listen", *way, *admin, *actions) as made:
             assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
@@ -265,7 +265,7 @@ def test_absent_redis_is_an_error(own_server: RedisServer, actions: list[str]) -
 def test_hung_redis_delays_an_action_for_two_seconds_at_most(
     own_server: RedisServer, actions: list[str]
 ) -> None:
-    with started(*HERE, "--upstream", url(own_server), *actions) as made:
+    with started(*HERE, "--upstream", own_server.url, *actions) as made:
         answers(made, "/readyz", 200, r"ok\n")
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
@@ -307,7 +307,7 @@ def test_unusable_settings_are_errors_at_start(
     own_server: RedisServer, actions: list[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "token"
-    always = (*HERE, "--upstream", url(own_server))
+    always = (*HERE, "--upstream", own_server.url)
     path.chmod(0o644)
     code, out, log = ended(*always, *actions)
     assert (code, out) == (2, "")

@@ -164,7 +164,7 @@ def show_changed(page: Browser, change: str) -> None:
 def test_empty_page_explains_hits_and_then_shows_counts(
     page: Browser, own_server: RedisServer
 ) -> None:
-    upstream = f"redis://127.0.0.1:{own_server.port}"
+    upstream = own_server.url
     with started(*HERE, "--upstream", upstream, "--workers", "2") as made:
         where = opened(page, made)
         shows(page, "#empty", f"redis-cli -p {made.port()} RL.HIT user:42 5 60")
@@ -195,7 +195,7 @@ def test_empty_page_explains_hits_and_then_shows_counts(
 
 
 def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: RedisServer) -> None:
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}") as made:
+    with started(*HERE, "--upstream", own_server.url) as made:
         opened(page, made)
         with made.raw() as raw:
             raw.ask("RL.HIT", "a", 5, 60)
@@ -240,7 +240,7 @@ def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: Redi
 def test_page_reports_unreachable_redis_and_unreachable_proxy(
     page: Browser, own_server: RedisServer
 ) -> None:
-    upstream = f"redis://127.0.0.1:{own_server.port}"
+    upstream = own_server.url
     with started(*HERE, "--upstream", upstream, "--on-upstream-failure", "allow") as made:
         opened(page, made)
         shows(page, "#redis p", "should it fail, hits are admitted (fail-open)")
@@ -277,7 +277,7 @@ TEXTS = "[...document.querySelectorAll('#chart text')].map(each => each.textCont
 @pytest.fixture
 def still_page(page: Browser, own_server: RedisServer) -> Iterator[Browser]:
     """The page of a proxy with one hit, with polling stopped."""
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}") as made:
+    with started(*HERE, "--upstream", own_server.url) as made:
         opened(page, made)
         with made.raw() as raw:
             raw.ask("RL.HIT", "a", 5, 60)
@@ -374,7 +374,7 @@ def test_keyboard_reaches_the_hover_details(still_page: Browser) -> None:
 def test_axe_reports_no_violation(page: Browser, own_server: RedisServer) -> None:
     """With all tables, with Redis unreachable, and before the first hit."""
     options = ("--metrics-prefixes", "10", "--on-upstream-failure", "allow")
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}", *options) as made:
+    with started(*HERE, "--upstream", own_server.url, *options) as made:
         opened(page, made)
         no_axe_violations(page)
         with made.raw() as raw:
@@ -393,7 +393,7 @@ def test_axe_reports_no_violation(page: Browser, own_server: RedisServer) -> Non
 
 
 def test_prefixes_are_shown_where_they_are_counted(page: Browser, own_server: RedisServer) -> None:
-    upstream = ("--upstream", f"redis://127.0.0.1:{own_server.port}")
+    upstream = ("--upstream", own_server.url)
     with started(*HERE, *upstream, "--metrics-prefixes", "10") as made:
         opened(page, made)
         assert page.text(".prefixes") == ""
@@ -410,7 +410,7 @@ def test_policies_are_shown_where_they_are_used(
 ) -> None:
     file = tmp_path / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "1 60"\ntrial = {rule = "1 60", shadow = true}\n')
-    upstream = ("--upstream", f"redis://127.0.0.1:{own_server.port}", "--config", str(file))
+    upstream = ("--upstream", own_server.url, "--config", str(file))
     with started(*HERE, *upstream) as made:
         opened(page, made)
         with made.raw() as raw:
@@ -450,7 +450,7 @@ def with_actions(own_server: RedisServer, tmp_path: Path) -> Iterator[Started]:
     path.write_text(TOKEN)
     path.chmod(0o600)
     actions = ("--admin-actions", "--admin-token-file", str(path))
-    with started(*HERE, "--upstream", f"redis://127.0.0.1:{own_server.port}", *actions) as made:
+    with started(*HERE, "--upstream", own_server.url, *actions) as made:
         yield made
 
 

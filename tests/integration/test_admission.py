@@ -20,7 +20,7 @@ from rlproxy.process.wiring import NEARLY
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.integration.started import Started
+from tests.integration.started import Started, private
 from tests.processes import cpu_s
 
 EVERYWHERE = ("--listen", "0.0.0.0:0")
@@ -270,7 +270,7 @@ def test_without_descriptors_new_clients_wait(own_server: RedisServer) -> None:
 
 def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    made = Started("--listen", "127.0.0.1:0", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    made = Started("--listen", "127.0.0.1:0", "--upstream", own_server.url)
     try:
         made.port()
         few = room(hard) < NEARLY * 10_000
@@ -361,13 +361,13 @@ def test_stuck_reader_is_cut_and_slow_reader_is_not(own_server: RedisServer) -> 
         with stuck, slow, proxy.raw() as other:
             began = time.monotonic()
             read = 0
-            while clients(own_server) == 3 or time.monotonic() - began < 4:
+            while len(private(own_server)) == 3 or time.monotonic() - began < 4:
                 assert other.ask("PING") == "PONG"
                 # In 4 s less than half of what the kernels of both sides hold.
                 read += len(slow.sock.recv(20_000))
                 time.sleep(0.1)
                 assert time.monotonic() - began < 15
-            assert clients(own_server) == 2
+            assert len(private(own_server)) == 2
             text = "clients cut: 1; they read nothing for 1.2 s (the latest: 127.0.0.1:"
             assert text in proxy.read_log()
             left = 8 * (MB + len(f"${MB}\r\n\r\n")) - read
@@ -376,14 +376,6 @@ def test_stuck_reader_is_cut_and_slow_reader_is_not(own_server: RedisServer) -> 
                 assert got
                 left -= got
             assert slow.ask("PING") == "PONG"
-
-
-def clients(server: RedisServer) -> int:
-    """The number of open private connections."""
-    with server.raw() as raw:
-        listed = raw.ask("CLIENT", "LIST")
-    assert isinstance(listed, bytes)
-    return listed.count(b"\n") - listed.count(b"name=rlproxy-") - 1
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_outstanding_replies_arrive_when_the_proxy_stops(
     own_server: RedisServer, certificates: Certificates, tls: bool
 ) -> None:
     """The client's hits are in flight, and it reads late."""
-    url, drain = f"redis://127.0.0.1:{own_server.port}", ("--drain-timeout", "8")
+    url, drain = own_server.url, ("--drain-timeout", "8")
     with contextlib.ExitStack() as stack:
         if tls:
             proxy, _ = stack.enter_context(tls_proxy(certificates, url, *drain))

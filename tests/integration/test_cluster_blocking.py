@@ -14,6 +14,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BLOCKS_OPTION
 
 from tests.clusters import Cluster, private_proxy
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import clients
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
 SLOT = key_slot(KEY.encode())
@@ -81,10 +82,7 @@ def test_another_client_unblocks_it(
         ):
             client.send(command("BLPOP", KEY, 0))
             wait_blocked(module_cluster)
-            text = other.ask("CLIENT", "LIST")
-            assert isinstance(text, bytes)
-            (line,) = [each for each in text.splitlines() if b"cmd=blpop" in each]
-            number = line.partition(b" ")[0].removeprefix(b"id=")
+            (number,) = [row["id"] for row in clients(other) if row["cmd"] == "blpop"]
             assert other.ask("CLIENT", "UNBLOCK", number, mode) == 1
             assert client.reply() == expected
             assert other.ask("CLIENT", "UNBLOCK", number) == 0

@@ -15,6 +15,7 @@ from rlproxy.resp.key_slot import key_slot
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_at_once, wait_until
+from tests.info import clients
 from tests.integration.started import by_lane_of
 from tests.repeating import RepeatingClients
 
@@ -112,18 +113,14 @@ def test_users_share_no_lane_on_any_node(cluster: Cluster, proxy: Proxy) -> None
         for raw in (ann, bob, nobody):
             warm(raw)
         for node in cluster.nodes:
-            found = node.ask("CLIENT", "LIST")
-            assert isinstance(found, bytes)
-            lines = found.decode().splitlines()
-            rows = [dict(word.split("=", 1) for word in line.split()) for line in lines]
-            lanes = sorted(row["user"] for row in rows if row["name"] == "rlproxy-lane")
-            assert lanes == ["ann", "bob", "default"]
+            lanes = [row["user"] for row in clients(node) if row["name"] == "rlproxy-lane"]
+            assert sorted(lanes) == ["ann", "bob", "default"]
         # A password that is changed ends the lanes of that user only.
         for node in cluster.nodes:
             node.do("ACL", "SETUSER", "ann", "resetpass", ">new")
-            for line in str(node.ask("CLIENT", "LIST")).split("\\n"):
-                if "name=rlproxy-lane" in line and "user=ann" in line:
-                    node.ask("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split()[0])
+            for row in clients(node):
+                if (row["name"], row["user"]) == ("rlproxy-lane", "ann"):
+                    node.ask("CLIENT", "KILL", "ID", row["id"])
         with proxy.raw() as again:
             assert str(again.ask("AUTH", "ann", "pw")).startswith("WRONGPASS")
             assert again.ask("AUTH", "ann", "new") == "OK"

@@ -18,7 +18,7 @@ from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.links import IDLE_S
 from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
-from tests import harness
+from tests import harness, info
 from tests.clusters import Cluster, Node, text
 from tests.harness import Proxy, Raw, wait_at_once, wait_until
 from tests.repeating import RepeatingClients
@@ -30,15 +30,9 @@ def proxy(cluster: Cluster, module_cluster_proxy: Proxy) -> Proxy:
     return module_cluster_proxy
 
 
-def connections(node: Node) -> list[dict[str, str]]:
-    """CLIENT LIST of `node`."""
-    lines = text(node.ask("CLIENT", "LIST")).splitlines()
-    return [dict(word.split("=", 1) for word in line.split()) for line in lines]
-
-
 def shares(node: Node) -> list[dict[str, str]]:
     """The shared connections of ordinary commands to `node`."""
-    return [row for row in connections(node) if row["name"] == "rlproxy-share"]
+    return [row for row in info.clients(node) if row["name"] == "rlproxy-share"]
 
 
 def by_lane(client: Raw, node: Node, *words: str) -> bool:
@@ -59,7 +53,7 @@ def warm(cluster: Cluster, clients: list[Raw]) -> None:
 
 
 def test_many_clients_share_few_connections(cluster: Cluster, proxy: Proxy) -> None:
-    before = [len(connections(node)) for node in cluster.nodes]
+    before = [len(info.clients(node)) for node in cluster.nodes]
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(proxy.raw()) for _ in range(40)]
         warm(cluster, clients)
@@ -72,7 +66,7 @@ def test_many_clients_share_few_connections(cluster: Cluster, proxy: Proxy) -> N
             assert len(found) == 2  # one for reads, one for writes
             assert {row["user"] for row in found} == {"default"}
         # Each client has its home, and at most one more, for its first command.
-        opened = sum(len(connections(node)) for node in cluster.nodes) - sum(before)
+        opened = sum(len(info.clients(node)) for node in cluster.nodes) - sum(before)
         assert opened <= 40 * 2 + 3 * 2
 
 
@@ -260,7 +254,7 @@ async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
         transport, other = transports
 
         def links(name: str) -> int:
-            rows = [row for node in cluster.nodes for row in connections(node)]
+            rows = [row for node in cluster.nodes for row in info.clients(node)]
             return sum(row["name"] == name and row["user"] == "ann" for row in rows)
 
         async def uses_all(which: int) -> None:

@@ -20,6 +20,7 @@ from rlproxy.config import config
 
 from tests import harness
 from tests.harness import DEADLINE_S, Proxy, RedisServer, ReplyError, wait_until
+from tests.info import clients
 from tests.integration.runtimes import CLIENTS
 
 ADMITTED = [0, 5, 5, -1, 0]
@@ -144,9 +145,7 @@ def test_clients_that_connect_at_the_client_limit_are_served(password_server: Re
         assert raw.ask("AUTH", "pw") == "OK"
         assert raw.ask(*HIT) == COUNTED
         assert admin.ask("AUTH", "pw") == "OK"
-        clients = admin.ask("CLIENT", "LIST")
-        assert isinstance(clients, bytes)
-        assert admin.ask("CONFIG", "SET", "maxclients", clients.count(b"\n")) == "OK"
+        assert admin.ask("CONFIG", "SET", "maxclients", len(clients(admin))) == "OK"
         with pytest.raises(redis.ConnectionError, match="max number of clients"):
             client(proxy, username="bob", password="bp", db=3)
         assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"

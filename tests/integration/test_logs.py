@@ -231,7 +231,7 @@ def test_unread_log_blocks_no_client(own_server: RedisServer, tmp_path: Path) ->
     at = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{at}", "--config", str(file)]
-        + ["--upstream", f"redis://127.0.0.1:{own_server.port}"],
+        + ["--upstream", own_server.url],
         stderr=writing,
         cwd=ROOT,
     )

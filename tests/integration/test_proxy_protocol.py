@@ -35,7 +35,7 @@ LOOPBACK = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 6380\r\n"
 def behind_balancer(one_engine: str, certificates: Certificates) -> Iterator[tuple[Proxy, int]]:
     """A proxy behind a load balancer, and its plain port."""
     with harness.server(one_engine) as server:
-        url = f"redis://127.0.0.1:{server.port}"
+        url = server.url
         words = ("--proxy-protocol", "--handshake-timeout", "2", "--protected-mode", "no")
         with tls_proxy(certificates, url, *words) as (made, _):
             found = re.search(r"listening on +127\.0\.0\.1:(\d+)", made.read_log())
@@ -92,7 +92,7 @@ def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int])
 
 def test_address_in_the_header_counts_as_remote(one_engine: str) -> None:
     with harness.server(one_engine) as server:
-        url = f"redis://127.0.0.1:{server.port}"
+        url = server.url
         with harness.proxy(url, "--proxy-protocol") as made:
             for header, reply in ((VERSION_1, "-DENIED rlproxy is "), (LOOPBACK, "+PONG")):
                 with Raw(made.port) as raw:

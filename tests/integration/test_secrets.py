@@ -211,7 +211,7 @@ def test_closed_clients_leave_no_objects(server: RedisServer, tmp_path: Path) ->
     """
     log = tmp_path / "log"
     port = free_port()
-    url = f"redis://127.0.0.1:{server.port}"
+    url = server.url
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", KEPT, "--listen", f"127.0.0.1:{port}", "--upstream", url]

@@ -26,7 +26,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.upstream.failover import Failover
 from rlproxy.upstream.master_target import MasterTarget
 
-from tests import harness
+from tests import harness, info
 from tests.harness import Raw, RedisServer, ReplyError, wait_until
 from tests.integration.sentinels import ACTION_S, Group, Sentinel, Switch, group
 from tests.integration.started import Started, client_list, started
@@ -400,9 +400,7 @@ def subscribed(sentinel: Sentinel) -> bool:
     found = sentinel.ask("PUBSUB", "NUMSUB", "+switch-master")
     if isinstance(found, list):
         return int(found[1]) > 0
-    text = sentinel.ask("CLIENT", "LIST")
-    assert isinstance(text, bytes), text
-    return b"cmd=subscribe" in text
+    return any(row["cmd"] == "subscribe" for row in info.clients(sentinel))
 
 
 def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> None:
@@ -558,13 +556,6 @@ async def first_look(url: str, tls: ClientSide) -> Address | None:
     return topology.master.address if topology.master is not None else None
 
 
-def connections(sentinel: Sentinel) -> int:
-    """The number of its connections, including the one that sends the query."""
-    text = sentinel.ask("CLIENT", "LIST")
-    assert isinstance(text, bytes), text
-    return text.count(b"\n")
-
-
 async def test_topology_stops_at_any_moment(one_engine: str) -> None:
     with group(one_engine, replicas=0, sentinels=1) as made:
         for turn in range(60):
@@ -575,7 +566,7 @@ async def test_topology_stops_at_any_moment(one_engine: str) -> None:
             await asyncio.wait_for(topology.stop(), harness.DEADLINE_S)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         async with asyncio.timeout(harness.DEADLINE_S):
-            while connections(made.sentinels[0]) > 1:
+            while len(info.clients(made.sentinels[0])) > 1:
                 await asyncio.sleep(0.01)
 
 

@@ -20,10 +20,6 @@ from tests.tlsparts import Certificates
 ANY_PORT = ("--listen", "127.0.0.1:0")
 
 
-def url(server: RedisServer) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 def signals(made: Started, name: str) -> int:
     """The set of signals that /proc/PID/status gives a name: SigBlk, SigCgt."""
     status = Path(f"/proc/{made.pid}/status").read_text()
@@ -36,7 +32,7 @@ TERMINATE = 1 << (signal.SIGTERM - 1)
 
 
 def test_a_reload_during_the_start_applies_after_it(own_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(own_server), fresh=True) as made:
+    with started(*ANY_PORT, "--upstream", own_server.url, fresh=True) as made:
         with paused(own_server.pid):
             wait_until(lambda: bool(signals(made, "SigCgt") & TERMINATE), "it awaits Redis")
             made.signal(signal.SIGHUP)
@@ -78,7 +74,7 @@ def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path) -> Non
 
 def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> None:
     with (
-        started(*ANY_PORT, "--upstream", url(own_server), "--workers", "2") as made,
+        started(*ANY_PORT, "--upstream", own_server.url, "--workers", "2") as made,
         made.raw() as raw,
     ):
         assert raw.ask("PING") == "PONG"
@@ -137,7 +133,7 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
 
 def test_permissions_of_a_unix_socket_are_set(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "rlproxy.sock"
-    words = ("--listen", f"unix:{path}", "--upstream", f"redis://127.0.0.1:{own_server.port}")
+    words = ("--listen", f"unix:{path}", "--upstream", own_server.url)
     with started(*words, "--unix-mode", "660") as made:
         made.logged("listening on")
         assert stat.S_IMODE(path.stat().st_mode) == 0o660

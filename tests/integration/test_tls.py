@@ -100,7 +100,7 @@ def strict(
 ) -> Iterator[tuple[Proxy, int]]:
     """A proxy that requires client certificates."""
     words = ("--tls-client-ca", certificates.ca, *args)
-    with tls_proxy(certificates, f"redis://127.0.0.1:{one_server.port}", *words) as made:
+    with tls_proxy(certificates, one_server.url, *words) as made:
         yield made
 
 
@@ -150,7 +150,7 @@ def test_required_client_certificates(
 def test_older_tls_versions_are_refused(
     certificates: Certificates, one_server: RedisServer
 ) -> None:
-    url = f"redis://127.0.0.1:{one_server.port}"
+    url = one_server.url
     for least, refuses in (("1.3", True), ("1.2", False)):
         with tls_proxy(certificates, url, "--tls-min-version", least) as (made, _):
             context = certificates.client()
@@ -173,7 +173,7 @@ def test_failed_handshakes_are_closed_and_logged_once(
     """Plain text, an aborted handshake, one that takes too long, and silence: each ends with one
     line in the log, regardless of their number.
     """
-    url = f"redis://127.0.0.1:{one_server.port}"
+    url = one_server.url
     with tls_proxy(certificates, url, "--handshake-timeout", "0.5") as (made, _):
         served = made.raw()
         for _ in range(20):
@@ -210,7 +210,7 @@ def serial(raw: Raw) -> object:
 
 def test_sighup_loads_new_certificates(one_server: RedisServer, tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
-    upstream = f"redis://127.0.0.1:{one_server.port}"
+    upstream = one_server.url
     with tls_proxy(mine, upstream, "--workers", "2") as (made, _):
         old = made.raw()
         assert old.ask("PING") == "PONG"
@@ -247,7 +247,7 @@ def test_all_workers_show_the_certificate_that_was_read_at_sighup(
 ) -> None:
     """One worker sees SIGHUP once the file is damaged, and another one starts then."""
     mine = Certificates(tmp_path)
-    upstream = f"redis://127.0.0.1:{one_server.port}"
+    upstream = one_server.url
     with tls_proxy(mine, upstream, "--workers", "2") as (made, _):
 
         def shown() -> set[object]:
@@ -467,7 +467,7 @@ def test_workers_hand_over_tls_connections(
     certificates: Certificates, one_server: RedisServer
 ) -> None:
     words = ("--workers", "3")
-    with tls_proxy(certificates, f"redis://127.0.0.1:{one_server.port}", *words) as (made, port):
+    with tls_proxy(certificates, one_server.url, *words) as (made, port):
         text = re.search(
             r"listening on +127\.0\.0\.1:(\d+), tls:127\.0\.0\.1:(\d+)", made.read_log()
         )
@@ -498,7 +498,7 @@ def test_liveness_check_with_tls(certificates: Certificates, one_server: RedisSe
 def test_drain_does_not_wait_for_handshakes(
     certificates: Certificates, one_server: RedisServer
 ) -> None:
-    url = f"redis://127.0.0.1:{one_server.port}"
+    url = one_server.url
     with tls_proxy(certificates, url) as (made, port):
         idle, silent = made.raw(), Raw(port)
         assert idle.ask("PING") == "PONG"

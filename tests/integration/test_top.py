@@ -145,7 +145,7 @@ def fails(url: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_missing_proxy_is_an_error(
     one_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = fails(f"redis://127.0.0.1:{one_server.port}", capsys)
+    found = fails(one_server.url, capsys)
     assert found == "a Redis answers there, and no rlproxy: it does not know RL.STATS"
     found = fails(f"redis://:pass%20word@127.0.0.1:{harness.free_port()}", capsys)
     assert found.startswith("Error 111 connecting to 127.0.0.1:")
@@ -173,7 +173,7 @@ def test_the_admin_port(
     monkeypatch.setattr("rlproxy.top.client.TIMEOUT_S", 0.2)
     port = harness.free_port()
     at = f"127.0.0.1:{port}"
-    upstream = f"redis://127.0.0.1:{one_server.port}"
+    upstream = one_server.url
     with started("--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", at) as made:
         made.port()
 
@@ -336,7 +336,7 @@ def test_terminal_is_restored_at_every_end(busy: Proxy, how: str) -> None:
 
 def test_view_reconnects_to_a_restarted_proxy(one_server: RedisServer) -> None:
     port = harness.free_port()
-    args = ("--listen", f"127.0.0.1:{port}", "--upstream", f"redis://127.0.0.1:{one_server.port}")
+    args = ("--listen", f"127.0.0.1:{port}", "--upstream", one_server.url)
     with contextlib.ExitStack() as first:
         first.enter_context(started(*args)).port()
         with terminal(port) as shown:

@@ -554,7 +554,7 @@ def test_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
 
 
 def test_stop_refuses_waiting_hits(server: RedisServer) -> None:
-    url = f"redis://127.0.0.1:{server.port}"
+    url = server.url
     with started("--listen", "127.0.0.1:0", "--upstream", url) as made, contextlib.ExitStack() as s:
         first, held, *clients = (s.enter_context(made.raw()) for _ in range(21))
         for client in (first, held, *clients):

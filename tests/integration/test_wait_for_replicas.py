@@ -177,7 +177,7 @@ def test_server_of_unknown_version_is_covered(engine: str) -> None:
         assert look.ask("AUTH", "pw") == "OK"
         pair = Pair(primary, replica, look)
         pair.in_step()
-        proxy = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{primary.port}"))
+        proxy = stack.enter_context(harness.proxy(primary.url))
         raw = stack.enter_context(proxy.raw())
         assert raw.ask("AUTH", "pw") == "OK"
         by_lane_as_eval(primary, raw, look)

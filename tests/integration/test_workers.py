@@ -49,7 +49,7 @@ REPLACED = re.compile(r"WARNING (worker \d) \(process (\d+)\) (.*?); it is start
 def upstream(one_server: RedisServer) -> str:
     """The URL of a server, empty."""
     ask_once(one_server.port, "FLUSHALL")
-    return f"redis://127.0.0.1:{one_server.port}"
+    return one_server.url
 
 
 # -- helpers ---------------------------------------------------------------------------------------
