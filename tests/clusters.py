@@ -27,6 +27,7 @@ NODE_TIMEOUT_MS = 1000
 ELECTION = 4.1  # node timeouts for which an election affects the replica's next one
 MIGRATE_TIMEOUT_MS = 5000
 MIGRATE_AT_ONCE = 100  # keys in one MIGRATE
+LOOK_S = 0.1  # seconds between two looks at all nodes
 READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can delay an election
 
 
@@ -261,6 +262,12 @@ class Cluster:
         node.close()
         self.wait_ok()
 
+    def emptied(self) -> Cluster:
+        """Delete all keys; return the cluster."""
+        for node in self.masters():
+            node.do("FLUSHALL")
+        return self
+
     # -- what it is -------------------------------------------------------------------------------
 
     @property
@@ -321,7 +328,7 @@ class Cluster:
 
     def wait_ok(self) -> None:
         """Wait until the serving nodes serve all slots and agree on owners and roles."""
-        wait_until(self.is_ok, "all nodes agree", READY_S)
+        wait_until(self.is_ok, "all nodes agree", READY_S, LOOK_S)
 
     def is_ok(self) -> bool:
         """Return whether the serving nodes serve all slots and agree on owners and roles.

@@ -41,14 +41,19 @@ ENVIRONMENT = {
 START_S = 60.0  # the longest wait for the start of a process, on a busy machine
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    max_pause_s: float = MAX_PAUSE_S,
+) -> None:
     """Return when `condition()` is true; fail with `what` after the deadline."""
     end, pause_s = time.monotonic() + deadline_s, 0.001
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, MAX_PAUSE_S)
+        pause_s = min(2 * pause_s, max_pause_s)
 
 
 def wait_at_once(call: Callable[[], object], what: str) -> None:

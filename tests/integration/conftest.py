@@ -40,9 +40,7 @@ def one_proxy(one_server: RedisServer) -> Iterator[Proxy]:
 @pytest.fixture
 def cluster(module_cluster: Cluster) -> Cluster:
     """Empty the module's cluster."""
-    for node in module_cluster.nodes:
-        node.do("FLUSHALL")
-    return module_cluster
+    return module_cluster.emptied()
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +55,21 @@ def one_cluster(one_engine: str) -> Iterator[Cluster]:
     """Run a cluster of three masters that a module's tests share; see module_cluster."""
     with Cluster(one_engine) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def module_replicated(one_engine: str) -> Iterator[Cluster]:
+    """A cluster of three masters with a replica each, for a module's tests. They leave it complete,
+    not the roles of its nodes.
+    """
+    with Cluster(one_engine, replicas=1) as made:
+        yield made
+
+
+@pytest.fixture
+def replicated(module_replicated: Cluster) -> Cluster:
+    """The same, empty."""
+    return module_replicated.emptied()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -30,6 +31,19 @@ ROUNDS = 5  # writes of each client between two changes of the cluster
 def proxy(cluster: Cluster, module_cluster_proxy: Proxy) -> Proxy:
     """The module's proxy, in front of the empty cluster."""
     return module_cluster_proxy
+
+
+@pytest.fixture(scope="module")
+def module_slow_cluster(one_engine: str) -> Iterator[Cluster]:
+    """A cluster whose nodes are missed late. The tests leave it complete."""
+    with Cluster(one_engine, node_timeout_ms=15000) as made:
+        yield made
+
+
+@pytest.fixture
+def slow_cluster(module_slow_cluster: Cluster) -> Cluster:
+    """The same, empty."""
+    return module_slow_cluster.emptied()
 
 
 def warm(raw: Raw, keys: int = 30) -> None:
@@ -246,12 +260,9 @@ def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: 
             assert remaining(other.ask("RL.HIT", "denied", 1, 600)) == 0
 
 
-def test_hits_and_new_clients_while_no_master_answers(one_engine: str) -> None:
-    with (
-        Cluster(one_engine, node_timeout_ms=15000) as cluster,
-        harness.proxy(cluster.url, "--hit-timeout", "200") as proxy,
-        proxy.raw() as raw,
-    ):
+def test_hits_and_new_clients_while_no_master_answers(slow_cluster: Cluster) -> None:
+    cluster = slow_cluster
+    with harness.proxy(cluster.url, "--hit-timeout", "200") as proxy, proxy.raw() as raw:
         warm(raw)
         keys = [cluster.key_at(node) for node in cluster.nodes]
         for node in cluster.nodes:
@@ -276,11 +287,9 @@ def test_hits_and_new_clients_while_no_master_answers(one_engine: str) -> None:
         wait_until(back, "hits on all masters run again")
 
 
-def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
-    with (
-        Cluster(one_engine, node_timeout_ms=15000) as cluster,
-        harness.proxy(cluster.url, "--hit-timeout", "4000") as proxy,
-    ):
+def test_a_paused_master_answers_only_for_its_own_keys(slow_cluster: Cluster) -> None:
+    cluster = slow_cluster
+    with harness.proxy(cluster.url, "--hit-timeout", "4000") as proxy:
         paused, well = cluster.nodes[0], cluster.nodes[1]
         lost, kept = cluster.key_at(paused), cluster.key_at(well)
         with proxy.raw() as raw, proxy.raw() as other:
@@ -325,36 +334,36 @@ def test_a_paused_master_answers_only_for_its_own_keys(one_engine: str) -> None:
             assert f"Redis at {well.address} does not answer" not in log
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"), [("allow", [0, 5, 5, -1, 0]), ("deny", [1, 5, 0, 1, 1])]
-)
-def test_a_new_client_hits_a_killed_master(one_engine: str, mode: str, expected: list[int]) -> None:
+def test_new_clients_hit_a_killed_master(slow_cluster: Cluster) -> None:
     """The first hit of a client takes its private connection, as does one behind a command."""
-    with (
-        Cluster(one_engine, node_timeout_ms=15000) as cluster,
-        harness.proxy(cluster.url, "--on-upstream-failure", mode) as proxy,
-    ):
-        killed, kept = cluster.nodes[0], cluster.key_at(cluster.nodes[1])
-        lost = command("RL.HIT", cluster.key_at(killed), 5, 60)
-        cluster.kill(killed)
-        for _ in range(3):
-            with proxy.raw() as new:
-                new.send(lost + lost + command("SET", kept, 1) + lost)
-                assert [new.reply() for _ in range(4)] == [expected, expected, "OK", expected]
+    killed, kept = slow_cluster.nodes[0], slow_cluster.key_at(slow_cluster.nodes[1])
+    lost = command("RL.HIT", slow_cluster.key_at(killed), 5, 60)
+    with contextlib.ExitStack() as stack:
+        proxies = [
+            stack.enter_context(harness.proxy(slow_cluster.url, "--on-upstream-failure", mode))
+            for mode in ("allow", "deny")
+        ]
+        slow_cluster.kill(killed)
+        for proxy, expected in zip(proxies, ([0, 5, 5, -1, 0], [1, 5, 0, 1, 1]), strict=True):
+            for _ in range(3):
+                with proxy.raw() as new:
+                    new.send(lost + lost + command("SET", kept, 1) + lost)
+                    assert [new.reply() for _ in range(4)] == [expected, expected, "OK", expected]
+    killed.start()
+    slow_cluster.wait_ok()
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_a_lost_master_is_replaced(one_engine: str, how: str) -> None:
-    with (
-        Cluster(one_engine, replicas=1) as cluster,
-        harness.proxy(cluster.url, "--hit-timeout", "1000") as proxy,
-    ):
-        killed, replica = cluster.nodes[0], cluster.nodes[3]
-        lost, kept = cluster.key_at(killed), cluster.key_at(cluster.nodes[1])
+def test_a_lost_master_is_replaced(replicated: Cluster, how: str) -> None:
+    cluster = replicated
+    gone, well, *_ = cluster.masters()
+    (replica,) = cluster.replicas(gone)
+    lost, kept = cluster.key_at(gone), cluster.key_at(well)
+    with harness.proxy(cluster.url, "--hit-timeout", "1000") as proxy:
         with proxy.raw() as raw, proxy.raw() as direct:
             warm(raw)
             warm(direct)
-            (cluster.kill if how == "kill" else cluster.stop)(killed)
+            (cluster.kill if how == "kill" else cluster.stop)(gone)
             served: list[float] = []
 
             def watch() -> None:
@@ -374,15 +383,18 @@ def test_a_lost_master_is_replaced(one_engine: str, how: str) -> None:
             reply = direct.ask("RL.HIT", kept, LIMIT, 60)
             assert isinstance(reply, list)
         assert "the masters of the cluster are now" in proxy.read_log()
+    gone.start() if how == "kill" else cluster.cont(gone)
+    cluster.wait_ok()
 
 
-def test_a_manual_failover_loses_no_hit(one_engine: str) -> None:
-    with Cluster(one_engine, replicas=1) as cluster, harness.proxy(cluster.url) as proxy:
-        tag = cluster.key_at(cluster.nodes[0], "tag")
-        with hitting(proxy, tag, 2) as load:
-            load.wait_rounds(ROUNDS)
-            cluster.failover(cluster.nodes[3])
-            load.wait_rounds(ROUNDS)
+def test_a_manual_failover_loses_no_hit(replicated: Cluster) -> None:
+    *_, master = replicated.masters()  # the others have been replaced just now
+    (replica,) = replicated.replicas(master)
+    tag = replicated.key_at(master, "tag")
+    with harness.proxy(replicated.url) as proxy, hitting(proxy, tag, 2) as load:
+        load.wait_rounds(ROUNDS)
+        replicated.failover(replica)
+        load.wait_rounds(ROUNDS)
 
 
 def test_remembered_refusals_answer_locally(proxy: Proxy) -> None:

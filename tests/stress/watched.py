@@ -22,6 +22,8 @@ COUNTED = (
     *("Session", "ClientConnection", "ServerLane", "Link", "Exchange", "Waiter", "Call"),
     *("Transport", "TCPTransport"),
 )
+# With WATCHED_COLLECTS=no, what only a collection would free is counted.
+COLLECTS = os.environ.get("WATCHED_COLLECTS") != "no"
 
 
 def counts() -> dict[str, int]:
@@ -31,8 +33,7 @@ def counts() -> dict[str, int]:
         with contextlib.suppress(RuntimeError):  # changed while it was iterated over
             alive = [task for task in list(tasks._all_tasks) if not task.done()]
             break
-    # With WATCHED_COLLECTS=no, what only a collection would free is counted.
-    if os.environ.get("WATCHED_COLLECTS") != "no":
+    if COLLECTS:
         gc.collect()
     found = [type(each) for each in gc.get_objects()]
     seen = Counter(each.__name__ for each in found)
@@ -49,6 +50,8 @@ def answer(listening: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    if not COLLECTS:
+        gc.disable()
     made = socket.socket(socket.AF_UNIX)
     made.bind(sys.argv[1])
     made.listen()
