@@ -117,10 +117,7 @@ def test_denied_command_behind_a_blocking_command(bench: Bench) -> None:
 @ON_ONE_ENGINE
 @pytest.mark.parametrize(
     "row",
-    [
-        *(row for row in test_framing.BROKEN if "behind" not in row.name),
-        *(*test_framing.LIMITS, *test_framing.LENIENT),
-    ],
+    [*test_framing.BROKEN, *test_framing.LIMITS, *test_framing.LENIENT],
     ids=name_of,
 )
 def test_malformed_bytes_get_the_servers_own_error(bench: Bench, row: Case) -> None:
@@ -162,6 +159,7 @@ def test_redis_never_runs_a_denied_command(client: Raw, redis_server: RedisServe
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 8, -1, 60]
 
 
+@ON_ONE_ENGINE
 def test_denied_command_with_more_arguments_than_servers_take(
     client: Raw, redis_server: RedisServer
 ) -> None:
