@@ -329,10 +329,10 @@ def test_error_bounds_of_a_sample_hold(sizes: Sizes) -> None:
 @pytest.mark.parametrize("every", [2, 8, 64])
 @pytest.mark.parametrize("hits", [0, 1, 30, 1000])
 def test_error_bounds_hold_for_an_over_or_undersampled_key(every: int, hits: int) -> None:
-    """A thousand runs: the bounds hold for a key that is reported, and for one that is not."""
+    """In 250 runs the bounds hold for a key that is reported, and for one that is not."""
     rng = random.Random(every + hits)
     wrong = 0
-    for _ in range(1000):
+    for _ in range(250):
         top = HotKeys(lambda: 0.0, SMALL)
         top.add(bulks(b"other"), {}, every)
         seen = sum(rng.randrange(every) == 0 for _ in range(hits))
@@ -342,7 +342,7 @@ def test_error_bounds_hold_for_an_over_or_undersampled_key(every: int, hits: int
         }
         least, most = reported.get(b"key", (0, 8 * every))
         wrong += not least <= hits <= most
-    assert wrong <= 2
+    assert wrong <= 1
 
 
 # -- at full load ----------------------------------------------------------------------------------
