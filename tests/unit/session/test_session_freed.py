@@ -15,7 +15,7 @@ from tests.contexts import worker_context
 from tests.unit.ratelimit.test_wait_queue import refused
 from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PUSH
 from tests.unit.session.test_session_share import GET, NIL
-from tests.unit.session.test_session_share import FakeLane as CommandLane
+from tests.unit.session.test_session_share import SharedLane as CommandLane
 from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
@@ -129,7 +129,7 @@ def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> No
     session.upstream_received(NIL)
     session.receive(GET)
     session.upstream_received(PUSH[:9])
-    call = lane.unsent.pop()
+    call = lane.calls.pop()
     call.caller.lane_answered(call, NIL)
     call.caller.resume()
     session.abandon()

@@ -5,65 +5,46 @@ fake lanes and fed bytes. tests/fuzz/session.py walks at random.
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar
-from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import LOST, bulks
-from rlproxy.session.call import Call, Lane, Part
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
 from tests.contexts import worker_context
-from tests.part_calls import PartCaller, calls_of
+from tests.part_calls import PartCaller
+from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PING, PONG, FakeLane
 from tests.unit.sides import Sides
 
-GRAMMAR = Grammar(scripts.load())
 HITS = 0
 
-PING = bulks(b"PING")
-PONG = b"+PONG\r\n"
 OK = b"+OK\r\n"
 NIL = b"$-1\r\n"
 GET = bulks(b"GET", b"k")
 SET = bulks(b"SET", b"k", b"v")
-HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
-FIVE = five(0, 10, 9, -1, 60)
 WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 
 
-class FakeLane(Lane):
-    """Keeps what it is given, for `identity` and in `protocol` (HITS: calls of ours)."""
+class SharedLane(FakeLane):
+    """A lane for `identity` and in `protocol` (HITS: calls of ours)."""
 
     def __init__(self, identity: Identity, protocol: int) -> None:
         super().__init__()
-        self.ready = True
         self.identity = identity
         self.protocol = protocol
-        self.unsent: list[Call] = []
-        self.woken = 0
 
     def submit(self, call: Call) -> bytes:
         assert self.ready
-        self.unsent.append(call)
-        return b""
-
-    def take(self, part: Part) -> None:
-        """See Lane.take()."""
-        for call in calls_of(part):
-            self.submit(call)
-
-    def wake(self) -> None:
-        self.woken += 1
+        return super().submit(call)
 
 
 class Bench(Sides):
     """A session, its lanes, and what moved."""
 
     def __init__(self) -> None:
-        self.lanes: list[FakeLane] = []
+        self.lanes: list[SharedLane] = []
         self.allowed = True
         self.ready = True
         self.session = Session(
@@ -80,31 +61,31 @@ class Bench(Sides):
             return self._lane(identity, HITS)
         return self._lane(identity, protocol) if self.allowed and protocol in (2, 3) else None
 
-    def _lane(self, identity: Identity, protocol: int) -> FakeLane:
+    def _lane(self, identity: Identity, protocol: int) -> SharedLane:
         for lane in self.lanes:
             if (lane.identity.key(), lane.protocol) == (identity.key(), protocol):
                 return lane
-        lane = FakeLane(identity, protocol)
+        lane = SharedLane(identity, protocol)
         lane.ready = self.ready
         self.lanes.append(lane)
         return lane
 
     def taken(self) -> bytes:
         """The one ordinary command that is on a lane now; nothing if there is none."""
-        on_lanes = [call for lane in self.lanes for call in lane.unsent if lane.protocol != HITS]
+        on_lanes = [call for lane in self.lanes for call in lane.calls if lane.protocol != HITS]
         assert len(on_lanes) <= 1
         return on_lanes[0].key if on_lanes else b""
 
     def where(self) -> tuple[tuple[bytes | None, bytes | None, int], int]:
         """The identity and the protocol of the lane that has a command."""
-        (lane,) = [lane for lane in self.lanes if lane.unsent]
+        (lane,) = [lane for lane in self.lanes if lane.calls]
         return lane.identity.key(), lane.protocol
 
     def take(self) -> Call:
         """The one call that is on a lane; it is there no more."""
-        (lane,) = [lane for lane in self.lanes if lane.unsent]
-        (call,) = lane.unsent
-        lane.unsent.clear()
+        (lane,) = [lane for lane in self.lanes if lane.calls]
+        (call,) = lane.calls
+        lane.calls.clear()
         return call
 
     def settle(self, reply: bytes) -> bytes:
@@ -234,9 +215,9 @@ def test_what_follows_waits(behind: bytes, hits: bool) -> None:
         assert bench.settle(FIVE) == FIVE
     assert bench.send(SET) == b""
     assert bench.send(behind) == b""
-    assert [call.key for lane in bench.lanes for call in lane.unsent] == [SET]
+    assert [call.key for lane in bench.lanes for call in lane.calls] == [SET]
     assert bench.settle(OK) == OK
-    assert bench.up() + b"".join(call.key for lane in bench.lanes for call in lane.unsent) != b""
+    assert bench.up() + b"".join(call.key for lane in bench.lanes for call in lane.calls) != b""
 
 
 # -- large replies ---------------------------------------------------------------------------------

@@ -5,21 +5,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.grammar import Grammar
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import LOST, bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import Call, Lane, Part
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, MAX_TOGETHER
 
 from tests.contexts import worker_context
-from tests.part_calls import PartCaller, calls_of
+from tests.part_calls import PartCaller
+from tests.unit.session.bench import GRAMMAR, FakeLane
 from tests.unit.sides import Sides
 
-GRAMMAR = Grammar(scripts.load())
 NIL = b"$-1\r\n"
 A, B = b"a", b"b"  # keys of two nodes
 
@@ -32,25 +30,15 @@ def put(key: bytes, value: bytes = b"v") -> bytes:
     return bulks(b"SET", key, value)
 
 
-class NodeLane(Lane):
-    """The lane of one kind to one node; it keeps its calls.
+class NodeLane(FakeLane):
+    """The lane of one kind to one node.
 
     inflight: calls that the node has run, with their replies.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.unsent: list[Call] = []
         self.inflight: list[tuple[Call, bytes]] = []
-
-    def submit(self, call: Call) -> bytes:
-        self.unsent.append(call)
-        return b""
-
-    def take(self, part: Part) -> None:
-        """See Lane.take()."""
-        for call in calls_of(part):
-            self.submit(call)
 
 
 def decline(call: Call) -> None:
@@ -98,7 +86,7 @@ class Bench(Sides):
     def taken(self) -> list[bytes]:
         """The commands on all lanes."""
         lanes = [lane for share in self.shares.values() for lane in share.lanes.values()]
-        return [call.key for lane in lanes for call in lane.unsent]
+        return [call.key for lane in lanes for call in lane.calls]
 
 
 GETS = get(A) + get(B) + get(A)
@@ -149,8 +137,8 @@ def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):
         bench.send(command)
-        bench.lane(commands.SHARED_READ, A).unsent.clear()
-        bench.lane(commands.SHARED_READ, B).unsent.clear()
+        bench.lane(commands.SHARED_READ, A).calls.clear()
+        bench.lane(commands.SHARED_READ, B).calls.clear()
         bench.session.lanes.abandon()
     slots = [0, key_slot(A), key_slot(B), key_slot(A), NO_SLOT]
     assert bench.shares[commands.SHARED_READ].slots == slots
@@ -162,7 +150,7 @@ def test_the_next_commands_wait_for_all_replies() -> None:
     assert bench.send(GETS) == b""
     assert bench.taken() == [put(A), put(B), put(B)]
     first, *others = [
-        call for key in (A, B) for call in bench.lane(commands.SHARED_WRITE, key).unsent
+        call for key in (A, B) for call in bench.lane(commands.SHARED_WRITE, key).calls
     ]
     for call in (*others, first):
         call.caller.lane_answered(call, b"+OK\r\n")
@@ -174,8 +162,8 @@ def test_the_next_commands_wait_for_all_replies() -> None:
 def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
     bench = Bench()
     bench.send(GETS)
-    first, third = bench.lane(commands.SHARED_READ, A).unsent
-    (second,) = bench.lane(commands.SHARED_READ, B).unsent
+    first, third = bench.lane(commands.SHARED_READ, A).calls
+    (second,) = bench.lane(commands.SHARED_READ, B).calls
     first.caller.lane_answered(first, b"$1\r\n1\r\n")
     third.caller.lane_answered(third, b"$1\r\n3\r\n")
     bench.session.resume()
@@ -189,8 +177,8 @@ def test_reads_behind_one_that_comes_back_are_sent_again() -> None:
 def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None:
     bench = Bench()
     bench.send(SETS)
-    (first,) = bench.lane(commands.SHARED_WRITE, A).unsent
-    second, third = bench.lane(commands.SHARED_WRITE, B).unsent
+    (first,) = bench.lane(commands.SHARED_WRITE, A).calls
+    second, third = bench.lane(commands.SHARED_WRITE, B).calls
     first.caller.lane_returned(first)
     second.caller.lane_answered(second, b"+2\r\n")
     bench.session.resume()
@@ -206,7 +194,7 @@ def test_without_a_private_connection_the_client_is_closed() -> None:
     bench.send(SETS)
     bench.session.upstream_lost()
     for key in (A, B):
-        for call in bench.lane(commands.SHARED_WRITE, key).unsent:
+        for call in bench.lane(commands.SHARED_WRITE, key).calls:
             call.caller.lane_returned(call)
     bench.session.resume()
     assert bench.session.closed
@@ -256,9 +244,9 @@ class Walk:
         elif lane is None:
             return
         elif step == "flush":
-            for call in lane.unsent[: count + 1]:
+            for call in lane.calls[: count + 1]:
                 lane.inflight.append((call, self.run(call.key)))
-            del lane.unsent[: count + 1]
+            del lane.calls[: count + 1]
         elif step == "answer":
             for call, reply in lane.inflight[: count + 1]:
                 call.caller.lane_answered(call, reply)
@@ -270,10 +258,10 @@ class Walk:
                 left = each.lanes.pop(key)
                 for call, reply in left.inflight:
                     call.caller.lane_answered(call, reply)
-                for call in left.unsent:
+                for call in left.calls:
                     call.caller.lane_returned(call)
         elif step == "lose" and how == commands.SHARED_READ:
-            calls, lane.unsent = lane.unsent, []
+            calls, lane.calls = lane.calls, []
             for call, _ in lane.inflight:
                 call.caller.lane_answered(call, LOST)
             lane.inflight = []
