@@ -169,7 +169,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     monkeypatch.setitem(MEASURES, rows.IDLE, fail)
     output = tmp_path / "bench.json"
     names = "hit-1,values,tasks-refused,start,cost,cluster-get-16,idle,latency"
-    code = main(["--quick", "--only", names, "--output", str(output)])
+    code = main(["--quick", "--requests", "400", "--only", names, "--output", str(output)])
     printed, progress = capsys.readouterr()
     assert code == 1, progress
     (why,) = re.findall("^bench: not measured: (.*)$", progress, re.MULTILINE)
