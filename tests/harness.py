@@ -28,7 +28,7 @@ from tests import prefork, processes
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 20.0  # the longest wait for a condition
 AT_ONCE_S = 0.2  # a reply that waits for nothing
-MAX_PAUSE_S = 0.02  # between two looks at a condition, each of which takes CPU time
+MAX_PAUSE_S = 0.05  # between two looks at a condition, each of which takes CPU time
 # A warning that depends on the machine and that tests ignore.
 FEW_FILES = re.compile(r".* WARNING (?:worker \d+: )?the limit of open files .*\n")
 # Of a proxy. On a machine that stalls for seconds no hit times out, unless a test wants it to. No

@@ -18,6 +18,7 @@ from rlproxy.admin.actions import TIMEOUT_S, WRONG_TOKEN_S
 from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import Started, children, ended, started
 from tests.integration.test_admin import HERE, TWO, admin_pid, answers, get, port
+from tests.processes import paused
 from tests.tlsparts import Certificates
 
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -43,12 +44,12 @@ def actions(tmp_path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(one_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    """A proxy with actions and three policies."""
+    """A proxy with actions and three policies, which logs in with a password."""
     directory = tmp_path_factory.mktemp("actions")
     file = directory / "rlproxy.toml"
     file.write_text('[policies]\nlogin = "5 60"\nfast = "9 60000 ms"\nms = "7 60"\n')
     more = (*options(directory), "--config", str(file))
-    with started(*HERE, "--upstream", one_server.url, *more) as made:
+    with started(*HERE, "--upstream", with_user(one_server), *more) as made:
         yield made
 
 
@@ -238,48 +239,45 @@ def test_unix_and_tls_listeners(
             assert send(made, "reset", key="k") == 0
 
 
-def test_restarted_admin_process_has_actions(own_server: RedisServer, actions: list[str]) -> None:
-    upstream = with_user(own_server)
-    with started(*HERE, "--upstream", upstream, *actions) as made:
-        answers(made, "/healthz", 200)
-        first = admin_pid(made)
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: admin_pid(made) != first, "there is another one")
-        answers(made, "/healthz", 200)
-        assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
+def test_restarted_admin_process_has_actions(made: Started) -> None:
+    answers(made, "/healthz", 200)
+    first = admin_pid(made)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: admin_pid(made) != first, "there is another one")
+    answers(made, "/healthz", 200)
+    assert send(made, "peek", key="k", rule="5 60") == [0, 5, 5, -1, 0]
 
 
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_absent_redis_is_an_error(own_server: RedisServer, actions: list[str]) -> None:
-    with started(*HERE, "--upstream", with_user(own_server), *actions) as made:
-        answers(made, "/readyz", 200, r"ok\n")
-        own_server.stop()
+def test_absent_redis_is_an_error(made: Started, one_server: RedisServer) -> None:
+    answers(made, "/readyz", 200, r"ok\n")
+    one_server.stop()
+    try:
         answers(made, "/readyz", 503)
         status, found = post(made, {"action": "reset", "key": "k"})
         assert (status, found["error"].startswith("UPSTREAMDOWN")) == (502, True), found
         made.logged(r"requests reset of the key k: UPSTREAMDOWN .*\n")
+    finally:
+        one_server.start()
+        with_user(one_server)
 
 
 def test_hung_redis_delays_an_action_for_two_seconds_at_most(
-    own_server: RedisServer, actions: list[str]
+    made: Started, one_server: RedisServer
 ) -> None:
-    with started(*HERE, "--upstream", own_server.url, *actions) as made:
-        answers(made, "/readyz", 200, r"ok\n")
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
-            before = time.monotonic()
-            status, found = post(made, {"action": "reset", "key": "k"})
-            assert time.monotonic() - before < DEADLINE_S / 2
-            assert status == 504
-            why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
-            assert found == {"error": why}
-            made.logged(f"requests reset of the key k: {why}\n")
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
-        answers(made, "/readyz", 200, r"ok\n")
-        assert send(made, "reset", key="k") == 0
+    answers(made, "/readyz", 200, r"ok\n")
+    with paused(one_server.pid):
+        before = time.monotonic()
+        status, found = post(made, {"action": "reset", "key": "k"})
+        assert time.monotonic() - before < DEADLINE_S / 2
+        assert status == 504
+        why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
+        assert found == {"error": why}
+        made.logged(f"requests reset of the key k: {why}\n")
+    answers(made, "/readyz", 200, r"ok\n")
+    assert send(made, "reset", key="k") == 0
 
 
 def test_wrong_tokens_are_answered_late_and_logged_once(

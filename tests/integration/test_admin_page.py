@@ -14,8 +14,8 @@ from tests import harness
 from tests.browser import Browser, browser, executable
 from tests.harness import RedisServer, wait_until
 from tests.integration.started import Started, by_lane, started
+from tests.integration.test_admin import HERE
 
-HERE = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 WIDTHS = (390, 768, 1180)
 HOSTILE = b"<img src=x onerror=alert(1)>\x00\xff\r\n\xe2\x80\xaeabc"
 SHOWN = "<img src=x onerror=alert(1)>\\x00\\xff\\x0d\\x0a\\xe2\\x80\\xaeabc"
