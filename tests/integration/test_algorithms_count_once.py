@@ -12,8 +12,8 @@ from tests import harness
 from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, command
 
 CONNECTIONS = 24
-ROUNDS = 40
-MAX = 150
+ROUNDS = 12
+MAX = 60
 LONG_S = 10_000_000  # nothing drains or expires during the test
 ROWS = [(f"ALGO {name.decode()}", name.decode()) for name in ALGORITHMS] + [("", "CL.THROTTLE")]
 
