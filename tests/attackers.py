@@ -544,17 +544,24 @@ def parts(engine: str, *args: str) -> Iterator[tuple[RedisServer, Proxy]]:
 
 
 def endure(
-    proxy: Proxy, server: RedisServer, row: Row, rounds: int, seconds: float, scale: float
+    proxy: Proxy,
+    server: RedisServer,
+    row: Row,
+    rounds: int,
+    seconds: float,
+    scale: float,
+    alone_s: float | None = None,
 ) -> Found:
-    """Run the attack `rounds` times, each next to an equally long run without it."""
+    """Run the attack `rounds` times, each next to a run without it, equally long or `alone_s`."""
+    alone_s = seconds if alone_s is None else alone_s
     found = Found(row.name)
     others = OtherClients(proxy)
-    others.serve(min(seconds, 0.3))
+    others.serve(min(alone_s, 0.3))
     before = proxy.memory()
     logged = len(proxy.read_log().splitlines())
     forget_peak(proxy.pid)
     for _ in range(rounds):
-        alone = others.serve(seconds)
+        alone = others.serve(alone_s)
         pids = (proxy.pid, server.pid)
         with attacking(row.name, proxy.port, scale, False, found, *pids) as result:
             beside = others.serve(seconds)
