@@ -57,14 +57,12 @@ class LoadClient:
 
 
 def python_loaders(connections: int) -> list[LoadClient]:
-    """Load clients of four Python libraries, with `connections` in all. The test requirements
-    install them.
-    """
-    fourth = "valkey" if importlib.util.find_spec("valkey") else "sockets"
+    """Four load clients in Python, of its libraries and without one, with `connections` in all."""
+    fourth = "valkey" if importlib.util.find_spec("valkey") else "redis"
     script = str(CLIENTS / "python_client.py")
     return [
         LoadClient(name, [sys.executable, script, name], connections // 4)
-        for name in ("redis-sync", "redis-asyncio", "hiredis", fourth)
+        for name in ("redis", "hiredis", "sockets", fourth)
     ]
 
 

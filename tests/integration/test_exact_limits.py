@@ -1,7 +1,7 @@
 """Limits are exact under concurrency: no window of a key ever holds more hits than its max, and no
 hit that would have fitted is refused. The server's own record of a real load proves it.
 
-The method. Clients of at least four libraries hit twenty keys over 64 connections (singly,
+The method. At least four kinds of clients hit twenty keys over 64 connections (singly,
 pipelined, inside MULTI), while a connection to the server reads MONITOR. MONITOR shows every script
 call in the order in which the server ran it, with a time in microseconds, followed by the calls of
 the script. A hit was admitted if and only if there is an `[0 lua] "RPUSH" key stamp`, and then the

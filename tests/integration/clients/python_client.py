@@ -72,30 +72,6 @@ def threaded(connect: Any, end: float) -> None:
         client.close()
 
 
-async def asynchronous(connect: Any, end: float) -> None:
-    """The same with redis-py's asyncio interface."""
-    client = connect()
-    try:
-        turn = random.randrange(3)
-        while time.monotonic() < end:
-            turn += 1
-            if turn % 3 == 0:
-                for _ in range(4):
-                    words = hit()
-                    note(words, await client.execute_command(*words))
-                continue
-            many = batch() if turn % 3 == 1 else [hit() for _ in range(4)]
-            pipe = client.pipeline(transaction=turn % 3 == 2)
-            for words in many:
-                pipe.execute_command(*words)
-            for words, reply in zip(many, await pipe.execute(), strict=True):
-                note(words, reply)
-    except Exception as error:
-        errors.append(repr(error))
-    finally:
-        await client.aclose()
-
-
 def packed(words: Words) -> bytes:
     """A request of these words."""
     parts = [str(word).encode() for word in words]
@@ -214,24 +190,11 @@ def main() -> None:
             await asyncio.gather(*(streams(port, end) for _ in range(connections)))
 
         asyncio.run(by_streams())
-    elif library == "redis-asyncio":
-        from redis import asyncio as redis_asyncio
-
-        async def by_asyncio() -> None:
-            await asyncio.gather(
-                *(
-                    asynchronous(lambda: redis_asyncio.Redis(port=port, socket_timeout=20), end)
-                    for _ in range(connections)
-                )
-            )
-
-        asyncio.run(by_asyncio())
     else:
         if library == "sockets":
             connect: Any = lambda: Sockets(port)  # noqa: E731
         else:
-            module = importlib.import_module("redis" if library == "redis-sync" else library)
-            client = module.Redis if library == "redis-sync" else module.Valkey
+            client = getattr(importlib.import_module(library), library.capitalize())
             connect = lambda: client(port=port, socket_timeout=20)  # noqa: E731
         threads = [
             threading.Thread(target=threaded, args=(connect, end)) for _ in range(connections)
