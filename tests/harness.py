@@ -401,6 +401,11 @@ class ReplyError(Exception):
         return hash(self.args)
 
 
+def is_error(reply: object, start: str) -> bool:
+    """Return whether `reply` is an error that begins with `start`."""
+    return isinstance(reply, ReplyError) and str(reply).startswith(start)
+
+
 def command(*words: bytes | str | int) -> bytes:
     """Encode a multibulk request."""
     parts = [b"*%d\r\n" % len(words)]

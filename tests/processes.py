@@ -27,6 +27,18 @@ def peak(pid: int) -> int:
     return 1024 * int(line.split()[1])
 
 
+def sockets(pid: int) -> set[str]:
+    """Return the inodes of its sockets; none if it has ended."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                name = str(entry.readlink())
+                if name.startswith("socket:["):
+                    found.add(name[8:-1])
+    return found
+
+
 def kept_alive(port: int, peers: bool = False) -> list[bool]:
     """Return of each established TCP connection of a port, over IPv4, whether keepalive is on.
 

@@ -37,6 +37,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
+from tests.processes import sockets
 
 if not Path("/proc/self/fd").exists():
     pytest.skip("processes are found in /proc", allow_module_level=True)
@@ -122,15 +123,6 @@ def admin_pid(made: Started) -> int:
 def workers(made: Started) -> list[int]:
     app = admin_pid(made)
     return sorted(pid for pid in children(made.pid) if pid != app and alive(pid))
-
-
-def sockets(pid: int) -> set[str]:
-    """The inodes of a process' sockets."""
-    found = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(str(entry.readlink()).removeprefix("socket:").strip("[]"))
-    return found
 
 
 def listening(pid: int, port: int) -> set[str]:

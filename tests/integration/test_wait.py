@@ -21,7 +21,7 @@ from redis import asyncio as redis_asyncio
 
 from tests import harness, info
 from tests.gate import gated
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, is_error, wait_until
 from tests.info import blocked_clients
 from tests.integration.started import by_lane, by_lane_of, lanes, private, started
 
@@ -169,10 +169,6 @@ def connected(proxy: Proxy, count: int) -> Iterator[list[Raw]]:
 def numbers(reply: object) -> list[int]:
     assert isinstance(reply, list), reply
     return reply
-
-
-def is_error(reply: object, start: str) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith(start)
 
 
 # -- order and rate --------------------------------------------------------------------------------

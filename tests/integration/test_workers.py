@@ -33,7 +33,7 @@ from tests.integration.started import (
     started,
     stopped_listening,
 )
-from tests.processes import cpu_s
+from tests.processes import cpu_s, sockets
 
 if not Path("/proc/self/fd").exists():
     pytest.skip("the clients of each worker are read from /proc", allow_module_level=True)
@@ -68,18 +68,6 @@ def workers(made: Started) -> list[int]:
 def embedded_pid(made: Started) -> int:
     (pid,) = set(children(made.pid)) - set(workers(made))
     return pid
-
-
-def sockets(pid: int) -> set[str]:
-    """The inodes of a process' sockets."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                name = str(entry.readlink())
-                if name.startswith("socket:["):
-                    found.add(name[8:-1])
-    return found
 
 
 def served(pid: int, port: int) -> set[int]:
