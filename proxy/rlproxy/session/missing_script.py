@@ -66,9 +66,6 @@ class HitWithoutScript(OwnCalls):
         """See Caller.lane_answered()."""
         private = self._session.private
         private.cover.answered(call, reply)
-        slot = private.slots.head
-        if slot is not None and slot.edit is not None:
-            reply = slot.edit(reply)
         private.slots.lane_replied(reply)
 
     def lane_returned(self, call: Call) -> None:

@@ -236,6 +236,8 @@ class ReplySlots(OwedReplies):
         slot = self.head
         if slot is None or slot.kind != S_MISSING:
             return
+        if slot.edit is not None:
+            reply = slot.edit(reply)
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         self.to_client.append(reply)
@@ -304,8 +306,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
-        if slot.kind == S_HIT or edit is None:
-            self._record(slot, frame)
+        self._record(slot, frame)
         self.answered(slot)
         return True
 

@@ -18,7 +18,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.timeouts import NOTHING
-from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane, resume_all, touch
+from rlproxy.upstream.lane import PASSING, LaneContext, LaneKey, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_denials import LaneDenials
 
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
@@ -29,8 +29,6 @@ MAX_UNSENT: Final = 16
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
-# Begins the error of a server that a slow script keeps busy, which soon is over.
-_BUSY: Final = b"-BUSY"
 # Lets a cluster node run the next call on a slot that it imports.
 _ASKING: Final = encoding.bulks(b"ASKING")
 
@@ -134,7 +132,7 @@ class HitLane(ServerLane):
             call = self._inflight[answered]
             if call.expects_ok:
                 call.expects_ok = False
-                if frame.startswith(_BUSY):
+                if frame.startswith(PASSING):
                     self._denials.not_tracked(call)
                 elif frame != encoding.OK:
                     self._denials.track(False)
@@ -233,7 +231,7 @@ class HitLane(ServerLane):
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
         if self._handshakes == 1 and self._context.denial_cache.most > 0:
             self._denials.track(frame == encoding.OK)
-            if not frame.startswith(_BUSY):  # else the lane is opened again
+            if not frame.startswith(PASSING):  # else the lane is opened again
                 frame = encoding.OK
         return super()._handshake_reply(frame)
 

@@ -38,8 +38,8 @@ _KINDS: Final = {c.HIT: "hits", c.SHARED_READ: "reads", c.SHARED_WRITE: "writes"
 RETRY_FIRST_S: Final = 0.05
 MAX_RETRY_S: Final = 1.0
 
-# Refusals of a handshake that may pass.
-_PASSING: Final = (b"-LOADING", b"-BUSY", encoding.NO_ROOM)
+# Begin the errors of a server that may pass: a lane that they refuse is opened again.
+PASSING: Final = (b"-LOADING", b"-BUSY", encoding.NO_ROOM)
 
 
 class LaneKey(NamedTuple):
@@ -249,7 +249,7 @@ class ServerLane(PooledLane):
         """Process a reply of the handshake. Returns whether the connection is kept."""
         self._handshakes -= 1
         if frame.startswith(b"-"):
-            if not frame.startswith(_PASSING):
+            if not frame.startswith(PASSING):
                 self.refused = True
             self._abort()
             return False
