@@ -25,7 +25,7 @@ def test_reports_arrive_in_order() -> None:
     ]
     assert not received.poll()
     received.close()
-    one.leaving()  # nobody reads any more
+    one.leaving()  # the supervisor has ended: no process reads
 
 
 def test_the_longest_report_is_one_write() -> None:

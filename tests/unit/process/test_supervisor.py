@@ -17,7 +17,7 @@ from rlproxy.process.supervisor import Supervisor
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def test_who_ran_for_a_while_begins_anew() -> None:
         restarts.started()
         restarts.ended()
     assert restarts.hopeless()
-    clock.now += 10 * LASTS_S  # not running meanwhile: that counts for nothing
+    clock.now += 10 * LASTS_S  # no worker ran in this time, so it does not count
     assert restarts.hopeless()
     restarts.started()
     assert restarts.hopeless()

@@ -1,4 +1,4 @@
-"""telemetry: what clients are told of all workers, however often they ask."""
+"""telemetry: the figures of all workers, which each worker sends to its clients."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def by_source(of: Rule, key: bytes = b"k") -> bytes:
 
 
 def opener(of: Rule, key: bytes = b"k") -> bytes:
-    """A hit whose key Redis is to tell of, answered in microseconds."""
+    """A hit whose key Redis is to track. Its reply is in microseconds."""
     return CACHING + by_sha(of.in_microseconds(), key)
 
 
@@ -244,7 +244,7 @@ class Returned(Caller):
 
 
 def client() -> Session:
-    """Somebody who makes calls."""
+    """A session that makes calls."""
     return Session(
         worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda *_: None)
     )
@@ -521,7 +521,7 @@ def test_any_other_call_on_its_key(bench: Bench, of: Rule) -> None:
     call = bench.hit(of)
     assert call.reply == b""
     assert bench.sent() == by_sha(of)
-    # at once, not with its reply: who comes now is behind it
+    # at once, not with its reply: later calls are behind it
     assert bench.hit().reply == b""
     assert bench.sent() == by_sha(HIT)
     assert bench.hit(key=b"kk").reply
@@ -631,7 +631,7 @@ def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> No
 
 
 def test_noscript_to_an_opener(bench: Bench) -> None:
-    """It goes again as it is, and opens nothing: its reply is in the client's unit by itself."""
+    """It is sent again as it is, and opens nothing: its reply has the client's unit already."""
     bench.ask(REFUSED)
     call = bench.hit()
     assert bench.sent() == opener(HIT)
