@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, is_error, wait_until
 
 FOREIGN = "foo"  # slot 12182, served by another node
 OURS = "bar"  # slot 5061
@@ -53,8 +53,7 @@ def node(engine: str) -> Iterator[tuple[RedisServer, Proxy]]:
             assert isinstance(slot, int)
 
             def met() -> bool:
-                answer = here.ask("GET", FOREIGN)
-                return isinstance(answer, ReplyError) and str(answer).startswith("MOVED")
+                return is_error(here.ask("GET", FOREIGN), "MOVED")
 
             wait_until(met, "the nodes know each other")
             assert here.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", name) == "OK"

@@ -23,7 +23,7 @@ from tests.conformance.routing_support import (
     rounds,
     stays_private,
 )
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, is_error, wait_until
 from tests.processes import paused
 
 
@@ -54,10 +54,6 @@ def count(look: Raw, key: str, db: int = 0) -> object:
         look.ask("SELECT", 0)
 
 
-def refused(reply: object, code: str) -> bool:
-    return isinstance(reply, ReplyError) and str(reply).startswith(code)
-
-
 # -- identity -------------------------------------------------------------------------------------
 
 
@@ -75,14 +71,14 @@ def test_lane_older_than_the_password_admits_no_unauthenticated_client(
         ):
             stranger.ask(*words)
             for _ in range(3):
-                assert refused(stranger.ask("RL.HIT", "k", 5, 60), "NOAUTH"), words
+                assert is_error(stranger.ask("RL.HIT", "k", 5, 60), "NOAUTH"), words
         assert known.ask("AUTH", "pw") == "OK"
         join_lane(known, look)
         # A connected client stays authenticated until it resets.
         assert client.ask("RL.HIT", "mine", 5, 60) == admitted(1, 5)
         assert client.ask("RESET") == "RESET"
         for _ in range(3):
-            assert refused(client.ask("RL.HIT", "k", 5, 60), "NOAUTH")
+            assert is_error(client.ask("RL.HIT", "k", 5, 60), "NOAUTH")
     assert look.ask("EXISTS", "k") == 0
 
 
@@ -120,8 +116,8 @@ def test_hit_runs_as_the_user_of_the_connection(
     assert who in (b"default", b"bob")
     for _ in range(4):
         reply = client.ask("RL.HIT", "secret", MANY, 60)
-        assert refused(reply, "NOPERM") == (who == b"bob"), (who, reply)
-        assert not refused(client.ask("RL.HIT", "b", MANY, 60), "NOPERM")
+        assert is_error(reply, "NOPERM") == (who == b"bob"), (who, reply)
+        assert not is_error(client.ask("RL.HIT", "b", MANY, 60), "NOPERM")
 
 
 def _bytes(word: bytes | str) -> bytes:
@@ -157,7 +153,7 @@ def test_hit_runs_as_the_new_user_after_auth(
         assert text
     assert client.ask("ACL", "WHOAMI") == b"bob"
     for _ in range(4):
-        assert refused(client.ask("RL.HIT", "secret", MANY, 60), "NOPERM")
+        assert is_error(client.ask("RL.HIT", "secret", MANY, 60), "NOPERM")
     assert client.ask("RESET") == "RESET"
     for index in range(4):
         assert client.ask("RL.HIT", "secret", MANY, 60) == admitted(index + 1)
@@ -189,7 +185,7 @@ def test_disabled_user_or_new_password_keeps_the_connection(proxy: Proxy, look: 
                 assert client.ask("RL.HIT", "b", MANY, 60) == admitted(index + 1)
             assert stays_private(client, look)
             with proxy.raw() as other:
-                assert refused(other.ask("AUTH", "bob", "pw"), "WRONGPASS")
+                assert is_error(other.ask("AUTH", "bob", "pw"), "WRONGPASS")
                 assert other.ask("ACL", "WHOAMI") == b"default"
 
 
@@ -225,7 +221,7 @@ def test_error_before_noauth_does_not_authenticate(engine: str) -> None:
         with proxy.raw() as stranger:
             for _ in range(6):
                 assert isinstance(stranger.ask("RL.HIT", "k", 5, 60), ReplyError)
-                assert refused(stranger.ask("RL.RESET", "k"), "NOAUTH")
+                assert is_error(stranger.ask("RL.RESET", "k"), "NOAUTH")
         assert look.ask("EXISTS", "k") == 0
 
 
@@ -241,7 +237,7 @@ def test_two_databases_are_two_limiters_on_two_lanes(client: Raw, proxy: Proxy, 
             assert client.ask("RL.HIT", "k", MANY, 60) == admitted(index + 1)
         assert goes_by_lane(other, look) and goes_by_lane(client, look)
         assert (count(look, "k", 0), count(look, "k", 5)) == (3, 3)
-        assert refused(other.ask("SELECT", 99999), "ERR")
+        assert is_error(other.ask("SELECT", 99999), "ERR")
         assert other.ask("RL.HIT", "k", MANY, 60) == admitted(4)
         other.send(command("SELECT", 0) + hit() + command("SELECT", 5) + hit())
         assert [other.reply() for _ in range(4)] == ["OK", admitted(4), "OK", admitted(5)]

@@ -50,6 +50,7 @@ from tests.harness import (
     RedisServer,
     ReplyError,
     command,
+    is_error,
     wait_until,
 )
 from tests.info import lane_calls, script_calls
@@ -486,10 +487,6 @@ def within_a_second(
     wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MAX_S + SLOW_S)
 
 
-def is_error(start: str) -> Callable[[object], bool]:
-    return lambda reply: str(reply).startswith(start)
-
-
 def test_swapped_databases_apply_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
@@ -526,7 +523,7 @@ def test_demoted_servers_entries_expire_within_a_second(parts: Parts) -> None:
                 return admin.ask("DBSIZE") == 0
 
             wait_until(emptied, "it has its primary's data")
-            within_a_second(raw, is_error("READONLY"))
+            within_a_second(raw, lambda reply: is_error(reply, "READONLY"))
         finally:
             admin.ask("REPLICAOF", "NO", "ONE")
         assert raw.ask("RL.HIT", KEY, *RULE) == ADMITTED

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests import harness
-from tests.harness import Raw, ReplyError, wait_until
+from tests.harness import Raw, ReplyError, is_error, wait_until
 from tests.integration.started import started
 from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
 
@@ -45,7 +45,7 @@ def test_services_of_the_compose_file_work_together(
         }
         with started(env=variables) as made, made.raw() as raw:
             stranger = raw.ask("RL.HIT", "user:42", 5, 60)
-            assert isinstance(stranger, ReplyError) and str(stranger).startswith("NOAUTH")
+            assert is_error(stranger, "NOAUTH")
             assert raw.ask("AUTH", PASSWORD) == "OK"
             assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
             assert raw.ask("CONFIG", "GET", "save") == [b"save", b""]
