@@ -2,6 +2,7 @@
 
 RLPROXY_COMPILE=0 leaves compilation out, and mypy is not installed for the build.
 RLPROXY_COMPILE=1 makes a failed compilation an error.
+MYPYC_OPT_LEVEL is the C compiler's level of optimisation, 2 by default.
 """
 
 import os
@@ -60,7 +61,7 @@ def extensions() -> list[Extension]:
 
         found = mypycify(
             options,
-            opt_level="2",
+            opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"),
             debug_level="0",
             multi_file=True,
             target_dir="build",
