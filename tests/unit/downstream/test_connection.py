@@ -247,6 +247,7 @@ def wrong(number: int) -> bytes:
     return bulks(b"RL.HIT", b"wrong") * number
 
 
+@pytest.mark.heavy
 def test_many_long_pipelines_share_a_turn() -> None:
     """With any number of clients that send thousands of requests, one turn of the loop does the
     work of two or three of them. Each has its turn; a client that sends little waits for none.

@@ -59,7 +59,7 @@ def test_all_mistakes_are_reported() -> None:
 
 
 def test_the_number_of_policies_is_bounded() -> None:
-    texts = [(f"p{n}", "5 60 PENALTY 300 AND 20 3600", False) for n in range(MAX_POLICIES)]
+    texts = [(f"p{n}", "5 60", False) for n in range(MAX_POLICIES)]
     assert policies.mistakes(texts) == []
     assert policies.mistakes([*texts, ("more", "5 60", False)]) == [
         "10001 policies, more than 10000"

@@ -116,6 +116,10 @@ def three_ways(data: bytes) -> list[tuple[str, Walk]]:
 # -- requests: what is a command -------------------------------------------------------------------
 
 BIG = b"x" * 70000
+LARGE_CASES = [
+    pytest.param(bulks(b"SET", b"k", BIG), b"SET", 3, None, marks=pytest.mark.heavy),
+    pytest.param(bulks(BIG), b"", 1, None, marks=pytest.mark.heavy),
+]
 
 # bytes -> (name, argc, arguments if the command's row asks for them)
 COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
@@ -125,10 +129,8 @@ COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
     (b"*1\r\n$0\r\n\r\n", b"", 1, None),
     (b"*2\r\n$3\r\nFOO\r\n$10\r\n*1\r\n$4\r\nab\r\n", b"FOO", 2, None),
     (bulks(b"SET", b"k", b"v" * 11), b"SET", 3, None),
-    (bulks(b"SET", b"k", BIG), b"SET", 3, None),
     (bulks(b"x" * 64, b"a"), b"x" * 64, 2, None),
     (bulks(b"x" * 65, b"a"), b"", 2, None),  # longer than any name of the table
-    (bulks(BIG), b"", 1, None),
     (bulks(b"AUTH", b"bob", b"p w"), b"AUTH", 3, (b"bob", b"p w")),
     (bulks(b"Auth", b""), b"Auth", 2, (b"",)),
     (bulks(b"SELECT"), b"SELECT", 1, ()),
@@ -161,7 +163,7 @@ COMMAND_CASES: list[tuple[bytes, bytes, int, tuple[bytes, ...] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "name", "argc", "args"), COMMAND_CASES)
+@pytest.mark.parametrize(("data", "name", "argc", "args"), [*COMMAND_CASES, *LARGE_CASES])
 def test_command(data: bytes, name: bytes, argc: int, args: tuple[bytes, ...] | None) -> None:
     for way, found in three_ways(data):
         assert not found.malformed, way
