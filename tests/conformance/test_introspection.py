@@ -248,6 +248,13 @@ def test_getkeys_returns_the_keys(direct: Raw, proxied: Raw) -> None:
             assert ask(proxied, "COMMAND", word, *ours.split()) == expected, ours
 
 
+@pytest.mark.parametrize("before", [["MULTI", "EXEC"], ["NO.SUCH"]], ids=" ".join)
+def test_in_one_write_with_commands_whose_replies_decide(proxied: Raw, before: list[str]) -> None:
+    counted = ask(proxied, "COMMAND", "COUNT")
+    proxied.send(b"".join(map(command, before)) + command("COMMAND", "COUNT") + command("PING"))
+    assert replies(proxied, len(before) + 2)[-2:] == [counted, b"+PONG\r\n"]
+
+
 # -- unchanged replies -----------------------------------------------------------------------------
 
 

@@ -195,12 +195,17 @@ class PrivateStream:
             slots.expect(slot)
         return wait
 
-    def waits_to_authenticate(self, requests: ClientRequests) -> bool:
+    def must_wait(self, requests: ClientRequests) -> bool:
         """Return whether the framer's command waits until nothing is owed here.
 
-        Redis from 7.2 leaves out the error of an AUTH while it has other replies to write.
+        COMMAND, and a WAIT that covers writes of lanes: the replies before it decide whether its
+        reply can be edited. AUTH: Redis from 7.2 leaves out its error while it has other replies to
+        write.
         """
-        slots = self.slots
+        slots, kind = self.slots, requests.command.kind
+        covers = kind == commands.WAIT and self.cover.lane_wrote
+        if covers or kind == commands.INTROSPECT:
+            return slots.undecided() and not requests.eof
         if not _authenticates(requests) or slots.uncounted() or slots.quiescent():
             return False
         if self.handshake is not None:

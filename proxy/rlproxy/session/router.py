@@ -343,31 +343,25 @@ class Router(SessionPart):
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command(code), False
+        if private.must_wait(requests):
+            return self._wait_until_quiescent(), False
         if kind in (commands.BLOCKS, commands.WAIT):
             private.slots.may_block = True
         if kind == commands.WAIT:
             if self.sharing is not None:
                 self.sharing.stop()
             if private.cover.lane_wrote:
-                return self._cover_wait(code), False
+                self._send_run(requests.start)
+                private.cover_wait(requests, code)
+                return WAIT_NOTHING, False
         if kind in (commands.PASS, commands.BLOCKS) or command.ours:
             private.forward(command)
             return WAIT_NOTHING, True
         if kind == commands.INTROSPECT:
             private.introspect(requests, code)
             return WAIT_NOTHING, True
-        if private.waits_to_authenticate(requests):
-            return self._wait_until_quiescent(), False
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
-
-    def _cover_wait(self, code: int) -> int:
-        """Send a WAIT or WAITAOF that covers writes of lanes. Returns what the rest waits for."""
-        if self._private.slots.undecided() and not self._requests.eof:
-            return self._wait_until_quiescent()
-        self._send_run(self._requests.start)
-        self._private.cover_wait(self._requests, code)
-        return WAIT_NOTHING
 
     def _wait_until_quiescent(self) -> int:
         """Leave the framer's request unread, as it waits."""

@@ -135,7 +135,7 @@ def shared_busy(parts: Routed) -> None:
 
 State = Callable[[Routed], None]
 LONG = b"k" * MAX_LANE_CALL
-EXEC, STATS = bulks(b"EXEC"), bulks(b"RL.STATS")
+EXEC, STATS, COUNT = bulks(b"EXEC"), bulks(b"RL.STATS"), bulks(b"COMMAND", b"COUNT")
 REPORT = bulks(b"EVAL", b"return ''", b"0")
 NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
 
@@ -175,6 +175,9 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (owing, STATS, 0, b"", b"", waits.WAIT_QUIESCENT),
     (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.WAIT_QUIESCENT),
     (transaction, STATS, 0, STATS, b"", waits.WAIT_NOTHING),
+    (plain, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
+    (plain, MULTI + EXEC + COUNT, 0, MULTI + EXEC, b"", waits.WAIT_QUIESCENT),
+    (uncounted, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
     (uncounted, STATS + STATS, 0, REPORT + REPORT, b"", waits.WAIT_NOTHING),
     # held
     (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
