@@ -4,8 +4,7 @@ ARGS...` runs `python -m rlproxy ARGS...` and answers each connection to the soc
 
 from __future__ import annotations
 
-import asyncio.tasks
-import contextlib
+import asyncio
 import gc
 import json
 import os
@@ -13,7 +12,6 @@ import socket
 import sys
 import threading
 from collections import Counter
-from typing import Any
 
 from rlproxy.cli import main
 from rlproxy.upstream.lane import ServerLane
@@ -28,17 +26,15 @@ COLLECTS = os.environ.get("WATCHED_COLLECTS") != "no"
 
 def counts() -> dict[str, int]:
     """Unfinished tasks, and live objects by type."""
-    tasks: Any = asyncio.tasks
-    for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # changed while it was iterated over
-            alive = [task for task in list(tasks._all_tasks) if not task.done()]
-            break
     if COLLECTS:
         gc.collect()
-    found = [type(each) for each in gc.get_objects()]
+    objects = gc.get_objects()
+    tasks = sum(issubclass(type(each), asyncio.Task) and not each.done() for each in objects)
+    found = list(map(type, objects))
+    del objects
     seen = Counter(each.__name__ for each in found)
     seen["ServerLane"] = sum(issubclass(each, ServerLane) for each in found)
-    return {"tasks": len(alive), **{name: seen[name] for name in COUNTED if seen[name]}}
+    return {"tasks": tasks, **{name: seen[name] for name in COUNTED if seen[name]}}
 
 
 def answer(listening: socket.socket) -> None:
