@@ -376,6 +376,25 @@ def test_a_cluster_is_ready_while_a_master_answers(one_engine: str) -> None:
         answers(proxy, "/readyz", 503, r"Redis at cluster .* does not answer \(")
 
 
+def test_a_cluster_that_refuses_the_password_is_not_ready(one_engine: str) -> None:
+    """Without its slots no client can be served, not even one with another user."""
+    with Cluster(one_engine) as cluster:
+        for node in cluster.nodes:
+            assert node.ask("CONFIG", "SET", "requirepass", "new") == "OK"
+        wrong = cluster.url.replace("://", "://:old@")
+        with started(*HERE, "--upstream", wrong) as proxy, proxy.raw() as raw:
+            answers(proxy, "/readyz", 503, "Redis at cluster .* refuses the user or password")
+            assert problem(proxy, "login")
+            assert samples(proxy)["rlproxy_upstream_up{}"] == 0
+            for node in cluster.nodes:
+                with node.raw() as admin:
+                    assert admin.ask("AUTH", "new") == "OK"
+                    assert admin.ask("CONFIG", "SET", "requirepass", "") == "OK"
+            answers(proxy, "/readyz", 200, r"ok\n")
+            assert samples(proxy)["rlproxy_upstream_up{}"] == 1
+            assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+
+
 def test_a_cluster_that_counts_itself_as_down_is_not_ready(one_engine: str) -> None:
     down = "the nodes count the cluster as down (cluster_state:fail)"
     with Cluster(one_engine) as cluster, started(*HERE, "--upstream", cluster.url) as proxy:

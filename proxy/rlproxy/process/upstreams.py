@@ -172,6 +172,7 @@ class ClusterUpstream:
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)
+        self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
 
@@ -189,6 +190,10 @@ class ClusterUpstream:
 
     def _look(self) -> None:
         self._circuit.look(self._loop.time())
+
+    def _unknown(self, problem: str) -> None:
+        """Count the cluster as down before it is known: no client can be served."""
+        self._circuit.connect_failed(self._loop.time(), problem)
 
     def _ping_nodes(self) -> None:
         for node in self.nodes.masters():

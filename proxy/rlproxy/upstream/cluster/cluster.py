@@ -47,6 +47,7 @@ class Cluster:
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_open: returns whether the circuit of the node at an address is open.
     on_full: called with the address of a node that has no room for one more client.
+    on_unknown: called with `problem` if no node gives a view, and there is no map yet.
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
@@ -64,6 +65,7 @@ class Cluster:
         self.kind = ""
         self.is_open: Callable[[Address], bool] = lambda _address: False
         self.on_full: Callable[[Address], None] = lambda _address: None
+        self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
         self._turn = -1  # the node that is queried first, unless there is a hint
@@ -214,6 +216,8 @@ class Cluster:
         self.problem = found.problem or "its nodes own no slots yet"
         if self.kind in MISFITS and not self.settled.is_set():
             return  # the server reports it as a start error
+        if not self.map.shards:
+            self.on_unknown(self.problem)
         if self.problem != self._logged:
             self._logged = self.problem
             log.warning(
