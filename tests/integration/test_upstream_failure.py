@@ -199,6 +199,8 @@ def test_hits_are_answered_when_redis_hangs(own_server: RedisServer, mode: str, 
             for _ in range(100):
                 assert by_mode(mode, raw.ask("RL.HIT", "k", 5, 60), 5)
             assert time.monotonic() - begin < 50 * TIMEOUT_S, "each waited"
+            for report in (["RL.STATS"], ["RL.TOP", 5], ["RL.POLICIES"], ["RL.HELP"]):
+                assert is_error(raw.ask(*report), "UPSTREAMDOWN")
             raw.send(command("RL.HIT", "k", 5, 60) + command("ECHO", "raw"))
             assert by_mode(mode, raw.reply(), 5)
             other.send(command("ECHO", "other"))

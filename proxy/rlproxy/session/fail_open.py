@@ -139,7 +139,7 @@ class FailOpen(SessionPart):
             return self._handshake_reply()
         call = requests.call(self._caller, context)
         if call is None:
-            return b""
+            return error if requests.command.report else b""
         if call.reply:
             self._lanes.count_outcome(call)
             return call.reply

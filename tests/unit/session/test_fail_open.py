@@ -84,7 +84,7 @@ def test_the_reply_to_a_hit_is_that_of_the_mode(mode: str, reply: bytes) -> None
         (b"\r\n" + HIT + HIT[:9], 1, ADMITS, HIT[:9]),
         (MULTI + HIT, 0, b"", MULTI + HIT),
         (AUTH + HIT, 1, OK + ADMITS, b""),
-        (bulks(b"RL.HELP"), 0, b"", bulks(b"RL.HELP")),
+        (bulks(b"RL.HELP") + HIT, 1, ERROR + ADMITS, b""),
     ],
 )
 def test_requests_are_answered_up_to_the_first_that_needs_redis(
