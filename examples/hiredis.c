@@ -4,6 +4,9 @@
 #include <string.h>
 #include <hiredis/hiredis.h>
 
+/* Error replies of a Redis that is away, or can't run hits now. */
+static const char *UNABLE[] = {"UPSTREAMDOWN", "LOADING", "BUSY", "OOM", "READONLY", "MASTERDOWN",
+                               "CLUSTERDOWN", "MISCONF", "NOREPLICAS", NULL};
 static redisContext *client;
 
 /* A new connection; *refused: the error reply to the login, if there is one. */
@@ -33,11 +36,18 @@ static redisReply *ask(const char *key) {
     return redisCommand(client, "RL.HIT %s 5 60", key);
 }
 
+/* Whether an error reply is a mistake in the configuration, which must not pass for an outage. */
+static int mistaken(const char *error) {
+    size_t code = strcspn(error, " ");
+    for (const char **each = UNABLE; *each; each++)
+        if (strlen(*each) == code && strncmp(error, *each, code) == 0) return 0;
+    return 1;
+}
+
 /* Whether one more is admitted; -1 for an error reply. */
 static int hit(const char *key) {
     redisReply *reply = ask(key);
-    if (reply && reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "UPSTREAMDOWN ", 13) != 0) {
-        /* A mistake in the configuration, which must not pass for an outage. */
+    if (reply && reply->type == REDIS_REPLY_ERROR && mistaken(reply->str)) {
         fprintf(stderr, "RL.HIT: %s\n", reply->str);
         freeReplyObject(reply);
         return -1;

@@ -11,11 +11,14 @@ let loginError = null; // what the last attempt to connect ended with, a wrong p
 client.on("error", (error) => { loginError = error; }); // it connects again by itself
 client.on("ready", () => { loginError = null; });
 
-// Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
-// error reply (they begin with a code in capitals) is a mistake in the configuration, which must not
-// pass for an outage.
+// Error replies of a Redis that is away, or can't run hits now.
+const UNABLE = /^(UPSTREAMDOWN|LOADING|BUSY|OOM|READONLY|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS) /;
+
+// Whether nothing decided: no connection, no reply in time, or no Redis that can. Any other error
+// reply (they begin with a code in capitals) is a mistake in the configuration, which must not pass
+// for an outage.
 function away(error) {
-  return !/^(?!UPSTREAMDOWN )[A-Z]+ /.test(error.message);
+  return UNABLE.test(error.message) || !/^[A-Z]+ /.test(error.message);
 }
 
 async function hit(key) {

@@ -13,12 +13,15 @@ function connect(array $url): Redis
     return $client;
 }
 
-// Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
-// error reply (they begin with a code in capitals) is a mistake in the configuration, which must not
-// pass for an outage.
+// Error replies of a Redis that is away, or can't run hits now.
+const UNABLE = 'UPSTREAMDOWN|LOADING|BUSY|OOM|READONLY|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS';
+
+// Whether nothing decided: no connection, no reply in time, or no Redis that can. Any other error
+// reply (they begin with a code in capitals) is a mistake in the configuration, which must not pass
+// for an outage.
 function away(RedisException $error): bool
 {
-    return !preg_match('/^(?!UPSTREAMDOWN )[A-Z]+ /', $error->getMessage());
+    return !preg_match('/^(?!(' . UNABLE . ') )[A-Z]+ /', $error->getMessage());
 }
 
 function hit(array $url, string $key): bool

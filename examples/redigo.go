@@ -22,11 +22,15 @@ var pool = &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) {
 		redis.DialWriteTimeout(half))
 }}
 
-// away is whether nothing answered: no connection, no reply in time, or no Redis behind the proxy.
-// Any other error reply is a mistake in the configuration, which must not pass for an outage.
+// unable has the error replies of a Redis that is away, or can't run hits now.
+const unable = " UPSTREAMDOWN LOADING BUSY OOM READONLY MASTERDOWN CLUSTERDOWN MISCONF NOREPLICAS "
+
+// away is whether nothing decided: no connection, no reply in time, or no Redis that can. Any other
+// error reply is a mistake in the configuration, which must not pass for an outage.
 func away(err error) bool {
 	var reply redis.Error
-	return !errors.As(err, &reply) || strings.HasPrefix(reply.Error(), "UPSTREAMDOWN")
+	code, _, _ := strings.Cut(fmt.Sprint(err), " ")
+	return !errors.As(err, &reply) || strings.Contains(unable, " "+code+" ")
 }
 
 // hit returns whether one more is admitted.

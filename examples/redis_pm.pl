@@ -7,6 +7,8 @@ my $url = $ENV{REDIS_URL} // 'redis://127.0.0.1:6380';
 my ($user, $password, $server) = $url =~ m{^redis://(?:([^:@]*):([^@]*)@)?([^/]+)};
 my @login = $password ? (username => $user || 'default', password => $password) : ();
 my $client;
+# Error replies of a Redis that is away, or can't run hits now.
+my $unable = 'UPSTREAMDOWN|LOADING|BUSY|OOM|READONLY|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS';
 
 sub hit {
     my ($key) = @_;
@@ -16,9 +18,9 @@ sub hit {
         scalar $client->__std_cmd('RL.HIT', $key, 5, 60);
     };
     if (!defined $reply) {
-        # "[command] error" is an error reply. But for UPSTREAMDOWN, for which there is no Redis
-        # behind the proxy, it is a mistake in the configuration, which must not pass for an outage.
-        die 'RL.HIT: ' . (split /\n/, $@)[0] . "\n" if $@ =~ /\[[\w.]+\] (?!UPSTREAMDOWN)/;
+        # "[command] error" is an error reply. Any other one is a mistake in the configuration,
+        # which must not pass for an outage.
+        die 'RL.HIT: ' . (split /\n/, $@)[0] . "\n" if $@ =~ /\[[\w.]+\] (?!($unable) )/;
         # Fail open: a limiter that is away must not take the service with it. For logins and the
         # like, where an uncounted try is worse than none: return 0.
         undef $client;

@@ -4,6 +4,7 @@ import os
 import sys
 
 import redis
+import redis.exceptions as errors
 
 KEY = sys.argv[1] if len(sys.argv) > 1 else "limit:example:redis-py"
 RULE = ("POLICY", sys.argv[2]) if len(sys.argv) > 2 else (5, 60)
@@ -15,15 +16,22 @@ client = redis.Redis.from_url(
     retry=None,
 )
 
+# A connection that is lost, and a Redis that is away or can't run hits now. BusyLoadingError
+# (LOADING) is a ConnectionError, and MasterDownError a ClusterDownError.
+UNABLE = (
+    *(errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError),
+    *(errors.OutOfMemoryError, errors.ClusterDownError),
+)
+UNABLE_TEXTS = ("UPSTREAMDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
+
 
 def away(error: redis.RedisError) -> bool:
-    """Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any
-    other error reply is a mistake in the configuration, which must not pass for an outage.
+    """Whether nothing decided: no connection, no reply in time, or no Redis that can run hits now.
+    Any other error reply is a mistake in the configuration, which must not pass for an outage.
     """
-    if isinstance(error, (redis.AuthenticationError, redis.BusyLoadingError)):
-        return False  # error replies, although redis-py counts them among ConnectionError
-    lost = isinstance(error, (redis.ConnectionError, redis.TimeoutError))
-    return lost or str(error).startswith("UPSTREAMDOWN")
+    if isinstance(error, redis.AuthenticationError):
+        return False  # an error reply, although redis-py counts it among ConnectionError
+    return isinstance(error, UNABLE) or str(error).startswith(UNABLE_TEXTS)
 
 
 def hit(key: str) -> bool:

@@ -8,10 +8,13 @@ CLIENT = Redis.new(
   reconnect_attempts: 0
 )
 
-# Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
-# error reply is a mistake in the configuration, which must not pass for an outage.
+# Error replies of a Redis that is away, or can't run hits now.
+UNABLE = %w[UPSTREAMDOWN LOADING BUSY OOM READONLY MASTERDOWN CLUSTERDOWN MISCONF NOREPLICAS].freeze
+
+# Whether nothing decided: no connection, no reply in time, or no Redis that can. Any other error
+# reply is a mistake in the configuration, which must not pass for an outage.
 def away?(error)
-  error.is_a?(Redis::BaseConnectionError) || error.message.start_with?("UPSTREAMDOWN")
+  error.is_a?(Redis::BaseConnectionError) || UNABLE.include?(error.message.split.first)
 end
 
 def hit(key)

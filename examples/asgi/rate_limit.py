@@ -16,6 +16,14 @@ import redis.exceptions as errors
 log = logging.getLogger("rate_limit")
 PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
+# A connection that is lost, and a Redis that is away or can't run hits now. BusyLoadingError
+# (LOADING) is a ConnectionError, and MasterDownError a ClusterDownError.
+UNABLE = (
+    *(OSError, errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError),
+    *(errors.OutOfMemoryError, errors.ClusterDownError),
+)
+UNABLE_TEXTS = ("UPSTREAMDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
+
 
 def by_address(scope: Any) -> str | None:
     """A key for each client address. Behind a load balancer that is the balancer's, unless the
@@ -25,13 +33,12 @@ def by_address(scope: Any) -> str | None:
 
 
 def away(error: Exception) -> bool:
-    """Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any
-    other error reply is a mistake in the configuration, which must not pass for an outage.
+    """Whether nothing decided: no connection, no reply in time, or no Redis that can run hits now.
+    Any other error reply is a mistake in the configuration, which must not pass for an outage.
     """
-    if isinstance(error, (errors.AuthenticationError, errors.BusyLoadingError)):
-        return False  # error replies, although redis-py counts them among ConnectionError
-    lost = isinstance(error, (errors.ConnectionError, errors.TimeoutError, OSError))
-    return lost or str(error).startswith("UPSTREAMDOWN")
+    if isinstance(error, errors.AuthenticationError):
+        return False  # an error reply, although redis-py counts it among ConnectionError
+    return isinstance(error, UNABLE) or str(error).startswith(UNABLE_TEXTS)
 
 
 class RateLimit:
@@ -40,8 +47,9 @@ class RateLimit:
     policy: in place of max and window, a policy of the proxy's settings; its times are in seconds.
         The reply has the quota, but no window, so RateLimit-Policy has no `w`.
     key: scope -> the key, or None for what is not to be limited.
-    fail_open: without an answer requests pass, uncounted; False: they get 503. After an error
-        reply (a wrong password, a missing right, a wrong rule) they get 500 in either case.
+    fail_open: while Redis is away, or can't run hits, requests pass, uncounted; False: they get
+        503. After another error reply (a wrong password, a missing right, a wrong rule) they get
+        500 in either case.
     """
 
     def __init__(

@@ -12,15 +12,18 @@
 // key: request -> the key, or null for what is not to be limited. (Behind a load balancer
 //   request.ip is the balancer's address, unless the application sets "trust proxy".)
 // timeout: milliseconds to wait for the reply.
-// failOpen: without a reply requests pass, uncounted; false: they get 503. After an error reply (a
-//   wrong password, a missing right, a wrong rule) they get 500 in either case.
+// failOpen: while Redis is away, or can't run hits, requests pass, uncounted; false: they get 503.
+//   After another error reply (a wrong password, a missing right, a wrong rule) they get 500.
 const PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-// Whether nothing answered: no connection, no reply in time, or no Redis behind the proxy. Any other
-// error reply (they begin with a code in capitals) is a mistake in the configuration, which must not
-// pass for an outage.
+// Error replies of a Redis that is away, or can't run hits now.
+const UNABLE = /^(UPSTREAMDOWN|LOADING|BUSY|OOM|READONLY|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS) /;
+
+// Whether nothing decided: no connection, no reply in time, or no Redis that can. Any other error
+// reply (they begin with a code in capitals) is a mistake in the configuration, which must not pass
+// for an outage.
 function away(error) {
-  return !/^(?!UPSTREAMDOWN )[A-Z]+ /.test(error.message);
+  return UNABLE.test(error.message) || !/^[A-Z]+ /.test(error.message);
 }
 
 function rateLimit({ client, call, max, window, policy, key = (request) => `limit:${request.ip}`,

@@ -23,6 +23,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from redis._parsers.base import BaseParser
+from rlproxy.session.context import CANNOT_RUN
 
 from tests import documents, harness
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
@@ -176,13 +178,18 @@ def ended(process: subprocess.Popen[str], end: float) -> tuple[str, str]:
         return output, f"{errors}\nnot ended after {ALL_S:g} s"
 
 
-def test_hits_without_an_answer_are_admitted(directory: Path, front: Proxy) -> None:
+def test_hits_without_an_answer_are_admitted(
+    directory: Path, front: Proxy, one_engine: str
+) -> None:
     """Nothing listens (`away`), no reply comes (`silent`), Redis is down behind the proxy (`no
-    redis`), or the connection is lost after the hit (`cut`). All programs run at once, because they
-    mostly wait. It is one test, so that no two pytest processes run them.
+    redis`), Redis has no memory (`full`), or the connection is lost after the hit (`cut`). All
+    programs run at once, because they mostly wait. It is one test, so that no two pytest processes
+    run them.
     """
     programs = prepared(directory)
     with contextlib.ExitStack() as stack:
+        full = stack.enter_context(harness.server(one_engine, "--maxmemory", "1"))
+        before = stack.enter_context(harness.proxy(full.url))
         down = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{harness.free_port()}"))
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
         cuts = {program.file: CuttingRelay(front.port) for program in programs}
@@ -192,6 +199,7 @@ def test_hits_without_an_answer_are_admitted(directory: Path, front: Proxy) -> N
             "away": f"127.0.0.1:{harness.free_port()}",
             "silent": f"127.0.0.1:{silent.getsockname()[1]}",
             "no redis": f"app:secret@127.0.0.1:{down.port}",
+            "full": f"127.0.0.1:{before.port}",
         }
         running = [
             (program, case, program.start(directory, f"redis://{place}", "limit:k"))
@@ -217,6 +225,27 @@ def test_hits_without_an_answer_are_admitted(directory: Path, front: Proxy) -> N
         assert wrong == {}
         # On a busy machine a program may need more than half a second to connect.
         assert any(cut.hits for cut in cuts.values())
+
+
+UNABLE = ["UPSTREAMDOWN", *(error[1:].decode().strip() for error in CANNOT_RUN)]
+
+
+def test_programs_name_the_errors_of_a_redis_that_cannot_run_hits() -> None:
+    files = [program.file for program in PROGRAMS] + ["express/rate_limit.js"]
+    for file in files:
+        text = (EXAMPLES / file).read_text()
+        missing = [code for code in UNABLE if not re.search(rf"\b{code}\b", text)]
+        assert missing == [] or file.endswith(".py"), file  # redis-py has classes for most of them
+
+
+def test_redis_py_takes_these_errors_for_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "asgi"))
+    away = importlib.import_module("rate_limit").away
+    parser: Any = BaseParser
+    for code in UNABLE:
+        assert away(parser.parse_error(f"{code} for a reason")), code
+    for code in ("ERR", "NOPERM", "WRONGTYPE", "WRONGPASS", "NOAUTH", "BUSYGROUP"):
+        assert not away(parser.parse_error(f"{code} for a reason")), code
 
 
 # Configuration errors, and the subject of the error reply to each.

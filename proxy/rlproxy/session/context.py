@@ -22,7 +22,7 @@ _ERROR: Final = "error"
 _ALLOW: Final = "allow"
 
 # Errors of a server that can't run any hit at present, and has not run this one.
-_CANNOT_RUN: Final = (
+CANNOT_RUN: Final = (
     *(b"-LOADING ", b"-BUSY ", b"-MASTERDOWN ", b"-CLUSTERDOWN "),
     *(b"-READONLY ", b"-OOM ", b"-MISCONF ", b"-NOREPLICAS "),
 )
@@ -66,7 +66,7 @@ class ServerFacts:
 
 def cannot_run(error: bytes) -> bool:
     """Return whether an error shows that the server can't run any hit at present."""
-    return error.startswith(_CANNOT_RUN)
+    return error.startswith(CANNOT_RUN)
 
 
 class FailurePolicy:
