@@ -96,6 +96,12 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     code, out, err = ended(*words, *mine.server_args())
     assert (code, err) == (0, "")
     assert out == "rlproxy would listen on tls:127.0.0.1:6390, 127.0.0.1:6391, in front of h:6379\n"
+    file = tmp_path / "rlproxy.toml"
+    file.write_text('[policies]\nlogin = "5 60"\nlarge = "5 60 COST 6"\n')
+    code, out, err = ended("--check-config", "--config", str(file), "--upstream", url)
+    assert code == 0
+    assert out == "rlproxy would listen on 127.0.0.1:6380, in front of h:6379, with 2 policies\n"
+    assert err.startswith("rlproxy: warning: policy 'large': COST 6 is above its limit 5: ")
     denied = ("keyz", "config|set", "config|sett", "debug|sleep", "ft.search", "rl.top")
     code, _, err = ended(
         *words, *mine.server_args(), *(f"--deny-command={each}" for each in denied)

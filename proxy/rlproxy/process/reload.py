@@ -83,7 +83,12 @@ def warnings(settings: Config) -> list[str]:
     denied = (
         f"--deny-command {rule}: {why}" for rule in settings.deny_command if (why := unknown(rule))
     )
-    return [*tls_contexts.warnings(settings), *admin_process.warnings(settings), *denied]
+    return [
+        *tls_contexts.warnings(settings),
+        *admin_process.warnings(settings),
+        *policies.warnings(settings.policies),
+        *denied,
+    ]
 
 
 def log_warnings(settings: Config) -> None:

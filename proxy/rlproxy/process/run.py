@@ -78,7 +78,9 @@ def _approve(settings: Config) -> int:
     for warning in warnings(settings):
         print(f"rlproxy: warning: {warning}", file=sys.stderr)
     where = ", ".join(map(str, settings.listen))
-    print(f"rlproxy would listen on {where}, in front of {settings.upstream}")
+    number = len(settings.policies)
+    rules = f", with {number} polic{'y' if number == 1 else 'ies'}" if number else ""
+    print(f"rlproxy would listen on {where}, in front of {settings.upstream}{rules}")
     return 0
 
 

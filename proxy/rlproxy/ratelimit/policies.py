@@ -53,6 +53,19 @@ def mistakes(texts: Texts) -> list[str]:
     return parse(texts)[1]
 
 
+def warnings(texts: Texts) -> list[str]:
+    """Return a line for each policy that refuses every hit, as its COST is above a limit."""
+    found, _ = parse(each for each in texts if "COST" in each[1].upper())
+    lines = []
+    for name, policy in found.items():
+        rule = policy.limiter
+        limit = min([rule.limit(), *(most for most, _ in rule.limits)])
+        if rule.cost > limit:
+            cost = f"policy {quoted(name)}: COST {rule.cost} is above its limit {limit}"
+            lines.append(f"{cost}: it refuses every hit without a COST of its own")
+    return lines
+
+
 def mode(shadow: bool) -> str:
     """Return how refusals of a policy are treated: ENFORCED or SHADOW."""
     return SHADOW if shadow else ENFORCED

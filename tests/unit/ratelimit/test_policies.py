@@ -58,6 +58,25 @@ def test_all_mistakes_are_reported() -> None:
     assert policies.mistakes(texts) == [mistake for _, _, mistake in WRONG]
 
 
+@pytest.mark.parametrize(
+    ("rule", "limit"),
+    [
+        ("5 60 COST 5", 0),
+        ("5 60 COST 6", 5),
+        ("5 60 cost 6", 5),
+        ("9 60 COST 6 AND 5 600", 5),
+        ("5 60 ALGO GCRA BURST 9 COST 9", 0),
+        ("5 60 ALGO GCRA BURST 9 COST 10", 9),
+        ("5 60", 0),
+    ],
+)
+def test_a_policy_that_refuses_every_hit_is_doubtful(rule: str, limit: int) -> None:
+    cost = rule.upper().partition("COST ")[2].partition(" ")[0]
+    found = policies.warnings([("good", "5 60 COST 2", False), ("bad", rule, False)])
+    why = f"policy 'bad': COST {cost} is above its limit {limit}: it refuses every hit"
+    assert found == ([f"{why} without a COST of its own"] if limit else [])
+
+
 def test_the_number_of_policies_is_bounded() -> None:
     texts = [(f"p{n}", "5 60", False) for n in range(MAX_POLICIES)]
     assert policies.mistakes(texts) == []
