@@ -13,6 +13,7 @@ from rlproxy.config.urls import whole_number
 PREFIX: Final = "RLPROXY_"  # of environment variables
 MAX_COMMAND: Final = 64  # bytes of a command's name; the same as requests.MAX_NAME
 MAX_SECONDS: Final = 1_000_000_000
+_UNITS: Final = {"MS": " of milliseconds", "SECONDS": " of seconds", "BYTES": " of bytes"}
 _UNIT: Final = re.compile("_m?s$")  # units at the end of a field's name
 
 T = TypeVar("T")
@@ -87,8 +88,9 @@ class Group:
 
 
 def number(default: int, least: int, most: int, takes: str = "N") -> Value[int]:
-    """Return the whole numbers from `least` to `most`."""
-    return Value(takes, partial(whole_number, least=least, most=most), str(default))
+    """Return the whole numbers from `least` to `most`. `takes`: N, or a unit of _UNITS."""
+    wrong = f"expected a whole number{_UNITS.get(takes, '')}"
+    return Value(takes, partial(whole_number, least=least, most=most, wrong=wrong), str(default))
 
 
 def choice(default: str, choices: str) -> Value[str]:

@@ -14,6 +14,8 @@ from tests.unit.config.loading import mistakes, variable
         ("--denial-cache", "-1", "expected a whole number from 0 to 100000000"),
         ("--denial-cache", "1e3", "expected a whole number from 0 to 100000000"),
         ("--denial-cache", "9" * 5000, "expected a whole number from 0 to 100000000"),
+        ("--hit-timeout", "1s", "expected a whole number of milliseconds from 0 to 3600000"),
+        ("--max-unread", "1 KB", "expected a whole number of bytes from 1024 to 1073741824"),
         ("--workers", "0", "expected a whole number from 1 to 256"),
         ("--share", "perhaps", "expected auto, yes or no"),
         ("--protected-mode", "perhaps", "expected yes or no"),
