@@ -17,7 +17,7 @@ _ABOUT: Final = (
     "with ~ may be off by more than a tenth."
 )
 _URL: Final = "redis[s]://[[USER]:PASSWORD@]HOST:PORT, unix:///PATH, [tls:]HOST:PORT or unix:PATH"
-PARSER: Final = argparse.ArgumentParser("rlproxy top", argparse.SUPPRESS, _ABOUT)
+PARSER: Final = argparse.ArgumentParser("rlproxy top", description=_ABOUT)
 PARSER.add_argument(
     "--url",
     default=f"redis://{DEFAULT_LISTEN}",

@@ -41,8 +41,10 @@ WRONG_URL = (
 def test_wrong_usage(args: list[str], wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["top", *args])
-    out, line = capsys.readouterr()
+    out, printed = capsys.readouterr()
     assert (ended.value.code, out) == (2, "")
+    usage, line = printed.split("\n", 1)
+    assert usage.startswith("usage: rlproxy top [-h] [--url URL]")
     assert line.startswith("rlproxy top: ") and wrong in line
     assert line.count("\n") == 1 and "secret" not in line
 
