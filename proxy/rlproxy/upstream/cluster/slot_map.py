@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Final
 from zlib import crc32
 
@@ -12,6 +12,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import SLOTS
 
 MARKS: Final = 256  # values of SlotMap.mark()
+_WEIGHTS: Final = range(1, 2 * SLOTS, 2)  # of the slots in a mark
 MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 
 
@@ -44,10 +45,13 @@ class SlotMap:
         self._mark: int = -1
 
     def mark(self) -> int:
-        """Return a digest of the owners, from 0 to 255, equal in all processes."""
+        """Return a digest of the owners, from 0 to 255, equal in all processes.
+
+        The move of one slot changes it, with fewer than 256 masters: the weights are odd numbers.
+        """
         if self._mark < 0:
-            ids = " ".join([shard.id for shard in self.shards])
-            self._mark = crc32(array("h", self.owners).tobytes(), crc32(ids.encode())) % MARKS
+            ids = crc32(" ".join([shard.id for shard in self.shards]).encode())
+            self._mark = (ids + sum(map(mul, self.owners, _WEIGHTS))) % MARKS
         return self._mark
 
     def number(self, address: Address) -> int:

@@ -29,6 +29,19 @@ def test_a_slot_moves(slot: int) -> None:
     assert MAP.mark() != after.mark() and MAP.mark() == after.with_owner(slot, A).mark()
 
 
+def test_the_move_of_one_slot_changes_the_mark() -> None:
+    thirds = slot_map(
+        {
+            Shard("a", A): [(0, 5460)],
+            Shard("b", B): [(5461, 10922)],
+            Shard("c", C): [(10923, 16383)],
+        }
+    )
+    for slot in range(0, 16384, 37):
+        marks = [thirds.with_owner(slot, owner).mark() for owner in (A, B, C)]
+        assert len(set(marks)) == 3 and thirds.mark() in marks
+
+
 def test_a_slot_moves_to_an_unknown_node() -> None:
     after = MAP.with_owner(7, C)
     owner = after.owner(7)
