@@ -165,6 +165,21 @@ def test_the_slot_moves_between_two_watches(
     assert all_replies(client, "MULTI", f"GET {KEY}", "EXEC")[2] is None
 
 
+def test_the_slot_of_a_watched_key_moves_before_a_transaction_without_keys(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    """No node redirects such a transaction, and the move touches no key that is missing."""
+    for moves in (True, False):
+        assert client.ask("DEL", KEY) in (0, 1)
+        assert client.ask("WATCH", KEY) == "OK"
+        if moves:
+            module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+        with cluster_proxy.raw() as other:
+            assert other.ask("SET", OTHER if not moves else KEY, 5) == "OK"
+        replies = all_replies(client, "MULTI", "PING", "EXEC")
+        assert replies == ["OK", "QUEUED", None if moves else ["PONG"]]
+
+
 def test_the_slot_moves_before_a_transaction(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

@@ -94,6 +94,12 @@ class Transactions:
         self.current: Transaction | None = None
         self._watch: Link | None = None
         self._watch_slot: int = NO_SLOT
+        self._watch_owner: Address | None = None  # of this slot, as the first WATCH was answered
+
+    def _owner(self, slot: int) -> Address | None:
+        """The master of `slot` by the present map."""
+        shard = self._exchange.cluster.map.owner(slot)
+        return shard.address if shard is not None else None
 
     def uses(self, link: Link) -> bool:
         """Return whether `link` holds an open transaction or watched keys."""
@@ -149,6 +155,8 @@ class Transactions:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
                     moved_to.send(Request(_UNWATCH))
+            if first:
+                self._watch_owner = self._owner(slot)
             return frame
 
         request.on_reply = on_reply
@@ -212,12 +220,18 @@ class Transactions:
     def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
+        link, owner = transaction.link, self._owner(transaction.slot)
+        # A node redirects no transaction without keys.
+        moved = transaction.watched and owner not in (self._watch_owner, link and link.address)
         self.forget()
-        link = transaction.link
         if transaction.aborted and (link is None or transaction.rejected_by != link.address):
             if link is not None:
                 link.send(Request(_DISCARD))
             exchange.answer(_ABORTED)
+            return
+        if moved and link is not None and not transaction.aborted:
+            link.send(Request(_DISCARD))
+            exchange.answer(_NILS[exchange.protocol])
             return
         link = link or self._move(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
