@@ -234,6 +234,14 @@ def test_behind_too_long_a_bulk_nothing_reaches_a_node(
                 assert client.closes()
 
 
+def test_a_script_may_return_a_protocol_error(cluster_proxy: Proxy) -> None:
+    text = "ERR Protocol error in the remote service"
+    with cluster_proxy.raw() as client:
+        client.send(command("EVAL", f"return redis.error_reply('{text}')", 0) + command("PING"))
+        assert [str(client.reply()), client.reply()] == [text, "PONG"]
+        assert client.ask("PING") == "PONG"
+
+
 def test_a_line_end_that_only_some_servers_check(
     cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

@@ -73,6 +73,18 @@ def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> 
 
 
 @pytest.mark.usefixtures("users")
+def test_a_login_of_which_a_part_fails_ends_the_client(client: Raw) -> None:
+    """Redis 6.2 and 7.0 log the client in, later servers do not."""
+    assert is_refused(client.ask("HELLO", 3, "AUTH", "reader", "wrong", "SETNAME", "ab"), "WRONG")
+    assert client.ask("AUTH", "writer", "w") == "OK"
+    assert is_refused(client.ask("HELLO", 3, "SETNAME", "a b"), "ERR")
+    assert client.ask("ACL", "WHOAMI") == b"writer"
+    client.send(command("HELLO", 3, "AUTH", "reader", "r", "SETNAME", "a b") + command("PING"))
+    assert is_refused(client.reply(), "ERR")
+    assert client.quiet(0.05) == b"" and client.closed
+
+
+@pytest.mark.usefixtures("users")
 def test_logins_of_two_clients_stay_apart(cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     keys = module_cluster.keys_of_all(3)
     with cluster_proxy.raw() as reader, cluster_proxy.raw() as writer, cluster_proxy.raw() as none:
@@ -152,6 +164,12 @@ def test_names_and_ids(client: Raw, cluster_proxy: Proxy, module_cluster: Cluste
     hello = client.ask("HELLO", 2)
     assert isinstance(hello, list) and hello[hello.index(b"id") + 1] == own
     assert client.ask("CLIENT", "GETNAME") == b"mine"
+    client.ask("HELLO", 2, "SETNAME", "other")
+    for key in keys:
+        client.ask("GET", key)
+    found = client.ask("CLIENT", "LIST")
+    assert isinstance(found, bytes)
+    assert len([line for line in found.splitlines() if b" name=other " in line]) == 3
     with cluster_proxy.raw() as other:
         number = other.ask("CLIENT", "ID")
         assert isinstance(number, int)
@@ -201,6 +219,16 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
     )
     assert [client.reply() for _ in range(4)] == ["OK", 2, 2, 1]
     assert client.quiet(0.05) == b""
+    for mode in ("OFF", "SKIP"):
+        for refused in (("SUBSCRIBE",), ("PSUBSCRIBE",), ("MONITOR", "x"), ("NO.SUCH",)):
+            client.send(command("CLIENT", "REPLY", mode) + command(*refused))
+            assert client.ask("CLIENT", "REPLY", "ON") == "OK"
+            assert client.ask("PING") == "PONG"
+    client.send(command("CLIENT", "REPLY", "OFF") + command("SUBSCRIBE", "a"))
+    assert client.reply() == [b"subscribe", b"a", 1]
+    client.send(command("UNSUBSCRIBE") + command("CLIENT", "REPLY", "ON"))
+    assert client.reply() == [b"unsubscribe", b"a", 0]
+    assert client.reply() == "OK"
     assert isinstance(client.ask("CLIENT", "REPLY", "PERHAPS"), ReplyError)
     client.send(command("CLIENT", "REPLY", "OFF") + command("PING") + command("RESET"))
     assert client.reply() == "RESET"

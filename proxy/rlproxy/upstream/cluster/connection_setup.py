@@ -86,6 +86,9 @@ class ConnectionSetup:
 
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
+                words = [word.upper() for word in args[1:]] if how == routes.HELLO else []
+                if b"AUTH" in words and frame.startswith(b"-ERR "):
+                    exchange.leaving = True  # Redis 6.2 and 7.0 may have logged the client in
                 return frame
             if how == routes.AUTH:
                 self._setup[b"AUTH"] = written
@@ -93,7 +96,8 @@ class ConnectionSetup:
                 self._take_hello(args)
                 home = exchange.cluster.map.number(exchange.links.home().address)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
-            exchange.links.set_up_others([self._setup[b"AUTH"], self._setup[b"HELLO"]])
+            kinds = (b"AUTH", b"HELLO", b"SETNAME")
+            exchange.links.set_up_others([self._setup.get(kind, b"") for kind in kinds])
             return frame
 
         self._send_home(written, on_reply)

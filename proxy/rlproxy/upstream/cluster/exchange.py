@@ -87,7 +87,9 @@ class Exchange(LinkOwner):
 
     def _expect_reply(self, request: Request) -> Request:
         """Append a command of the client, which gets its reply."""
-        request.silent = (self.silent or self.skips) and not request.subscribes
+        off = self.silent or self.skips
+        request.silent = off and request.subscribes in (b"", b"monitor")
+        request.drops_errors = off
         self.skips = False
         if self.caching:
             request.front = [Request(self.caching)]
@@ -210,7 +212,8 @@ class Exchange(LinkOwner):
                 return
             request.frames = 0
             # The node closes the link. What the client has sent behind it is to run nowhere.
-            self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
+            if request.check is None:  # no program of a client has written it
+                self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
         if request.on_reply is not None:
             frame = request.on_reply(frame)
         if not request.number:
@@ -237,7 +240,7 @@ class Exchange(LinkOwner):
         while queue and queue[0].done:
             request = queue.popleft()
             self._held -= len(request.reply)
-            if not request.silent:
+            if not (request.silent or (request.drops_errors and request.reply[:1] == b"-")):
                 out.append(request.reply)
         if self._messages and not self._holds_messages():
             self._release_messages()
