@@ -78,9 +78,9 @@ time.
 
 ## Measured: remembered refusals and one hot key
 
-Refusals that the proxy [remembers](guarantees.md) are answered without Redis. `calls/s` are the
-script calls of all masters per second. With one key all calls go to one master; `busiest` is its
-CPU time for a hit.
+Refusals that the proxy [remembers](operations.md#remembered-refusals) are answered without Redis.
+`calls/s` are the script calls of all masters per second. With one key all calls go to one master;
+`busiest` is its CPU time for a hit.
 
 {others}
 
