@@ -216,7 +216,7 @@ def test_singular_forms_and_estimates_are_marked(page: Browser, own_server: Redi
         assert page.value("document.querySelector('#busiest td + td').dataset.hint") == (
             "333,000 to 349,000"
         )
-        assert page.text("#busiest ~ .note").startswith("At least so many")
+        assert page.text("#busiest ~ .note").startswith("The first number is the least count")
         fits_and_is_legible(page)
         for lag, kind in (("[0.002, 0.09]", ""), ("[0.002, 0.3]", "bad-text")):
             show_changed(page, f"view.times.lag = {lag}")
