@@ -22,10 +22,10 @@ USER rlproxy
 # Empty, so that it is an error to start without an upstream, `docker run -it` included. For a private
 # server whose data ends with the container: --upstream embedded:
 ENV RLPROXY_UPSTREAM=
-# All addresses of the container: what of it is published is for `docker run -p` to say.
+# All addresses of the container: `docker run -p` decides which the host publishes.
 ENV RLPROXY_LISTEN=0.0.0.0:6380
-# Protected mode serves loopback clients only, and to a container nobody is one: published ports and
-# other containers come from the bridge's addresses. So it is off, as in the redis image. Publish the
+# Protected mode serves loopback clients only, and a container has none: published ports and other
+# containers connect from the bridge's addresses. So it is off, as in the redis image. Publish the
 # port to trusted networks only, or set a password on Redis' default user.
 ENV RLPROXY_PROTECTED_MODE=no
 EXPOSE 6380
