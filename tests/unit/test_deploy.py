@@ -78,7 +78,7 @@ def seconds(text: str) -> float:
 def test_every_variable_and_option_exists(path: Path) -> None:
     service = {"RLPROXY_PORT", "RLPROXY_SERVICE_HOST"}  # set by Kubernetes
     for variable in re.findall(r"\bRLPROXY_[A-Z][A-Z_]+", path.read_text()):
-        assert variable in OPTIONS or variable in service, variable
+        assert variable in {*OPTIONS, *service, "RLPROXY_CONFIG"}, variable
     flags = {option.flag for option in config.OPTIONS} | {"--config", "--check-config"}
     flags |= {"--save", "--profile", "--build", "--detach"}  # Redis' and Docker's
     text = documents.outside(path)  # blocks contain other programs
@@ -119,12 +119,17 @@ def test_image_requires_an_upstream() -> None:
 # -- systemd ---------------------------------------------------------------------------------------
 
 
-def test_settings_of_the_unit_are_accepted() -> None:
+def test_settings_of_the_unit_are_accepted(tmp_path: Path) -> None:
     lines = [line.lstrip("#") for line in SETTINGS.splitlines() if "=" in line]
-    made = accepted(dict(line.split("=", 1) for line in lines))
+    settings = dict(line.split("=", 1) for line in lines)
+    assert settings["RLPROXY_CONFIG"] == "/etc/rlproxy/rlproxy.toml"
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("[policies]\nlogin = '5 60'\n")
+    made = accepted({**settings, "RLPROXY_CONFIG": str(file)})
     assert made.upstream.password == "PASSWORD"
     assert made.listen == DEFAULT.listen
-    assert len(lines) == 5
+    assert len(made.policies) == 1
+    assert len(lines) == 6
 
 
 def test_unit_waits_longer_than_the_proxy_drains() -> None:
