@@ -663,7 +663,7 @@ class Walk:
             assert log == due, (self.redis.log, ideal.log)
             assert session.closed == (ideal.closed or self.eof), session.closed
             if not session.closed and ideal.idle:
-                assert not session.outstanding()
+                assert session.outstanding() == session.gets_pushes()
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:

@@ -417,6 +417,25 @@ def test_outstanding_reply_is_sent_before_the_end(own_server: RedisServer) -> No
         assert "cut" not in made.log()
 
 
+@pytest.mark.parametrize("before", [("CLIENT", "REPLY", "ON"), ("MONITOR", "x"), ("SUBSCRIBE",)])
+def test_clients_whose_replies_are_not_counted_get_the_outstanding_ones(
+    own_server: RedisServer, before: tuple[str, ...]
+) -> None:
+    with started(*ANY_PORT, "--upstream", own_server.url) as made:
+        with made.raw() as uncounted, made.raw() as other:
+            assert uncounted.ask(*before)
+            assert uncounted.ask("PING") == other.ask("PING") == "PONG"
+            with paused(own_server.pid):
+                uncounted.send(harness.command("INCR", "n"))
+                assert is_error(other.ask("RL.HIT"), "ERR")  # so the proxy has read both
+                draining(made)
+                assert other.closes()
+            assert uncounted.reply() == 1
+            assert uncounted.closes()
+        assert made.wait() == 0
+        assert "cut" not in made.log()
+
+
 def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> None:
     """Clients keep sending while the proxy stops: each reply is whole, or the connection ended
     before it.

@@ -210,6 +210,8 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or self._closing:
             return
         session = self.session
+        if self.clients.draining and session.gets_pushes() and not session.requests.eof:
+            session.receive_eof()  # its replies are not counted: Redis sends them, and closes
         stream = session.private
         private = self._private
         if stream.to_redis:

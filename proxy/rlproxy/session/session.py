@@ -112,9 +112,9 @@ class Session(SessionBase):
         return self.requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_UNREAD)
 
     def outstanding(self) -> bool:
-        """Return whether the client is owed a reply."""
-        open_command = self.requests.in_command()
-        owed = self.private.slots.owing(open_command) or self.lanes.count > 0
+        """Return whether the client is owed a reply, or may be, as replies are not counted."""
+        slots, open_command = self.private.slots, self.requests.in_command()
+        owed = slots.uncounted() or slots.owing(open_command) or self.lanes.count > 0
         return owed or (self.wait != WAIT_NOTHING and self.requests.unread() > 0)
 
     def answers_alone(self) -> bool:
