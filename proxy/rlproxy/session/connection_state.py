@@ -120,6 +120,11 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
         (b"-ERR This instance has cluster support disabled", _NOT_RUN),  # to READONLY, ASKING ...
     ),
 }
+# The same in front of a cluster, which has ended the transaction before these replies.
+IN_CLUSTER: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
+    S_EXEC: ((_ANY, _NO_MULTI),),
+    S_DISCARD: ((b"-ERR wrong number of arguments", 0), (_ANY, _NO_MULTI)),
+}
 
 
 class ConnectionState:
@@ -230,7 +235,10 @@ class ConnectionState:
             self.probing = False
         elif slot.kind in DECIDING:
             self.deciding -= 1
-        for beginning, change in ANSWERED.get(slot.kind, ()):
+        rows = ANSWERED.get(slot.kind, ())
+        if self._in_cluster:
+            rows = IN_CLUSTER.get(slot.kind, rows)
+        for beginning, change in rows:
             if line.startswith(beginning):
                 if change != 0:
                     self._change(change, slot)

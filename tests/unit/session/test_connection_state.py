@@ -150,6 +150,25 @@ def test_the_read_mode_is_no_state_where_clients_see_one_node(line: str) -> None
     assert wire.state.level == COUNTED
 
 
+@pytest.mark.parametrize(
+    ("line", "reply", "multi"),
+    [
+        ("EXEC", b"-UPSTREAMDOWN x\r\n", False),
+        ("EXEC", b"-CLUSTERDOWN x\r\n", False),
+        ("EXEC", NOPERM, False),
+        ("EXEC", b"*0\r\n", False),
+        ("DISCARD", b"-UPSTREAMDOWN x\r\n", False),
+        ("DISCARD", OK, False),
+        ("DISCARD", b"-ERR wrong number of arguments for 'discard' command\r\n", True),
+    ],
+)
+def test_a_cluster_has_ended_the_transaction_whatever_the_reply(
+    line: str, reply: bytes, multi: bool
+) -> None:
+    wire = Wire(in_cluster=True).run(("MULTI", OK), (line, reply))
+    assert wire.state.multi == multi
+
+
 # request -> level behind it, if it was COUNTED before
 LOWER = [
     ("GET", COUNTED),
