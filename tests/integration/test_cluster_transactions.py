@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.key_slot import key_slot
+from rlproxy.upstream.cluster.transaction import MAX_KEPT
 
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_until
@@ -191,6 +192,21 @@ def test_the_slot_moves_before_a_transaction(
         *[reply for number in range(2, 7) for reply in ("OK", "QUEUED", [number])],
         b"6",
     ]
+
+
+def test_a_large_transaction_is_not_sent_again(client: Raw, module_cluster: Cluster) -> None:
+    large = "x" * (MAX_KEPT // 2)
+    for size in (1, 2, 1):
+        assert client.ask("DEL", KEY) in (0, 1)
+        assert client.ask("MULTI") == "OK"
+        assert [client.ask("SET", KEY, large) for _ in range(size)] == ["QUEUED"] * size
+        module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
+        assert client.ask("EXEC") == (["OK"] if size == 1 else ABORTED)
+        assert client.ask("GET", KEY) == (large.encode() if size == 1 else None)
+    assert client.ask("MULTI") == "OK"
+    assert [client.ask("ECHO", large) for _ in range(3)] == ["QUEUED"] * 3
+    assert str(client.ask("SET", KEY, 1)).startswith("ERR the commands before the first key ")
+    assert client.ask("EXEC") == ABORTED
 
 
 def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(

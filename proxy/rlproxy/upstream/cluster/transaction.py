@@ -4,7 +4,7 @@ MULTI        answered here, and sent in front of the first command
 no key yet   home; with the first key, the transaction moves to the key's node
 another slot CROSSSLOT, and EXEC is answered EXECABORT, as by Redis
 EXEC is redirected: the whole transaction is sent again; with WATCH, EXEC is answered nil; behind a
-             command that was rejected, EXECABORT
+             command that was rejected, or above MAX_KEPT, EXECABORT
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
 from rlproxy.upstream.cluster.request import Request, slot_of
 
+MAX_KEPT: Final = 1048576  # bytes of the commands of a transaction that are kept
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
 _WATCH_INSIDE: Final = b"-ERR WATCH inside MULTI is not allowed\r\n"
 _ABORTED: Final = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
 _NILS: Final = {2: b"*-1\r\n", 3: b"_\r\n"}  # by protocol
+_TOO_LARGE: Final = error(
+    f"ERR the commands before the first key of a transaction have more than {MAX_KEPT} bytes, "
+    "on a Redis Cluster"
+)
 _DISCARD: Final = bulks(b"DISCARD")
 _UNWATCH: Final = bulks(b"UNWATCH")
 
@@ -38,7 +43,8 @@ class Transaction:
     link: where its commands go; None before the first one.
     multi: as the client wrote it.
     caching: CLIENT CACHING, which precedes MULTI; empty for none.
-    commands: those that are queued.
+    commands: those that are queued, to be sent again. With `watched`, none ever is.
+    kept: bytes of these so far. Beyond MAX_KEPT, `commands` is empty: nothing is sent again.
     aborted: a command was rejected, so that EXEC fails.
     rejected_by: the node that has rejected one: it has the error for EXEC.
     error: the first redirect of a queued command, or error of one that was sent again; empty if
@@ -52,9 +58,18 @@ class Transaction:
     caching: bytes
     link: Link | None = None
     commands: list[bytes] = field(default_factory=list)
+    kept: int = 0
     aborted: bool = False
     rejected_by: Address | None = None
     error: bytes = b""
+
+    def keep(self, written: bytes) -> None:
+        """Keep a queued command."""
+        if not (self.aborted or self.watched):
+            self.kept += len(written)
+            self.commands.append(written)
+            if self.kept > MAX_KEPT:
+                self.commands.clear()
 
     def abort(self) -> None:
         """Keep no commands: they will not run."""
@@ -182,6 +197,9 @@ class Transactions:
             self._reject(transaction, CROSSSLOT)
             return
         if slots and transaction.slot == NO_SLOT and transaction.rejected_by is None:
+            if transaction.kept > MAX_KEPT:
+                self._reject(transaction, _TOO_LARGE)
+                return
             transaction.slot = slots.pop()
             self._move(transaction, self._exchange.links.of_slot(transaction.slot))
         request = Request(written, transaction.slot)
@@ -200,8 +218,7 @@ class Transactions:
 
     def _send(self, transaction: Transaction, request: Request) -> None:
         link = transaction.link or self._move(transaction, self._exchange.links.home())
-        if not transaction.aborted:
-            transaction.commands.append(request.written)
+        transaction.keep(request.written)
         self._exchange.send(link, request)
 
     def _move(self, transaction: Transaction, link: Link) -> Link:
@@ -253,9 +270,10 @@ class Transactions:
             frame = failed
         if not is_redirect(frame):
             return frame
-        if transaction.aborted or transaction.watched:
+        if transaction.aborted or transaction.watched or transaction.kept > MAX_KEPT:
             record_redirect(exchange.cluster, node, frame)
-            return _ABORTED if transaction.aborted else _NILS[exchange.protocol]
+            changed = transaction.watched and not transaction.aborted
+            return _NILS[exchange.protocol] if changed else _ABORTED
         frame = exchange.redirects.take(node, request, frame)
         request.front = transaction.replay()
         return frame
