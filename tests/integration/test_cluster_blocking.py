@@ -17,6 +17,7 @@ from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_unt
 from tests.info import clients
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
+SAME = "{list}2"
 SLOT = key_slot(KEY.encode())
 
 
@@ -154,6 +155,29 @@ def test_the_client_goes_while_it_is_blocked(
     owner = module_cluster.owner(SLOT)
     wait_until(lambda: owner.info("clients")["blocked_clients"] == "0", "no client is blocked")
     assert client.ask("RPUSH", KEY, "kept") == 1
+    with cluster_proxy.raw() as other:
+        other.send(command("WAIT", 9, 0))
+        wait_until(lambda: blocked(module_cluster) > 0, "WAIT waits")
+    wait_until(lambda: blocked(module_cluster) == 0, "no client is blocked")
+
+
+def blocked(cluster: Cluster) -> int:
+    """The number of blocked clients of all masters."""
+    return sum(int(node.info("clients")["blocked_clients"]) for node in cluster.masters())
+
+
+def test_commands_run_behind_one_that_could_have_blocked_as_the_client_ends(
+    client: Raw, cluster_proxy: Proxy
+) -> None:
+    for _ in range(10):
+        client.ask("DEL", KEY, SAME)
+        assert client.ask("RPUSH", KEY, "a") == 1
+        with cluster_proxy.raw() as other:
+            assert other.ask("LLEN", KEY) == 1
+            other.send(command("BLPOP", KEY, SAME, 0) + command("INCR", SAME))
+            other.sock.shutdown(socket.SHUT_WR)
+            assert [other.reply(), other.reply()] == [[KEY.encode(), b"a"], 1]
+            assert other.closes()
 
 
 def test_the_client_goes_while_the_connection_on_which_it_blocks_is_being_opened(

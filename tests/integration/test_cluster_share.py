@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 from tests import harness, info
 from tests.clusters import Cluster, Node, text
-from tests.harness import Proxy, Raw, wait_at_once, wait_until
+from tests.harness import Proxy, Raw, command, wait_at_once, wait_until
 from tests.repeating import RepeatingClients
 
 
@@ -185,6 +185,23 @@ def test_a_stopped_master_that_is_replaced_holds_no_pipeline(replicated: Cluster
             finally:
                 cluster.cont(stopped)
     cluster.wait_ok()
+
+
+def test_wait_covers_a_write_that_was_redirected_in_the_same_pipeline(replicated: Cluster) -> None:
+    cluster = replicated
+    first, second, *_ = cluster.masters()
+    key = cluster.key_at(first, "moving")
+    slot = key_slot(key.encode())
+    cluster.begin_move(slot, second)
+    (lag,) = cluster.replicas(second)
+    cluster.stop(lag)
+    try:
+        with harness.proxy(cluster.url, "--share", "no") as proxy, proxy.raw() as client:
+            client.send(command("SET", key, "v") + command("WAIT", 1, 200) + command("PING"))
+            assert [client.reply() for _ in range(3)] == ["OK", 0, "PONG"]
+    finally:
+        cluster.cont(lag)
+    cluster.end_move(slot, second)
 
 
 def test_wait_never_returns_too_high_a_number(replicated: Cluster) -> None:

@@ -34,10 +34,10 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
 # Commands that change the connection: each is sent once nothing is owed, and the next ones wait for
 # its reply. In RESP2, a node that subscribes runs no other command. A command that is redirected
-# would enter the transaction behind it.
+# would enter the transaction behind it. WAIT covers the nodes that have run the writes before it.
 _ALONE: Final = (
     *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.RESET),
-    *(routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR, routes.WATCH, routes.MULTI),
+    *(routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR, routes.WATCH, routes.MULTI, routes.WAIT),
 )
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
@@ -193,7 +193,10 @@ class Dispatcher:
             links += self._links.replicas()
         merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
         parts = ((link, Request(written)) for link in links)
-        exchange.send_parts(Divided(len(links), merge), parts)
+        whole = Divided(len(links), merge)
+        if route.how == routes.WAIT:
+            whole.blocks = routes.BLOCKS_LAST
+        exchange.send_parts(whole, parts)
 
     # -- several slots ----------------------------------------------------------------------------
 

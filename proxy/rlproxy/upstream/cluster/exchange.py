@@ -190,9 +190,10 @@ class Exchange(LinkOwner):
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
-        head = self.queue[0] if self.queue else None
-        if head is not None and head.blocks != BLOCKS_NOT and head.node is not None:
-            link = self.links.by_address.get(head.node)
+        if not self.queue or self.queue[0].blocks == BLOCKS_NOT:
+            return
+        for request in under_way(islice(self.queue, 1)):
+            link = self.links.by_address.get(request.node) if request.node is not None else None
             if link is not None:
                 link.finish()
 
@@ -267,8 +268,11 @@ class Exchange(LinkOwner):
 
     def unrequested(self, link: Link, frame: bytes) -> None:
         """See LinkOwner."""
-        if not self.delivers(link, frame):
-            return
+        if self.delivers(link, frame):
+            self.deliver(frame)
+
+    def deliver(self, frame: bytes) -> None:
+        """Pass on a push or a message: behind the reply that the client has in part."""
         if self._holds_messages():
             self._messages.append(frame)
             self._held += len(frame)

@@ -59,6 +59,7 @@ class Link(asyncio.Protocol):
 
     owed: requests that were sent and not answered, in order.
     full: the node takes no more bytes for now.
+    finished: the sending direction is closed.
     subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
         messages, or lines of MONITOR, that are no replies.
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
@@ -71,6 +72,7 @@ class Link(asyncio.Protocol):
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed: tuple[bytes, ...] = ()
         self.full = False
+        self.finished = False
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` while the connection is being opened
@@ -118,7 +120,7 @@ class Link(asyncio.Protocol):
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
         transport = self._transport
-        if transport is None:
+        if transport is None or self.finished:
             return
         out = self._out
         if out:
@@ -142,7 +144,8 @@ class Link(asyncio.Protocol):
 
         A connection that is being opened stays as it is: the owner is woken once it is open.
         """
-        if self._transport is not None:
+        if self._transport is not None and not self.finished:
+            self.finished = True
             self._transport.write_eof()
 
     def read(self, on: bool) -> None:

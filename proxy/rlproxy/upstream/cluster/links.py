@@ -45,6 +45,9 @@ class Links:
     def to(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
         link = self.by_address.get(address)
+        if link is not None and link.finished and not (link.owed or self.holds_state(link)):
+            self.forget(link)
+            link = None
         if link is None:
             link = self.by_address[address] = Link(self._owner, address)
             self._set_up(link, list(self.setup.values()))
@@ -84,9 +87,10 @@ class Links:
         return sorted(links, key=lambda link: link is not home)
 
     def used(self) -> list[Link]:
-        """Return the links to the masters that the client has used."""
-        index = self._cluster.map.index
-        return [link for link in self.by_address.values() if link.address in index] or [self.home()]
+        """Return the links to the masters that the client has used; the map may lack a new one."""
+        replicas = {each for shard in self._cluster.map.shards for each in shard.replicas}
+        found = [link for link in self.by_address.values() if link.address not in replicas]
+        return found or [self.home()]
 
     def replicas(self) -> list[Link]:
         """Return the links to all replicas."""

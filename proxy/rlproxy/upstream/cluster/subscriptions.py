@@ -229,7 +229,7 @@ class Subscriptions:
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
                 names.discard(channel)
-                exchange.out.append(ended)
+                exchange.deliver(ended)
                 self._update()
             return frame
 

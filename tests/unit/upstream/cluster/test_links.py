@@ -24,6 +24,7 @@ class FakeLink:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.idle_since = 0.0
+        self.finished = False
         self.owed: list[Request] = []
 
     def close(self) -> None:
