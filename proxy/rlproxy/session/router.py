@@ -430,9 +430,13 @@ class Router(SessionPart):
         return lane is not None and lane.by_sha(call.rule)
 
     def _wait_for_room(self) -> int:
-        """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait."""
+        """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait.
+
+        At the end of file it may: Redis must see that behind the client's last command, also while
+        it blocks and replies nothing. At most MAX_UNREAD bytes of commands are left then.
+        """
         slots = self._private.slots
-        if slots.bounded < self.max_calls() or not slots.can_count():
+        if slots.bounded < self.max_calls() or not slots.can_count() or self._requests.eof:
             return WAIT_NOTHING
         self.set_backlogged(True)
         return WAIT_PRIVATE

@@ -38,7 +38,6 @@ from rlproxy.session.waits import (
     WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
-    WAIT_QUIESCENT,
     WAIT_READ,
     WAIT_TICK,
 )
@@ -102,7 +101,7 @@ class Session(SessionBase):
         self.requests.eof = True
         if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
-        elif self.wait == WAIT_QUIESCENT:
+        elif self.wait & ENDED_BY_PRIVATE:
             self._route()  # from now on it waits only for the replies to hits by EVALSHA
         self._finish_eof()
 

@@ -24,7 +24,7 @@ stay while it does not hold.
     tick                                 WAIT_TICK
     client reads its replies again       WAIT_READ
     held hit answered                    WAIT_HELD
-    client's end of file                 WAIT_QUIESCENT, WAIT_HELD
+    client's end of file                 ENDED_BY_PRIVATE, WAIT_HELD
     private lost                         all: the session closes
 
 CLOSE is no wait: the router returns it when no further request may be taken.
