@@ -14,7 +14,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BLOCKS_OPTION
 
 from tests.clusters import Cluster, private_proxy
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
-from tests.info import clients
+from tests.info import blocked_clients, clients
 
 KEY, ELSEWHERE = "list", "b"  # at two nodes
 SAME = "{list}2"
@@ -31,11 +31,7 @@ def client(cluster_proxy: Proxy, cluster: Cluster) -> Iterator[Raw]:
 
 def wait_blocked(cluster: Cluster, slot: int = SLOT) -> None:
     """Wait until the owner of `slot` has a blocked client."""
-
-    def blocked() -> bool:
-        return cluster.owner(slot).info("clients")["blocked_clients"] == "1"
-
-    wait_until(blocked, "a client is blocked")
+    wait_until(lambda: blocked_clients(cluster.owner(slot)) == 1, "a client is blocked")
 
 
 def test_timeouts(client: Raw) -> None:
@@ -163,7 +159,7 @@ def test_the_client_goes_while_it_is_blocked(
 
 def blocked(cluster: Cluster) -> int:
     """The number of blocked clients of all masters."""
-    return sum(int(node.info("clients")["blocked_clients"]) for node in cluster.masters())
+    return sum(map(blocked_clients, cluster.masters()))
 
 
 def test_commands_run_behind_one_that_could_have_blocked_as_the_client_ends(

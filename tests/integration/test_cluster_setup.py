@@ -13,7 +13,7 @@ from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.links import REFUSED_S
 
 from tests.clusters import Cluster
-from tests.harness import Proxy, Raw, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, ReplyError, command, is_error, wait_until
 from tests.info import calls
 
 
@@ -41,7 +41,7 @@ def users(module_cluster: Cluster) -> Iterator[None]:
 
 def is_refused(reply: object, code: str = "NOPERM") -> bool:
     """Return whether a reply is an error with this code."""
-    return isinstance(reply, ReplyError) and reply.args[0].startswith(code)
+    return is_error(reply, code)
 
 
 @pytest.mark.usefixtures("users")

@@ -120,8 +120,9 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
         (b"-ERR This instance has cluster support disabled", _NOT_RUN),  # to READONLY, ASKING ...
     ),
 }
-# The same in front of a cluster, which has ended the transaction before these replies.
+# The same in front of a cluster, whose transaction EXEC and DISCARD end in any case.
 IN_CLUSTER: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
+    **ANSWERED,
     S_EXEC: ((_ANY, _NO_MULTI),),
     S_DISCARD: ((b"-ERR wrong number of arguments", 0), (_ANY, _NO_MULTI)),
 }
@@ -235,10 +236,8 @@ class ConnectionState:
             self.probing = False
         elif slot.kind in DECIDING:
             self.deciding -= 1
-        rows = ANSWERED.get(slot.kind, ())
-        if self._in_cluster:
-            rows = IN_CLUSTER.get(slot.kind, rows)
-        for beginning, change in rows:
+        table = IN_CLUSTER if self._in_cluster else ANSWERED
+        for beginning, change in table.get(slot.kind, ()):
             if line.startswith(beginning):
                 if change != 0:
                     self._change(change, slot)

@@ -241,14 +241,16 @@ class Transactions:
         # A node redirects no transaction without keys.
         moved = transaction.watched and owner not in (self._watch_owner, link and link.address)
         self.forget()
-        if transaction.aborted and (link is None or transaction.rejected_by != link.address):
+        reply = b""
+        if transaction.aborted:
+            if link is None or transaction.rejected_by != link.address:
+                reply = _ABORTED
+        elif moved:
+            reply = _NILS[exchange.protocol]
+        if reply:
             if link is not None:
                 link.send(Request(_DISCARD))
-            exchange.answer(_ABORTED)
-            return
-        if moved and link is not None and not transaction.aborted:
-            link.send(Request(_DISCARD))
-            exchange.answer(_NILS[exchange.protocol])
+            exchange.answer(reply)
             return
         link = link or self._move(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
