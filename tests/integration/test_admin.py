@@ -553,6 +553,7 @@ def test_hundreds_of_partial_requests_block_no_other_client(own_server: RedisSer
             b"\x16\x03\x01" * 100 + b"\r\n\r\n",
             b"*1\r\n$4\r\nPING\r\n\r\n",
             b"GET / HTTP/9\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n",
         ):
             with Raw(place) as raw:
                 raw.send(junk)

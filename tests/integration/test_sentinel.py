@@ -403,8 +403,8 @@ def subscribed(sentinel: Sentinel) -> bool:
     return any(row["cmd"] == "subscribe" for row in info.clients(sentinel))
 
 
-def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> None:
-    """An operator moves the master by hand: no +switch-master, no newer epoch."""
+def test_master_that_an_operator_moves_is_followed(one_engine: str) -> None:
+    """The Sentinels send no +switch-master, and name no newer epoch. The former master is well."""
     with group(one_engine, replicas=1, sentinels=1) as made:
         first, second = made.servers
         with started(*LISTEN, made.url()) as proxy, proxy.raw() as raw:
@@ -417,12 +417,7 @@ def test_readonly_error_triggers_a_look_at_the_sentinels(one_engine: str) -> Non
             assert sentinel.ask("SENTINEL", "REMOVE", "mymaster") == "OK"
             monitor = ("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", second.port, 1)
             assert sentinel.ask(*monitor) == "OK"
-            began = time.monotonic()
-            answer = raw.ask("RL.HIT", "k", 10, 60)
-            assert is_error(answer, "READONLY"), answer
             wait_until(lambda: serves(proxy, second.port), "the proxy follows")
-            # without READONLY the next look is 5 s later at the earliest
-            assert time.monotonic() - began < 4.0
 
 
 # -- start-up -------------------------------------------------------------------------------------

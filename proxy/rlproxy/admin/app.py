@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import uvicorn
+from h11 import LocalProtocolError
 from starlette.datastructures import Headers
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
@@ -176,6 +177,8 @@ def application(pages: Pages, local: bool, throttle: LogThrottle) -> ASGIApp:
         await app(scope, receive, send)
 
     async def failed(_request: Request, error: Exception) -> Response:
+        if isinstance(error, LocalProtocolError):  # uvicorn has answered 400 to a malformed body
+            return Response()
         # The error's text is not logged: it may contain parts of the request.
         *_, at = traceback.extract_tb(error.__traceback__)
         throttle.happened(

@@ -43,6 +43,7 @@ OK = b"+OK\r\n"
 WELCOME = b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"
 BUSY = b"-BUSY Redis is busy running a script.\r\n"
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 NO_EVALSHA = b"-NOPERM this user has no permissions to run the 'evalsha' command\r\n"
 ALL_TOUCHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
@@ -266,7 +267,7 @@ def bench(loop: Loop) -> Bench:
 
 
 @pytest.mark.parametrize("refusal", [b"-ERR unknown subcommand\r\n", NO_EVALSHA, b":1\r\n"])
-def test_a_server_that_does_not_tell(loop: Loop, refusal: bytes) -> None:
+def test_a_server_that_does_not_track(loop: Loop, refusal: bytes) -> None:
     bench = Bench(loop, tracks=refusal)
     for _ in range(4):
         assert bench.ask(REFUSED) == REFUSED
@@ -448,8 +449,17 @@ def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * 4
 
 
+def test_an_error_of_a_replica_is_reported_and_passed_on(bench: Bench) -> None:
+    reported: list[bytes] = []
+    bench.pool.context.server.on_read_only = lambda: reported.append(READONLY)
+    assert bench.ask(ADMITTED) == ADMITTED
+    assert reported == []
+    assert bench.ask(READONLY) == READONLY
+    assert reported == [READONLY]
+
+
 @pytest.mark.parametrize("garbage", [ADMITTED, b"+OK\r\n", b"what\r\n", b"$x\r\n"])
-def test_a_reply_that_nobody_asked_for_ends_the_lane(bench: Bench, garbage: bytes) -> None:
+def test_a_reply_without_a_request_ends_the_lane(bench: Bench, garbage: bytes) -> None:
     bench.answer(garbage)
     assert bench.wire.aborted
     assert not bench.lane.ready
@@ -458,7 +468,7 @@ def test_a_reply_that_nobody_asked_for_ends_the_lane(bench: Bench, garbage: byte
 # -- opening an entry ------------------------------------------------------------------------------
 
 
-def test_only_what_was_refused_before_is_asked_to_be_told_of(bench: Bench) -> None:
+def test_only_a_key_that_was_refused_before_is_tracked(bench: Bench) -> None:
     assert bench.ask(ADMITTED) == ADMITTED
     assert bench.ask(REFUSED) == REFUSED
     assert bench.ask(ADMITTED, key=b"another") == ADMITTED
@@ -564,7 +574,9 @@ def test_the_loss_of_the_lane(bench: Bench) -> None:
 # -- the fence -------------------------------------------------------------------------------------
 
 
-def test_who_wrote_elsewhere_asks_redis_until_the_lane_has_answered(bench: Bench) -> None:
+def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(
+    bench: Bench,
+) -> None:
     bench.open()
     writer, other = client(), client()
     writer.fenced = True
