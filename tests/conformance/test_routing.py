@@ -400,6 +400,22 @@ def test_unsolicited_pushes_come_between_replies(
         wait_until(lambda: look.ask("LLEN", "k") == 30, "all hits counted")
 
 
+def test_hit_behind_client_tracking_is_tracked_though_its_script_is_missing(
+    client: Raw, look: Raw
+) -> None:
+    client.ask("HELLO", 3)
+    join_lane(client, look)
+    assert client.ask("RL.HIT", "k", 1, 60) == [0, 1, 0, -1, 60]
+    assert look.ask("SCRIPT", "FLUSH") == "OK"
+    client.send(command("CLIENT", "TRACKING", "ON") + command("RL.HIT", "k", 1, 60))
+    assert client.reply() == "OK"
+    refused = client.reply()  # it reads, and writes nothing
+    assert isinstance(refused, list)
+    assert refused[0] == 1
+    look.ask("DEL", "k")
+    assert client.reply() == [b"invalidate", [b"k"]]
+
+
 def test_hit_on_a_watched_key_fails_the_transaction(client: Raw, proxy: Proxy, look: Raw) -> None:
     with proxy.raw() as other:
         join_lane(other, look)

@@ -686,6 +686,17 @@ def test_no_client_gets_another_clients_reply(pair: Pair, faults: bool) -> None:
             assert worker.acknowledged == worker.sent
 
 
+def test_client_that_takes_redirects_shares_no_connection(pair: Pair) -> None:
+    """CLIENT CAPA of Valkey: a replica redirects the commands of this connection alone."""
+    with pair.clients(2) as (client, other):
+        client.ask("CLIENT", "SETNAME", "capa")
+        assert shares(client, pair.look)
+        raw_reply(client, "CLIENT", "CAPA", "REDIRECT")
+        assert not by_lane(client, pair.look, "GETBIT", "warm", 0)
+        assert not by_lane(client, pair.look, "PERSIST", "warm")
+        assert shares(other, pair.look)
+
+
 @ON_ONE_ENGINE
 def test_large_and_small_replies_of_many_clients(pair: Pair) -> None:
     fields = [word for at in range(10_000) for word in (f"field{at}", at)]

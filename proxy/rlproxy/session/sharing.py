@@ -30,7 +30,7 @@ class Sharing(SessionPart):
         self._private_reads: int = 0  # reads that still go to the private connection
 
     def stop(self) -> None:
-        """Send all further commands privately: the client uses WAIT."""
+        """Send all further commands privately."""
         self._stopped = True
 
     def had_large_reply(self) -> None:
