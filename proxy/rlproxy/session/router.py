@@ -347,8 +347,8 @@ class Router(SessionPart):
             return self._wait_until_quiescent(), False
         if kind in (commands.BLOCKS, commands.WAIT):
             private.slots.may_block = True
-        if self.sharing is not None and self._needs_own_connection():
-            self.sharing.stop()
+        if self.sharing is not None:
+            self.sharing.follow()
         if kind == commands.WAIT and private.cover.lane_wrote:
             self._send_run(requests.start)
             private.cover_wait(requests, code)
@@ -361,14 +361,6 @@ class Router(SessionPart):
             return WAIT_NOTHING, True
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
-
-    def _needs_own_connection(self) -> bool:
-        """Whether the framer's command is about others on its connection: WAIT, or CLIENT CAPA."""
-        command = self._requests.command
-        if command.kind != commands.CLIENT or self._context.server.in_cluster:
-            return command.kind == commands.WAIT
-        args = self._requests.arguments()
-        return len(args) > 0 and args[0].upper() == b"CAPA"
 
     def _wait_until_quiescent(self) -> int:
         """Leave the framer's request unread, as it waits."""

@@ -29,9 +29,20 @@ class Sharing(SessionPart):
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
-    def stop(self) -> None:
-        """Send all further commands privately."""
-        self._stopped = True
+    def follow(self) -> None:
+        """Record the framer's command: behind one about others on its connection, share nothing.
+
+        These are WAIT, and Valkey's CLIENT CAPA, which has a replica redirect. The proxy itself
+        follows the redirects of a cluster.
+        """
+        requests = self._requests
+        kind = requests.command.kind
+        if kind == commands.WAIT:
+            self._stopped = True
+        elif kind == commands.CLIENT and not self._context.server.in_cluster:
+            args = requests.arguments()
+            if args and args[0].upper() == b"CAPA":
+                self._stopped = True
 
     def had_large_reply(self) -> None:
         """Send the next reads privately: there, a large reply streams as fast as it is read."""

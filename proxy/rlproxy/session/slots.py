@@ -30,10 +30,7 @@ S_PROBE: Final = 17  # shows whether Redis lets the client run any command
 S_UNKNOWN: Final = 18  # of a command that may leave any state, unless Redis does not know it either
 
 # Kinds whose reply decides on the client's user, database, protocol, transaction or other state.
-DECIDING: Final = (
-    *(S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DISCARD),
-    S_IF_REFUSED,
-)
+DECIDING: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DISCARD, S_IF_REFUSED)
 
 
 class Slot:

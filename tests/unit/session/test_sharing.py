@@ -104,11 +104,35 @@ def test_the_last_command_of_a_client_goes_privately() -> None:
     assert not parts.sends(GET)
 
 
-def test_a_client_that_uses_wait_shares_no_more() -> None:
+def follow(parts: Shared, *words: bytes) -> None:
+    """Have a command of the client followed, as the router does before it forwards it."""
+    parts.requests.feed(bulks(*words))
+    parts.requests.next()
+    parts.sharing.follow()
+    parts.requests.rest()
+
+
+@pytest.mark.parametrize("last", [(b"WAIT", b"0", b"0"), (b"client", b"capa", b"redirect")])
+def test_a_client_shares_no_more_behind(last: tuple[bytes, ...]) -> None:
     parts = Shared()
-    parts.sharing.stop()
+    follow(parts, *last)
+    follow(parts, b"CLIENT", b"ID")
     assert not parts.sends(GET)
     assert not parts.sends(SET)
+
+
+@pytest.mark.parametrize("words", [(b"CLIENT", b"ID"), (b"CLIENT",), (b"SELECT", b"1")])
+def test_other_commands_do_not_end_sharing(words: tuple[bytes, ...]) -> None:
+    parts = Shared()
+    follow(parts, *words)
+    assert parts.sends(GET)
+
+
+def test_client_capa_does_not_end_sharing_in_a_cluster() -> None:
+    parts = Shared()
+    parts.context.server.in_cluster = True
+    follow(parts, b"CLIENT", b"CAPA", b"REDIRECT")
+    assert parts.sends(GET)
 
 
 def test_reads_go_privately_after_a_large_reply() -> None:

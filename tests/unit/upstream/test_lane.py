@@ -574,9 +574,7 @@ def test_the_loss_of_the_lane(bench: Bench) -> None:
 # -- the fence -------------------------------------------------------------------------------------
 
 
-def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(
-    bench: Bench,
-) -> None:
+def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(bench: Bench) -> None:
     bench.open()
     writer, other = client(), client()
     writer.fenced = True
