@@ -928,6 +928,7 @@ def test_rule_is_cached_by_its_bytes(grammar: Grammar) -> None:
     assert (grammar.known(b"w"), grammar.known(b"W")) == (rule, other)  # also an invalid one
 
 
+@pytest.mark.heavy
 def test_cached_rules_are_bounded(grammar: Grammar) -> None:
     for number in range(3 * g.RULES_KEPT):
         grammar.rule(b"%d" % number, b"RL.HIT", [b"k", b"10", b"60"])

@@ -77,6 +77,7 @@ def test_a_policy_that_refuses_every_hit_is_doubtful(rule: str, limit: int) -> N
     assert found == ([f"{why} without a COST of its own"] if limit else [])
 
 
+@pytest.mark.heavy
 def test_the_number_of_policies_is_bounded() -> None:
     texts = [(f"p{n}", "5 60", False) for n in range(MAX_POLICIES)]
     assert policies.mistakes(texts) == []

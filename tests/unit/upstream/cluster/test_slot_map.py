@@ -29,6 +29,7 @@ def test_a_slot_moves(slot: int) -> None:
     assert MAP.mark() != after.mark() and MAP.mark() == after.with_owner(slot, A).mark()
 
 
+@pytest.mark.heavy
 def test_the_move_of_one_slot_changes_the_mark() -> None:
     thirds = slot_map(
         {
