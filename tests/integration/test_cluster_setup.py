@@ -229,6 +229,8 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
     assert client.reply() == [b"unsubscribe", b"a", 0]
     assert client.reply() == "OK"
     assert isinstance(client.ask("CLIENT", "REPLY", "PERHAPS"), ReplyError)
+    client.send(command("CLIENT", "REPLY", "SKIP") + command("RESET") + command("ECHO", "a"))
+    assert client.reply() == b"a"
     client.send(command("CLIENT", "REPLY", "OFF") + command("PING") + command("RESET"))
     assert client.reply() == "RESET"
 

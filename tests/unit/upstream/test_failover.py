@@ -30,6 +30,8 @@ class Wire(asyncio.Transport):
         self.protocol = protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if b"SUBSCRIBE" in data:
+            self.world.subscriptions.append(self.protocol)
         reply = self.world.reply(self.address, bytes(data))
         asyncio.get_running_loop().call_soon(self.protocol.data_received, reply)
 
@@ -42,11 +44,13 @@ class World:
 
     names: the master and its epoch, by Sentinel. A Sentinel that is missing does not answer.
     roles: the reply to ROLE, by server. A server that is missing refuses connections.
+    subscriptions: the connections of Sentinels on which the Failover subscribes.
     """
 
     def __init__(self) -> None:
         self.names = dict.fromkeys(SENTINELS, (OLD, 4))
         self.roles = {OLD: MASTER}
+        self.subscriptions: list[asyncio.Protocol] = []
         hosts = ",".join(map(str, SENTINELS))
         self.target = MasterTarget("sentinel", 1.0)
         upstream = parse_upstream(f"redis+sentinel://{hosts}/m")
@@ -103,6 +107,17 @@ async def test_the_master_that_all_name_is_followed(world: World) -> None:
     world.names[SENTINELS[1]] = NEW, 5
     world.failover.suspect()
     await until(lambda: world.target.where == "new:2")
+
+
+async def test_a_message_of_any_form_triggers_a_look(world: World) -> None:
+    looks: list[int] = []
+    listening = asyncio.create_task(world.failover._sentinels[0].listen(lambda: looks.append(1)))
+    await until(lambda: len(looks) == 1)  # of the subscription itself
+    for message in (b"*1\r\n$7\r\nmessage\r\n", b"*0\r\n", b":1\r\n"):
+        looks.clear()
+        world.subscriptions[0].data_received(message)
+        await until(lambda: looks)
+    listening.cancel()
 
 
 async def test_a_server_that_is_refused_is_logged_though_one_sentinel_answers_first(

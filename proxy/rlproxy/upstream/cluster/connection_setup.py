@@ -128,8 +128,9 @@ class ConnectionSetup:
                 self._exchange.protocol = 2
                 self._exchange.logged_in = False
                 self._query = None
+                if self._exchange.silent:  # else behind CLIENT REPLY SKIP
+                    self._exchange.queue[0].silent = False
                 self._exchange.silent = self._exchange.skips = False
-                self._exchange.queue[0].silent = False  # RESET itself, behind CLIENT REPLY OFF
                 done()
                 self._exchange.links.leave_others()
             return frame
