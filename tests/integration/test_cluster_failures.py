@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from rlproxy.resp.encoding import LOST
+from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
 from tests.clusters import Cluster, Node, private_proxy
@@ -200,6 +201,67 @@ def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: Proxy) -> None:
         assert client.ask("ACL", "DELUSER", "everywhere") == 1
         for node in cluster.nodes:
             assert node.ask("ACL", "USERS") == [b"default"]
+
+
+def test_settings_and_scripts_reach_a_master_without_slots(cluster: Cluster, proxy: Proxy) -> None:
+    added = cluster.add_node()
+    with proxy.raw() as client:
+
+        def known() -> bool:
+            assert client.ask("CONFIG", "SET", "hz", 16) == "OK"
+            return added.ask("CONFIG", "GET", "hz") == [b"hz", b"16"]
+
+        wait_until(known, "the proxy knows the node")
+        assert client.ask("ACL", "SETUSER", "everywhere", "off") == "OK"
+        names = added.ask("ACL", "USERS")
+        assert isinstance(names, list) and b"everywhere" in names
+        assert client.ask("ACL", "DELUSER", "everywhere") == 1
+        sha = client.ask("SCRIPT", "LOAD", "return 1")
+        assert isinstance(sha, bytes)
+        assert added.ask("SCRIPT", "EXISTS", sha) == [1]
+        assert client.ask("SET", "key", 1) == "OK"
+        assert client.ask("WAIT", 1, 5000) == 1  # it has no replica
+    cluster.remove_node(added)
+
+
+def test_a_setting_fails_for_a_failed_replica(cluster: Cluster, proxy: Proxy) -> None:
+    (replica,) = cluster.replicas(cluster.masters()[0])
+    failed = ReplyError(
+        f"UPSTREAMDOWN cannot reach Redis at {replica.address}: the cluster counts it as failed"
+    )
+    with proxy.raw() as client:
+        cluster.stop(replica)
+        try:
+            assert client.ask("CONFIG", "SET", "hz", 17) == failed  # once the nodes notice
+            assert client.ask("CONFIG", "SET", "hz", 18) == failed
+            for node in cluster.serving():
+                assert node.ask("CONFIG", "GET", "hz") == [b"hz", b"18"]
+            assert client.ask("PING") == "PONG"
+        finally:
+            cluster.cont(replica)
+        wait_until(lambda: client.ask("CONFIG", "SET", "hz", 19) == "OK", "it is back")
+    assert replica.ask("CONFIG", "GET", "hz") == [b"hz", b"19"]
+
+
+def test_a_client_with_a_state_at_a_node_that_leaves_is_closed(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    added = cluster.add_node()
+    slot = key_slot(b"moved")
+    owner = cluster.owner(slot)
+    with proxy.raw() as client, proxy.raw() as other:
+        assert client.ask("PSUBSCRIBE", "__key*") == [b"psubscribe", b"__key*", 1]
+        cluster.move_slot(slot, added)
+        wait_until(lambda: added.ask("PUBSUB", "NUMPAT") == 1, "it has the pattern")
+        assert other.ask("GET", "moved") is None
+        cluster.move_slot(slot, owner)
+        for node in cluster.nodes[:-1]:
+            node.do("CLUSTER", "FORGET", added.id)
+        added.do("CLUSTER", "RESET", "SOFT")  # as redis-cli --cluster del-node: it goes on alone
+        assert client.closes()
+        assert other.ask("GET", "moved") is None
+    cluster.nodes.remove(added)
+    added.close()
 
 
 def test_no_node_is_up(one_engine: str) -> None:

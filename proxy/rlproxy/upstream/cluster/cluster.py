@@ -38,6 +38,7 @@ class Cluster:
     map: empty until discovered. Another owner of a slot makes another map; the replicas of the
         masters change in place.
     tls: the TLS settings of new connections; may be replaced at any time.
+    unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
     lost_slots: by the latest change, for each master that has lost some, or that has left.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
@@ -56,6 +57,7 @@ class Cluster:
         self.keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
+        self.unlisted: dict[Address, str] = {}
         self.lost_slots: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
@@ -100,6 +102,10 @@ class Cluster:
         up = (one for one in ranked if one.address != failed and not self.is_open(one.address))
         self._home = next(up, ranked[0]).address
         return self._home
+
+    def has(self, address: Address) -> bool:
+        """Return whether the node at `address` is one of the cluster, failed or not."""
+        return address in self.unlisted or address in self.map.addresses()
 
     def is_down(self) -> bool:
         """Return whether no master is known, or the circuits of all are open."""
@@ -170,6 +176,7 @@ class Cluster:
             log.warning("cluster_down", IS_DOWN)
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
+        self.unlisted = found.unlisted
         seen = found.map
         for slot, address in self._redirected.items():
             seen = seen.with_owner(slot, address)

@@ -1,14 +1,14 @@
 """Discovery: the view that one node has of its cluster, and the choice between several views.
 
-a node ──CLUSTER SLOTS, CLUSTER INFO──> View ──┐
-another one, if the first is slow or old ──────┴─> the view to use
+a node ──CLUSTER SLOTS, NODES, INFO──> View ──┐
+another one, if the first is slow or old ─────┴─> the view to use
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import hiredis
@@ -22,6 +22,10 @@ from rlproxy.upstream.query_connection import QueryConnection, opened, text
 
 REPLY_S: Final = 1.0  # reply limit of one node, in seconds
 HEDGE_S: Final = 0.1  # seconds without a usable view after which one more node is queried
+# The nodes that CLUSTER SLOTS leaves out.
+EMPTY: Final = "a master without slots"
+NEW: Final = "a replica that holds no data yet"
+FAILED: Final = "the cluster counts it as failed"
 _NAMELESS: Final = ("", "?")  # hosts that stand for the one by which the node was queried
 _MISSED: Final = ("cluster_slots_pfail", "cluster_slots_fail")
 
@@ -31,6 +35,7 @@ class View:
     """What one node reports of its cluster, or why it reports nothing.
 
     map: the owners of the slots.
+    unlisted: the nodes that CLUSTER SLOTS leaves out, each with EMPTY, NEW or FAILED.
     healthy: whether the node counts the cluster as available.
     suspects: whether it misses a master, whose replica may take over soon.
     foreign: whether it has no node in common with the present map: it is of another cluster.
@@ -48,6 +53,7 @@ class View:
     kind: str = ""
     suspects: bool = False
     foreign: bool = False
+    unlisted: dict[Address, str] = field(default_factory=dict)
 
     def rank(self) -> tuple[bool, bool, bool, int, int]:
         """Return the order of preference between views, the best one last."""
@@ -77,13 +83,18 @@ async def _viewed(
     if isinstance(reply, hiredis.ReplyError):
         return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
     fields = dict(zip(reply[::2], reply[1::2], strict=False)) if isinstance(reply, list) else {}
-    slots, info = await connection.query_all([(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"INFO")])
+    slots, nodes, info = await connection.query_all(
+        [(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES"), (b"CLUSTER", b"INFO")]
+    )
     if isinstance(slots, hiredis.ReplyError):
         # Some servers with the commands of a cluster name another mode.
         kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
         return View(problem=problem or f"CLUSTER SLOTS: {slots}", kind=kind or LOGIN)
+    if isinstance(nodes, hiredis.ReplyError):
+        return View(problem=f"CLUSTER NODES: {nodes}", kind=LOGIN)
     version = f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
     found = View(read_slots(slots, address.host), version=version)
+    found.unlisted = unlisted(slots, text(nodes), address.host)
     facts = dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
     found.healthy = facts.get("cluster_state") == "ok"
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
@@ -107,6 +118,30 @@ def read_slots(reply: Any, host: str) -> SlotMap:
         shard = Shard(text(master[2]), node_address(master[0], master[1], host), replicas)
         ranges.setdefault(shard, []).append((first, last))
     return slot_map(ranges)
+
+
+def unlisted(slots: Any, nodes: str, host: str) -> dict[Address, str]:
+    """Return the nodes that CLUSTER SLOTS leaves out, each with EMPTY, NEW or FAILED.
+
+    slots, nodes: the replies to CLUSTER SLOTS and CLUSTER NODES. The second has the address and the
+        host name of each node; the first shows which of them to connect to.
+    host: see read_slots().
+    """
+    shown = {text(each[2]): text(each[0]) for _, _, *shard in slots or () for each in shard}
+    rows = [line.split(" ") for line in nodes.splitlines()]
+    names = {number: where.split(",")[1] for number, where, *_ in rows if "," in where}
+    nameless = all(each in _NAMELESS for each in shown.values())
+    named = any(each and shown.get(number) == each for number, each in names.items())
+    found: dict[Address, str] = {}
+    for number, where, flag_list, *_ in rows:
+        flags = flag_list.split(",")
+        if number in shown or "handshake" in flags or "noaddr" in flags:
+            continue
+        ip, _, port = where.partition("@")[0].rpartition(":")
+        at = names.get(number, "") if named else "" if nameless else ip
+        state = FAILED if "fail" in flags else EMPTY if "master" in flags else NEW
+        found[node_address(at.encode(), int(port), host)] = state
+    return found
 
 
 def node_address(host: bytes | None, port: int, reached: str) -> Address:

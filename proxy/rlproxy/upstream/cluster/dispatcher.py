@@ -186,14 +186,18 @@ class Dispatcher:
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
-        links = self._links.used() if route.how == routes.WAIT else self._links.masters()
+        if route.how == routes.WAIT:
+            links = self._links.used()
+        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES):
+            links = self._links.everywhere(route.how == routes.ALL_NODES)
+        else:
+            links = self._links.masters()
         if route.how == routes.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
-        elif route.how == routes.ALL_NODES:
-            links += self._links.replicas()
         merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
+        failed = self._links.errors_of_failed() if route.how == routes.ALL_NODES else []
         parts = ((link, Request(written)) for link in links)
-        whole = Divided(len(links), merge)
+        whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
         if route.how == routes.WAIT:
             whole.blocks = routes.BLOCKS_LAST
         exchange.send_parts(whole, parts)

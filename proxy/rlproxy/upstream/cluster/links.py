@@ -11,6 +11,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.discovery import EMPTY, FAILED, NEW
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.request import Request
 from rlproxy.upstream.connector import reason
@@ -86,16 +87,30 @@ class Links:
         links = [self.to(shard.address) for shard in self._cluster.map.shards]
         return sorted(links, key=lambda link: link is not home)
 
+    def everywhere(self, replicas: bool) -> list[Link]:
+        """Return the links to all masters, home first, and to those without slots.
+
+        replicas: also to replicas.
+        """
+        wanted = (EMPTY, NEW) if replicas else (EMPTY,)
+        others = [at for at, state in self._cluster.unlisted.items() if state in wanted]
+        if replicas:
+            others += self._replicas()
+        return list(dict.fromkeys([*self.masters(), *map(self.to, others)]))
+
+    def errors_of_failed(self) -> list[bytes]:
+        """Return the errors that stand for the replies of the nodes that have failed."""
+        nodes = self._cluster.unlisted.items()
+        return [encoding.unreachable(str(at), FAILED) for at, state in nodes if state == FAILED]
+
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used; the map may lack a new one."""
-        replicas = {each for shard in self._cluster.map.shards for each in shard.replicas}
-        found = [link for link in self.by_address.values() if link.address not in replicas]
+        others = self._cluster.unlisted.keys() | self._replicas()
+        found = [link for link in self.by_address.values() if link.address not in others]
         return found or [self.home()]
 
-    def replicas(self) -> list[Link]:
-        """Return the links to all replicas."""
-        shards = self._cluster.map.shards
-        return [self.to(address) for shard in shards for address in shard.replicas]
+    def _replicas(self) -> set[Address]:
+        return {each for shard in self._cluster.map.shards for each in shard.replicas}
 
     def others(self) -> list[Link]:
         """Return the links but home's."""
@@ -134,12 +149,16 @@ class Links:
     def close_idle(self, now: float) -> None:
         """Close the links but home's that have been idle for IDLE_S.
 
+        Replies of a failed node are errors. A client ends if it has a state at a node that has left
+        the cluster, which may go on alone.
         now: loop time in seconds.
         """
-        if len(self.by_address) < 2:
-            return
         for link in list(self.by_address.values()):
-            if not link.idle_since or link.owed:
+            if self.holds_state(link) and not self._cluster.has(link.address):
+                self._owner.lost(link)
+            elif link.owed and self._cluster.unlisted.get(link.address) == FAILED:
+                self._owner.lost(link, encoding.unreachable(str(link.address), FAILED))
+            elif not link.idle_since or link.owed:
                 link.idle_since = now
             elif now - link.idle_since >= IDLE_S and not (
                 self.is_home(link) or self.holds_state(link)

@@ -51,6 +51,46 @@ def test_no_slots() -> None:
     assert discovery.read_slots(None, "asked").owned() == 0
 
 
+NODES = """\
+a 10.0.0.1:7001@17001,one.x,,tls-port=0,shard-id=s myself,master - 0 0 1 connected 0-99
+r 10.0.0.9:7009@17009,nine.x slave a 0 0 1 connected
+b 10.0.0.1:7002@17002 master - 0 0 2 connected 100-16383
+empty ::1:7003@17003,three.x master - 0 0 3 connected
+doubtful 10.0.0.4:7004@17004 master,fail? - 0 0 4 connected
+new 10.0.0.5:7005@17005,five.x slave b 0 0 2 connected
+failed 10.0.0.6:7006@17006,six.x master,fail - 0 0 2 disconnected
+replica 10.0.0.7:7007@17007 slave,fail b 0 0 2 disconnected
+gone :0@0 master,fail,noaddr - 0 0 2 disconnected
+joins 10.0.0.8:7008@17008 handshake - 0 0 0 connected
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "nine", "expected"),
+    [
+        (b"10.0.0.1", b"10.0.0.9", ["::1", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7"]),
+        (b"one.x", b"?", ["three.x", "asked", "five.x", "six.x", "asked"]),
+        (None, None, ["asked"] * 5),
+    ],
+)
+def test_nodes_without_a_place_among_the_slots(
+    one: bytes | None, nine: bytes | None, expected: list[str]
+) -> None:
+    slots = [
+        [0, 99, [one, 7001, b"a"], [nine, 7009, b"r", []]],
+        [100, 16383, [one, 7002, b"b", []]],
+    ]
+    states = [discovery.EMPTY, discovery.EMPTY, discovery.NEW, discovery.FAILED, discovery.FAILED]
+    found = discovery.unlisted(slots, NODES, "asked")
+    addresses = map(Address, expected, range(7003, 7008))
+    assert found == dict(zip(addresses, states, strict=True))
+
+
+def test_no_slots_and_no_address() -> None:
+    line = "a :7000@17000 myself,master - 0 0 0 connected\n"
+    assert discovery.unlisted([], line, "asked") == {Address("asked", 7000): discovery.EMPTY}
+
+
 async def _best(
     views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = (), slots: int = 0
 ) -> View:

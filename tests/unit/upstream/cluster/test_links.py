@@ -36,6 +36,10 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
+        self.unlisted: dict[Address, str] = {}
+
+    def has(self, address: Address) -> bool:
+        return address in self.unlisted or address in self.map.index
 
 
 class Client:
