@@ -107,6 +107,7 @@ class Gate:
 
     def __init__(self, port: int) -> None:
         self.pipes: list[Pipe] = []
+        self.closes_new = False  # new connections end at once
         self.holds_greetings = False  # no new lane gets an answer
         self._holds_all = False  # nor does any other new connection
         self._lock = threading.Lock()  # else a pipe might hold what release() has just released
@@ -120,6 +121,9 @@ class Gate:
         with contextlib.suppress(OSError):
             while True:
                 down, _ = self._listener.accept()
+                if self.closes_new:
+                    down.close()
+                    continue
                 try:
                     up = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:

@@ -374,6 +374,22 @@ def test_server_at_its_client_limit_is_no_outage(own_server: RedisServer) -> Non
         assert "does not answer" not in proxy.read_log()
 
 
+def test_new_connections_that_end_unanswered_are_reported(own_server: RedisServer) -> None:
+    with gated(own_server) as (gate, proxy), proxy.raw() as old:
+        by_lane(own_server, old)
+        gate.closes_new = True
+        with proxy.raw() as raw:
+            raw.send(command("PING"))
+            assert raw.closes()
+        why = "it refuses new connections: connection closed by the server"
+        wait_until(lambda: why in proxy.read_log(), "it is reported")
+        assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
+        gate.closes_new = False
+        back = "the proxy's own connection works again"
+        wait_until(lambda: back in proxy.read_log(), "its end is reported, too")
+        assert proxy.read_log().count(why) == 1
+
+
 # -- limits ---------------------------------------------------------------------------------------
 
 

@@ -90,7 +90,7 @@ class OneServer(ServerParts):
         else:
             self.facts.on_read_only = control.look_at_role
             control.on_moved = self._cut
-        self.facts.on_full = control.look_for_room
+        self.facts.on_refused = control.check_new_connections
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:

@@ -57,7 +57,7 @@ class ServerFacts:
         self.in_cluster = in_cluster
         self.found = Identification("Redis", "0.0.0", known=False)
         self.on_read_only: Callable[[], None] = nothing  # called if the server is a replica
-        self.on_full: Callable[[], None] = nothing  # called if it has no room for one more client
+        self.on_refused: Callable[[], None] = nothing  # called if it refuses a new connection
 
     def implements(self, name: bytes) -> bool:
         """Return whether the server itself implements the RL command `name`."""

@@ -117,7 +117,7 @@ class PrivateStream:
         if not self.started:
             self.started = True
             if data.startswith(encoding.NO_ROOM):
-                self._context.server.on_full()
+                self._context.server.on_refused()
         self.slots.feed(data)
 
     def update_handshake(self) -> bytes | None:

@@ -377,6 +377,8 @@ class Session(SessionBase):
         if self._closing:
             return
         private = self.private
+        if private.never_answered():
+            self.context.server.on_refused()
         private.status = PRIVATE_LOST
         if private.slots.awaits_lane():
             return  # replies that have come wait for a lane's; private_answered() goes on

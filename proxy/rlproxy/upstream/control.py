@@ -90,7 +90,7 @@ class Control:
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
         # Since the server was last identified:
         self._read_only = False  # a replica has answered
-        self._no_room = False  # the server has refused a client
+        self._refuses = False  # the server has refused a new connection
         self._masters = 0  # how often this connection, after READONLY, has led to a master
         self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
@@ -112,10 +112,14 @@ class Control:
         """Identify the server soon: a replica has answered."""
         self._read_only = True
 
-    def look_for_room(self) -> None:
-        """Look soon whether there is room for another client: the server has refused one."""
+    def check_new_connections(self) -> None:
+        """Look soon whether the server takes another connection: it has refused one.
+
+        This connection and older ones may go on: the server may be at its `maxclients`, or a
+        certificate has expired since.
+        """
         self._circuit.counts.connects_failed += 1
-        self._no_room = True
+        self._refuses = True
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -222,9 +226,9 @@ class Control:
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
-        may_be_full = self.kind == FULL or self._no_room
+        may_refuse = self.kind == FULL or self._refuses
         was_replica = self.kind == REPLICA or self._read_only
-        self._no_room = self._read_only = False
+        self._refuses = self._read_only = False
         kind = problem = ""
         if not self._upstream.cluster:  # its nodes are the masters that discovery has found
             mode, role = text(reply.get(b"mode")), text(reply.get(b"role"))
@@ -240,22 +244,22 @@ class Control:
             kind, problem = UNABLE, str(pong)
         elif not self.loading.loaded and self.loading.drained():
             await self._load()
-        if may_be_full and not kind:
-            kind, problem = await self._room()
+        if may_refuse and not kind:
+            kind, problem = await self._another()
         if self._refused and not kind:
             kind, problem = SCRIPTS, self._refused
         self.kind, self.problem = kind, problem
 
-    async def _room(self) -> tuple[str, str]:
-        """Look by a second connection whether the server has room for another client.
-
-        Returns kind and text of the problem, if there is one.
-        """
+    async def _another(self) -> tuple[str, str]:
+        """Open a second connection. Returns kind and text of the problem, if there is one."""
         try:
             async with opened(self._target) as connection:
                 await connection.query(b"PING")
         except NoRoom as error:
             return FULL, str(error)
+        except OSError as error:
+            self._refuses = True
+            return UNREACHABLE, f"it refuses new connections: {reason(error)}"
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:
@@ -339,7 +343,7 @@ class Control:
     def _is_worth_another_try(self) -> bool:
         """Return whether a step that the server refused is due for another try."""
         due = self.kind == UNABLE or self._loop.time() >= self._retry_at
-        return due and (bool(self.problem) or self._read_only or self._no_room)
+        return due and (bool(self.problem) or self._read_only or self._refuses)
 
     def _misses_scripts(self) -> bool:
         """Return whether the scripts are to be loaded now. Refused ones wait for another try."""

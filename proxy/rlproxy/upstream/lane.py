@@ -275,6 +275,8 @@ class ServerLane(PooledLane):
             left = last_words(self._transport)
             if left:
                 self.received(left)
+        if self._handshakes > 0 and self._transport is not None:
+            self._context.server.on_refused()
         self.ready = False
         self.room = self._context.max_lane_hits
         self._transport = None

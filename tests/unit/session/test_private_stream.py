@@ -52,7 +52,7 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
 def test_the_first_bytes_show_that_redis_has_no_room() -> None:
     parts = Parts()
     called: list[bool] = []
-    parts.context.server.on_full = lambda: called.append(True)
+    parts.context.server.on_refused = lambda: called.append(True)
     for first in (OK, encoding.NO_ROOM):
         parts.opened()
         parts.private.received(first)

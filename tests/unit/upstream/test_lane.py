@@ -403,6 +403,21 @@ def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
     assert len(loop.wires) == 2
 
 
+def test_the_end_of_a_lane_that_redis_has_not_answered_is_reported(bench: Bench) -> None:
+    reported: list[bool] = []
+    bench.pool.context.server.on_refused = lambda: reported.append(True)
+    for answered in (True, False):
+        assert reported == []
+        bench.wire.protocol.connection_lost(None)
+        bench.loop.now += 1.0
+        bench.lane.wake()
+        bench.loop.turns()
+        if answered:
+            bench.answer(WELCOME + OK)
+    bench.wire.protocol.connection_lost(None)
+    assert reported == [True]
+
+
 # -- calls -----------------------------------------------------------------------------------------
 
 

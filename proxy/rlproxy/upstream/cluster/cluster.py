@@ -47,7 +47,7 @@ class Cluster:
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_open: returns whether the circuit of the node at an address is open.
-    on_full: called with the address of a node that has no room for one more client.
+    on_refused: called with the address of a node that has refused a new connection.
     on_unknown: called with `problem` if no node gives a view, and there is no map yet.
     """
 
@@ -66,7 +66,7 @@ class Cluster:
         self.problem = ""
         self.kind = ""
         self.is_open: Callable[[Address], bool] = lambda _address: False
-        self.on_full: Callable[[Address], None] = lambda _address: None
+        self.on_refused: Callable[[Address], None] = lambda _address: None
         self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0

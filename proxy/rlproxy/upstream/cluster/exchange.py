@@ -205,7 +205,7 @@ class Exchange(LinkOwner):
         if not is_error:
             self.logged_in = True
         elif frame.startswith(NO_ROOM):
-            self.cluster.on_full(link.address)
+            self.cluster.on_refused(link.address)
         if is_error and request.number:
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)

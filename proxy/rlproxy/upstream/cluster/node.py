@@ -58,6 +58,7 @@ class Node(ServerParts):
         self._settings = settings
         super().__init__(cluster.target(address), ServerFacts(str(address)), settings)
         self.facts.on_read_only = cluster.refresh
+        self.facts.on_refused = self.control.check_new_connections
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
         self.pool.make = self._make
@@ -96,7 +97,7 @@ class Nodes:
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
         cluster.is_open = self._is_open
-        cluster.on_full = self._look_for_room
+        cluster.on_refused = self._check
 
     def of(self, address: Address) -> Node:
         """Return the node at `address`, made if needed."""
@@ -124,10 +125,10 @@ class Nodes:
     def _is_open(self, address: Address) -> bool:
         return self.of(address).circuit.open
 
-    def _look_for_room(self, address: Address) -> None:
+    def _check(self, address: Address) -> None:
         node = self._nodes.get(address)
         if node is not None:
-            node.control.look_for_room()
+            node.control.check_new_connections()
 
     def take_map(self) -> None:
         """Make the nodes of the present map. Of other nodes no outage is logged."""
