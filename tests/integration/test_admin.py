@@ -278,7 +278,8 @@ def test_readyz_reports_that_redis_refuses_a_new_client(
 
 def test_readyz_reports_that_a_node_of_a_cluster_refuses_a_client(one_engine: str) -> None:
     """The client has a connection to its home, and none to the node of the key."""
-    with Cluster(one_engine) as cluster, started(*HERE, "--upstream", cluster.url) as made:
+    args = (*HERE, "--share", "no")  # no lane is refused as well
+    with Cluster(one_engine) as cluster, started(*args, "--upstream", cluster.url) as made:
         answers(made, "/readyz", 200, r"ok\n")
         keys = cluster.keys_of_all()
         with contextlib.ExitStack() as stack:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +62,19 @@ def made(shared: Started, one_server: RedisServer) -> Started:
 
 
 def post(
-    made: Started, body: object, token: str | None = TOKEN, data: bytes | None = None
+    made: Started,
+    body: object,
+    token: str | None = TOKEN,
+    data: bytes | None = None,
+    half_closes: bool = False,
 ) -> tuple[int, Any]:
     """Status and answer to a request for an action."""
     connection = http.client.HTTPConnection("127.0.0.1", port(made), timeout=DEADLINE_S)
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     with contextlib.closing(connection):
         connection.request("POST", "/actions", data or json.dumps(body), headers)
+        if half_closes:
+            connection.sock.shutdown(socket.SHUT_WR)
         found = connection.getresponse()
         return found.status, json.loads(found.read())
 
@@ -136,6 +143,11 @@ def test_block_and_unblock(made: Started) -> None:
         assert (status, "number of seconds" in found["error"]) == (400, True), found
         for action in ("block", "unblock"):
             made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
+
+
+def test_a_client_that_sends_no_more_gets_the_reply(made: Started) -> None:
+    body = {"action": "block", "key": "k", "rule": "5 60", "seconds": 60}
+    assert post(made, body, half_closes=True)[0] == 200
 
 
 def test_errors_of_the_proxy_are_passed_on(made: Started, one_server: RedisServer) -> None:

@@ -213,6 +213,10 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._end()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """See asyncio.Protocol: a client that sends no more gets the response that it waits for."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def on_response_complete(self) -> None:
         """See H11Protocol."""
         super().on_response_complete()
