@@ -377,7 +377,7 @@ class Session(SessionBase):
         if self._closing:
             return
         private = self.private
-        if private.never_answered():
+        if private.never_answered() and not private.slots.may_block:
             self.context.server.on_refused()
         private.status = PRIVATE_LOST
         if private.slots.awaits_lane():

@@ -73,8 +73,10 @@ class Target:
         if address.path:
             return (await loop.create_unix_connection(protocol, address.path))[0]
         transport, _ = await loop.create_connection(protocol, address.host, address.port)
-        with contextlib.suppress(OSError):  # it may be closed already
-            keep_alive(transport.get_extra_info("socket"), self._keepalive_s)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # else it has ended already
+            with contextlib.suppress(OSError):
+                keep_alive(sock, self._keepalive_s)
         return transport
 
     def _stream(

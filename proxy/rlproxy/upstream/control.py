@@ -34,6 +34,7 @@ from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
+_ANOTHER_S: Final = 2.0  # limit for a second connection and its reply, in seconds
 _REPLY_S: Final = 5.0  # limit for a reply on the control connection, in seconds
 _REFUSED_S: Final = 5.0  # pause before a refused step is tried again, in seconds
 _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that are idle for 1 s
@@ -253,7 +254,7 @@ class Control:
     async def _another(self) -> tuple[str, str]:
         """Open a second connection. Returns kind and text of the problem, if there is one."""
         try:
-            async with opened(self._target) as connection:
+            async with asyncio.timeout(_ANOTHER_S), opened(self._target) as connection:
                 await connection.query(b"PING")
         except NoRoom as error:
             return FULL, str(error)

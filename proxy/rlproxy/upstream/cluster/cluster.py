@@ -103,10 +103,6 @@ class Cluster:
         self._home = next(up, ranked[0]).address
         return self._home
 
-    def has(self, address: Address) -> bool:
-        """Return whether the node at `address` is one of the cluster, failed or not."""
-        return address in self.unlisted or address in self.map.addresses()
-
     def is_down(self) -> bool:
         """Return whether no master is known, or the circuits of all are open."""
         return all(map(self.is_open, self.map.index))

@@ -84,7 +84,7 @@ class Dispatcher:
         exchange.at_end.append(self.transactions.forget)  # objects here form cycles
 
     def _holds_state(self, link: Link) -> bool:
-        if link.open() and self.setup.tracking:  # invalidations may be lost
+        if link.open() and self.setup.tracking and not link.aside:  # invalidations may be lost
             return True
         return self.transactions.uses(link) or bool(link.subscribed)
 
@@ -195,7 +195,8 @@ class Dispatcher:
         if route.how == routes.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
-        failed = self._links.errors_of_failed() if route.how == routes.ALL_NODES else []
+        writes = route.how == routes.ALL_NODES and route.name != b"ACL LOG"
+        failed = self._links.errors_of_failed() if writes else []
         parts = ((link, Request(written)) for link in links)
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
         if route.how == routes.WAIT:

@@ -62,6 +62,7 @@ class Link(asyncio.Protocol):
     finished: the sending direction is closed.
     subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
         messages, or lines of MONITOR, that are no replies.
+    aside: opened for a command of all nodes, at a node that has run no other one.
     idle_since: loop time of the look at which it was idle first; 0 if it has been in use since.
     """
 
@@ -73,6 +74,7 @@ class Link(asyncio.Protocol):
         self.subscribed: tuple[bytes, ...] = ()
         self.full = False
         self.finished = False
+        self.aside = False
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` while the connection is being opened

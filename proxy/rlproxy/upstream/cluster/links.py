@@ -55,6 +55,7 @@ class Links:
             task = self._loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        link.aside = False
         return link
 
     def home(self) -> Link:
@@ -96,7 +97,14 @@ class Links:
         others = [at for at, state in self._cluster.unlisted.items() if state in wanted]
         if replicas:
             others += self._replicas()
-        return list(dict.fromkeys([*self.masters(), *map(self.to, others)]))
+        found = dict.fromkeys(self.masters())
+        for address in others:
+            known = self.by_address.get(address)
+            aside = known is None or known.aside
+            link = self.to(address)
+            link.aside = aside
+            found[link] = None
+        return list(found)
 
     def errors_of_failed(self) -> list[bytes]:
         """Return the errors that stand for the replies of the nodes that have failed."""
@@ -105,8 +113,9 @@ class Links:
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used; the map may lack a new one."""
-        others = self._cluster.unlisted.keys() | self._replicas()
-        found = [link for link in self.by_address.values() if link.address not in others]
+        replicas = self._replicas()
+        links = self.by_address.values()
+        found = [link for link in links if not link.aside and link.address not in replicas]
         return found or [self.home()]
 
     def _replicas(self) -> set[Address]:
@@ -149,14 +158,13 @@ class Links:
     def close_idle(self, now: float) -> None:
         """Close the links but home's that have been idle for IDLE_S.
 
-        Replies of a failed node are errors. A client ends if it has a state at a node that has left
-        the cluster, which may go on alone.
+        Replies of a failed node are errors.
         now: loop time in seconds.
         """
+        if len(self.by_address) < 2:
+            return
         for link in list(self.by_address.values()):
-            if self.holds_state(link) and not self._cluster.has(link.address):
-                self._owner.lost(link)
-            elif link.owed and self._cluster.unlisted.get(link.address) == FAILED:
+            if link.owed and self._cluster.unlisted.get(link.address) == FAILED:
                 self._owner.lost(link, encoding.unreachable(str(link.address), FAILED))
             elif not link.idle_since or link.owed:
                 link.idle_since = now

@@ -25,6 +25,7 @@ class FakeLink:
         self.address = address
         self.idle_since = 0.0
         self.finished = False
+        self.aside = False
         self.owed: list[Request] = []
 
     def close(self) -> None:
@@ -37,9 +38,6 @@ class FakeCluster:
     def __init__(self) -> None:
         self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
         self.unlisted: dict[Address, str] = {}
-
-    def has(self, address: Address) -> bool:
-        return address in self.unlisted or address in self.map.index
 
 
 class Client:
