@@ -255,7 +255,7 @@ class Control:
         """Open a second connection. Returns kind and text of the problem, if there is one."""
         try:
             async with asyncio.timeout(_ANOTHER_S), opened(self._target) as connection:
-                await connection.query(b"PING")
+                await connection.query(*control_hello(self._upstream))
         except NoRoom as error:
             return FULL, str(error)
         except OSError as error:
