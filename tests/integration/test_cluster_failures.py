@@ -48,6 +48,13 @@ def answers(proxy: Proxy, key: str) -> bool:
         return client.exactly(7, 0.2) == b"$1\r\n1\r\n"
 
 
+def reaches_all(client: Raw, cluster: Cluster, setting: int) -> bool:
+    """Set `hz` to `setting`; return whether all nodes have it, so that the proxy knows them."""
+    assert client.ask("CONFIG", "SET", "hz", setting) == "OK"
+    found = [b"hz", b"%d" % setting]
+    return all(node.ask("CONFIG", "GET", "hz") == found for node in cluster.nodes)
+
+
 def all_answer(clients: list[Raw], key: str, value: bytes) -> bool:
     """Return whether all clients get this value of `key`."""
     return all(client.ask("GET", key) == value for client in clients)
@@ -183,12 +190,9 @@ def test_manual_failovers_under_load(cluster: Cluster, proxy: Proxy) -> None:
             wait_until(promoted, "the replica takes over")
             cluster.wait_promoted(replica)
         assert client.ask("LLEN", key) == pushed
-
-        def everywhere() -> bool:
-            assert client.ask("CONFIG", "SET", "hz", 15) == "OK"
-            return all(each.ask("CONFIG", "GET", "hz") == [b"hz", b"15"] for each in cluster.nodes)
-
-        wait_until(everywhere, "the former masters are known as replicas")
+        wait_until(
+            lambda: reaches_all(client, cluster, 15), "the former masters are known as replicas"
+        )
 
 
 def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: Proxy) -> None:
@@ -206,12 +210,7 @@ def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: Proxy) -> None:
 def test_settings_and_scripts_reach_a_master_without_slots(cluster: Cluster, proxy: Proxy) -> None:
     added = cluster.add_node()
     with proxy.raw() as client:
-
-        def known() -> bool:
-            assert client.ask("CONFIG", "SET", "hz", 16) == "OK"
-            return added.ask("CONFIG", "GET", "hz") == [b"hz", b"16"]
-
-        wait_until(known, "the proxy knows the node")
+        wait_until(lambda: reaches_all(client, cluster, 16), "the proxy knows the node")
         assert client.ask("ACL", "SETUSER", "everywhere", "off") == "OK"
         names = added.ask("ACL", "USERS")
         assert isinstance(names, list) and b"everywhere" in names
@@ -236,6 +235,7 @@ def test_a_setting_fails_for_a_failed_replica(cluster: Cluster, proxy: Proxy) ->
             assert client.ask("CONFIG", "SET", "hz", 18) == failed
             for node in cluster.serving():
                 assert node.ask("CONFIG", "GET", "hz") == [b"hz", b"18"]
+            assert isinstance(client.ask("ACL", "LOG"), list)
             assert client.ask("PING") == "PONG"
         finally:
             cluster.cont(replica)
@@ -250,12 +250,7 @@ def test_wait_covers_a_write_at_a_master_that_gets_its_first_slot(
     slot = key_slot(b"moved")
     owner = cluster.owner(slot)
     with proxy.raw() as client:
-
-        def known() -> bool:
-            assert client.ask("CONFIG", "SET", "hz", 20) == "OK"
-            return added.ask("CONFIG", "GET", "hz") == [b"hz", b"20"]
-
-        wait_until(known, "the proxy knows the node")
+        wait_until(lambda: reaches_all(client, cluster, 20), "the proxy knows the node")
         cluster.begin_move(slot, added)
         assert client.ask("SET", "moved", 1) == "OK"  # by ASK
         assert client.ask("WAIT", 1, 100) == 0  # it has no replica

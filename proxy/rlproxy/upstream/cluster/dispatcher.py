@@ -188,15 +188,14 @@ class Dispatcher:
         exchange = self._exchange
         if route.how == routes.WAIT:
             links = self._links.used()
-        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES):
-            links = self._links.everywhere(route.how == routes.ALL_NODES)
+        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES, routes.ALL_UP):
+            links = self._links.everywhere(replicas=route.how != routes.ALL_FIRST)
         else:
             links = self._links.masters()
         if route.how == routes.ALL_ANY:
             shuffle(links)  # else RANDOMKEY would name home's keys only
         merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
-        writes = route.how == routes.ALL_NODES and route.name != b"ACL LOG"
-        failed = self._links.errors_of_failed() if writes else []
+        failed = self._links.errors_of_failed() if route.how == routes.ALL_NODES else []
         parts = ((link, Request(written)) for link in links)
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
         if route.how == routes.WAIT:

@@ -45,17 +45,23 @@ class Links:
 
     def to(self, address: Address) -> Link:
         """Return the link to the node at `address`, made if needed."""
+        link = self._made(address)
+        link.aside = False
+        return link
+
+    def _made(self, address: Address) -> Link:
+        """Return the link to the node at `address`; one that is made here is aside."""
         link = self.by_address.get(address)
         if link is not None and link.finished and not (link.owed or self.holds_state(link)):
             self.forget(link)
             link = None
         if link is None:
             link = self.by_address[address] = Link(self._owner, address)
+            link.aside = True
             self._set_up(link, list(self.setup.values()))
             task = self._loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        link.aside = False
         return link
 
     def home(self) -> Link:
@@ -97,14 +103,7 @@ class Links:
         others = [at for at, state in self._cluster.unlisted.items() if state in wanted]
         if replicas:
             others += self._replicas()
-        found = dict.fromkeys(self.masters())
-        for address in others:
-            known = self.by_address.get(address)
-            aside = known is None or known.aside
-            link = self.to(address)
-            link.aside = aside
-            found[link] = None
-        return list(found)
+        return list(dict.fromkeys([*self.masters(), *map(self._made, others)]))
 
     def errors_of_failed(self) -> list[bytes]:
         """Return the errors that stand for the replies of the nodes that have failed."""
@@ -158,7 +157,7 @@ class Links:
     def close_idle(self, now: float) -> None:
         """Close the links but home's that have been idle for IDLE_S.
 
-        Replies of a failed node are errors.
+        What a failed node owes is answered with an error.
         now: loop time in seconds.
         """
         if len(self.by_address) < 2:

@@ -39,7 +39,8 @@ ALL_LEAST: Final = 16  # arrays of integers, the least of each place
 ALL_ONE: Final = 17  # the reply of the first node without an error, else home's error
 ALL_ANY: Final = 18  # the first reply that is not nil
 ALL_FIRST: Final = 19  # home's reply; masters without slots get the command, too
-ALL_NODES: Final = 20  # home's reply; all other nodes get the command, too
+ALL_NODES: Final = 20  # home's reply; all other nodes get the command, a failed one is an error
+ALL_UP: Final = 41  # the same, but failed nodes are left out
 INFO: Final = 21
 SCAN: Final = 22
 MONITOR: Final = 23
@@ -130,14 +131,15 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
         SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
         """,
     ),
-    # Settings, users and the log of their errors, which are not replicated.
+    # Settings and users, and below the log of their errors, which are not replicated.
     (
         ALL_NODES,
         b"""
-        ACL|DELUSER ACL|LOAD ACL|LOG ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE
-        CONFIG|SET MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
+        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET
+        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
         """,
     ),
+    (ALL_UP, b"ACL|LOG"),
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
