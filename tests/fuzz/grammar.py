@@ -144,7 +144,7 @@ def _check(rule: Rule, name: bytes, args: list[bytes]) -> None:
             assert 1000 <= window_us <= MAX_US
     assert limiter.exact()
     assert not (rule.denies and rule.waits)
-    assert not (rule.reads and rule.takes)
+    assert not (rule.takes and rule.frees)
     variants = [rule]
     if rule.takes:
         variants += [rule.peek(), rule.attempt(), rule.in_microseconds(), rule.attempt().peek()]

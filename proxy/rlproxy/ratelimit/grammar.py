@@ -127,7 +127,6 @@ class Rule:
         self.count = b""  # number of words; empty without a script
         self.head = b""  # everything before the key, with a script by EVALSHA
         self.tail = b""  # everything after the key
-        self.reads = False  # writes nothing
         self.row: int = outcomes.NO_ROW  # row in the counters
         self.unit_us = 1  # unit of the times in the reply, microseconds
         self.takes = False  # admission consumes quota
@@ -432,7 +431,6 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     """
     rule = Rule()
     rule.limiter = limiter
-    rule.reads = limiter.mode == algorithms.PEEK
     rule.unit_us = limiter.unit_us
     rule.takes = limiter.takes()
     rule.limit = limiter.limit() if limiter.mode == algorithms.HIT else 0

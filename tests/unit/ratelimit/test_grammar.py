@@ -97,7 +97,7 @@ def error(text: str, name: str = "RL.HIT") -> str:
     assert rule.script is None and rule.limiter is None
     assert {rule.words(way) for way in WAYS} == {b""}
     assert rule.tail == b""
-    assert not (rule.reads or rule.takes or rule.waits or rule.shapes)
+    assert not (rule.takes or rule.frees or rule.waits or rule.shapes)
     assert rule.error.startswith(b"-ERR ") and rule.error.endswith(b"\r\n")
     return rule.error[5:-2].decode()
 
@@ -660,7 +660,6 @@ def test_a_block_by_a_policy_peeks_by_its_rule(named: Grammar) -> None:
         assert joined_argv(rule) == words
         assert rule.script is SCRIPTS[scripts.blocking(ALGORITHMS[algorithm.encode()].script)]
         assert rule.frees
-        assert not rule.reads
         assert not rule.takes
         assert rule.limit == 0
         assert rule.row == oc.other(oc.BLOCK)
@@ -882,30 +881,29 @@ def test_variants_of_a_waiting_hit(text: str, peek: str, attempt: str, final: st
         assert made() is made()  # created once
         assert made().script is rule.script
         assert made().limiter is not rule.limiter
-    peek_rule = rule.peek()
-    assert peek_rule.reads
-    assert not rule.attempt().reads and not rule.in_microseconds().reads
+    assert not rule.peek().takes
+    assert rule.attempt().takes == rule.in_microseconds().takes == rule.takes
 
 
 FLAGS = [
-    # Reads, takes, waits, shapes.
-    ("RL.HIT", "10 60", (False, True, False, False)),
-    ("RL.HIT", "10 60 COST 2", (False, True, False, False)),
+    # Takes, frees, waits, shapes.
+    ("RL.HIT", "10 60", (True, False, False, False)),
+    ("RL.HIT", "10 60 COST 2", (True, False, False, False)),
     ("RL.HIT", "10 60 COST 0", (False, False, False, False)),
-    ("RL.HIT", "10 60 COST 11", (False, True, False, False)),
-    ("RL.HIT", "10 60 PENALTY 5 STRICT", (False, True, False, False)),
-    ("RL.HIT", "10 60 WAIT 5", (False, True, True, False)),
+    ("RL.HIT", "10 60 COST 11", (True, False, False, False)),
+    ("RL.HIT", "10 60 PENALTY 5 STRICT", (True, False, False, False)),
+    ("RL.HIT", "10 60 WAIT 5", (True, False, True, False)),
     ("RL.HIT", "10 60 WAIT 5 COST 0", (False, False, False, False)),
-    ("RL.HIT", "10 60 WAIT 5 ALGO GCRA", (False, True, True, False)),
-    ("RL.HIT", "10 60 ALGO LEAKY", (False, True, False, False)),
-    ("RL.HIT", "10 60 WAIT 5 ALGO LEAKY", (False, True, True, True)),
+    ("RL.HIT", "10 60 WAIT 5 ALGO GCRA", (True, False, True, False)),
+    ("RL.HIT", "10 60 ALGO LEAKY", (True, False, False, False)),
+    ("RL.HIT", "10 60 WAIT 5 ALGO LEAKY", (True, False, True, True)),
     ("RL.HIT", "10 60 WAIT 5 COST 0 ALGO LEAKY", (False, False, False, False)),
-    ("RL.PEEK", "10 60", (True, False, False, False)),
-    ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (True, False, False, False)),
-    ("RL.REFUND", "10 60 1", (False, False, False, False)),
-    ("RL.REFUND", "10 60 1 ALGO LEAKY", (False, False, False, False)),
-    ("RL.BLOCK", "60 ALGO LEAKY", (False, False, False, False)),
-    ("CL.THROTTLE", "15 30 60", (False, True, False, False)),
+    ("RL.PEEK", "10 60", (False, False, False, False)),
+    ("RL.PEEK", "10 60 COST 0 ALGO LEAKY", (False, False, False, False)),
+    ("RL.REFUND", "10 60 1", (False, True, False, False)),
+    ("RL.REFUND", "10 60 1 ALGO LEAKY", (False, True, False, False)),
+    ("RL.BLOCK", "60 ALGO LEAKY", (False, True, False, False)),
+    ("CL.THROTTLE", "15 30 60", (True, False, False, False)),
     ("RL.THROTTLE", "15 30 60 0", (False, False, False, False)),
 ]
 
@@ -913,7 +911,7 @@ FLAGS = [
 @pytest.mark.parametrize(("name", "text", "flags"), FLAGS)
 def test_flags_of_a_rule(name: str, text: str, flags: tuple[bool, bool, bool, bool]) -> None:
     rule = parse(text, name)
-    assert (rule.reads, rule.takes, rule.waits, rule.shapes) == flags
+    assert (rule.takes, rule.frees, rule.waits, rule.shapes) == flags
 
 
 # -- cached rules ----------------------------------------------------------------------------------

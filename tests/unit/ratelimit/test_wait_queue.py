@@ -158,7 +158,7 @@ class Client:
         if not self.call:  # a shaped hit that has waited
             assert limiter.wait_us <= whole.wait_us
             self.left_us = limiter.wait_us
-            self.call = "peek" if asked.reads else "final" if limiter.penalty_us else "attempt"
+            self.call = "final" if limiter.penalty_us else "attempt" if asked.takes else "peek"
         assert limiter.unit_us == 1
         self.calls.append(self.call)
 

@@ -67,6 +67,7 @@ HIT = rule(b"1", b"60")
 IN_MS = rule(b"1", b"60000", b"MS")
 OTHER = rule(b"2", b"60")
 PEEK = rule(b"1", b"60", name=b"RL.PEEK")
+COST_0 = rule(b"1", b"60", b"COST", b"0")  # writes nothing, too
 REFUND = rule(b"1", b"60", b"1", name=b"RL.REFUND")
 ZHIT = rule(b"1", b"60", b"ALGO", b"ZLOG")
 
@@ -672,7 +673,7 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
     assert bench.known()
 
 
-@pytest.mark.parametrize("of", [OTHER, REFUND, PEEK])
+@pytest.mark.parametrize("of", [OTHER, REFUND, PEEK, COST_0])
 def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> None:
     """What it does to the key will be done after the opener has looked at it."""
     bench.hit()
@@ -684,7 +685,7 @@ def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> No
     bench.answer(NOSCRIPT)
     bench.answer(OK + STAYS)
     assert bench.sent() == by_source(of)
-    assert bool(bench.hit().reply) == (of is PEEK)
+    assert bool(bench.hit().reply) == (of in (PEEK, COST_0))
     bench.answer(ADMITTED)
     assert late.reply == ADMITTED
 
