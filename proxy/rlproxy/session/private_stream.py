@@ -155,8 +155,6 @@ class PrivateStream:
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()
-        # The edits of its slots refer to the session.
-        self.slots = ReplySlots(self.state, self.to_client, self._context.failure)
 
     # -- commands of the client -------------------------------------------------------------------
 

@@ -342,12 +342,14 @@ class ReplySlots(OwedReplies):
         return mid
 
     def forget(self) -> None:
-        """Count the owed hits as unseen: their outcome will not be observed."""
+        """Remove all slots. Their hits count as unseen: their outcome will not be observed."""
         slot = self.head
         while slot is not None:
             if slot.call is not None:
                 self._failure.stats.unanswered(slot.call.counted(), UNSEEN)
             slot = slot.next
+        self.clear()
+        self.missing = None
 
     def _record(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
@@ -365,7 +367,6 @@ class ReplySlots(OwedReplies):
         """Pass on all bytes as they come from here on."""
         self._framer.skip_all()
         self.forget()
-        self.clear()
         self._state.lower(RAW)
 
 
