@@ -15,6 +15,20 @@ from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.timeouts import HitTimeouts
 
+MAX_CLIENT_HITS = 64  # the default of --max-client-hits
+
+
+def hit_timeouts(
+    circuit: CircuitBreaker | None = None,
+    timeout_s: float = 0.0,
+    clock: Callable[[], float] = lambda: 0.0,
+    later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _function: None,
+) -> HitTimeouts:
+    """Return the hit timeout of a process whose clock stands still, unless another is given."""
+    made = HitTimeouts(circuit or CircuitBreaker(), clock, later)
+    made.timeout_s = timeout_s
+    return made
+
 
 def worker_context(
     *,
@@ -34,8 +48,8 @@ def worker_context(
         lane_of=lane_of,
         shares=shares,
         waiting=waiting or WaitQueues(lambda: 0.0, lambda _at, _function: nothing),
-        timeouts=timeouts or HitTimeouts(CircuitBreaker()),
-        budget=budget or Budget(),
+        timeouts=timeouts or hit_timeouts(),
+        budget=budget or Budget(MAX_CLIENT_HITS),
         stats=stats or Counters(),
         report_request=lambda _name, _args: bulks(b"EVAL", b"return ''", b"0"),
     )

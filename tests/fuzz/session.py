@@ -19,17 +19,15 @@ from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
 from rlproxy.session.call import Call, Lane, Part
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.identity import Identity
 from rlproxy.session.missing_script import HitWithoutScript
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_UNREAD, Session
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 
-from tests.contexts import worker_context
+from tests.contexts import hit_timeouts, worker_context
 from tests.fuzz import reference
 from tests.fuzz.choices import Choices
 from tests.fuzz.model import GRAMMAR, PUSH, Item, Model, is_subsequence, refuses
@@ -273,7 +271,7 @@ class Walk:
             server=ServerFacts("redis:1"),
             lane_of=self.lane_of,
             waiting=self.waiting,
-            timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
+            timeouts=hit_timeouts(clock=self.clock.time),
             shares=self.share,
         )
         settings.server.found.has_throttle = throttle

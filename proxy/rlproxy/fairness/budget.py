@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_CLIENT_HITS: Final = 64
 LEAST_HITS: Final = 2  # unanswered hits that each backlogged client may have in any case
 # Work units per tick for all queued clients together. One forwarded request is one unit.
 TICK_WORK: Final = 4096
@@ -32,7 +31,7 @@ class Budget:
     max_client_hits: unanswered hits of one client.
     """
 
-    def __init__(self, max_client_hits: int = MAX_CLIENT_HITS) -> None:
+    def __init__(self, max_client_hits: int) -> None:
         self.max_client_hits = max_client_hits
         self.backlogged: int = 0  # number of backlogged clients
         self.work: int = 0  # work units spent since clients last had their turns; see Scheduler

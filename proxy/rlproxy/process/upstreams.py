@@ -158,7 +158,7 @@ class ClusterUpstream:
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
-        self.timeouts = HitTimeouts(self._circuit, clock=loop.time, later=loop.call_later)
+        self.timeouts = HitTimeouts(self._circuit, loop.time, loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.on_read_only = self.cluster.refresh

@@ -134,7 +134,7 @@ class ConnectionState:
     in_cluster: READONLY, READWRITE and ASKING leave no state; see ServerFacts.
     """
 
-    def __init__(self, in_cluster: bool = False) -> None:
+    def __init__(self, in_cluster: bool) -> None:
         self._in_cluster = in_cluster
         self.known = True
         self.probed = False

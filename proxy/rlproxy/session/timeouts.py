@@ -31,12 +31,11 @@ class HitTimeouts:
     def __init__(
         self,
         circuit: CircuitBreaker,
-        timeout_s: float = 0.0,
-        clock: Callable[[], float] = lambda: 0.0,
-        later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _function: None,
+        clock: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.circuit = circuit
-        self.timeout_s: float = timeout_s
+        self.timeout_s: float = 0.0
         self.on_silence: Callable[[], None] = lambda: None  # sends PINGs
         self.clock = clock
         self._later = later

@@ -55,7 +55,7 @@ class WaitCover:
         hit on the private connection; b"": there was none.
     """
 
-    def __init__(self, in_cluster: bool = False) -> None:
+    def __init__(self, in_cluster: bool) -> None:
         self._in_cluster = in_cluster
         self.lane_wrote = False
         self._hash_slot: int = NO_SLOT  # in a cluster: of all hits by lane, or _SEVERAL

@@ -50,7 +50,7 @@ class ServerParts:
         loop = asyncio.get_running_loop()
         self.facts = facts
         self.circuit = circuit = CircuitBreaker()
-        self.timeouts = HitTimeouts(circuit, clock=loop.time, later=loop.call_later)
+        self.timeouts = HitTimeouts(circuit, loop.time, loop.call_later)
         self.control = Control(
             target,
             settings.upstream,

@@ -44,7 +44,7 @@ def test_the_shares_of_all_backlogged_clients_are_at_most_the_hits_of_one() -> N
 
 
 def test_the_work_of_a_tick_is_spent() -> None:
-    budget = Budget()
+    budget = Budget(64)
     assert not budget.spent()
     budget.work = TICK_WORK - 1
     assert not budget.spent()

@@ -18,7 +18,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self.budget = Budget()
+        self.budget = Budget(64)
         self.soon: list[Turn] = []
         self.had: list[str] = []
         self.scheduler = Scheduler(self.budget, self.soon.append)

@@ -6,13 +6,11 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands
 from rlproxy.resp.requests import COMMAND
 from rlproxy.session.call import Call, Lane
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts, WorkerContext
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import SessionBase
-from rlproxy.session.timeouts import HitTimeouts
 
-from tests.contexts import worker_context
+from tests.contexts import hit_timeouts, worker_context
 from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
@@ -57,7 +55,7 @@ class Parts:
             lane_of=self.lane_of,
             shares=share,
             waiting=waiting,
-            timeouts=HitTimeouts(CircuitBreaker(), clock=self.time),
+            timeouts=hit_timeouts(clock=self.time),
         )
         self.caller = self.parts = Owner(self.context)
         self.to_client = self.parts.to_client

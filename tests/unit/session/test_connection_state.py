@@ -320,7 +320,7 @@ def test_an_unknown_command_behind_another_may_have_left_state() -> None:
     ],
 )
 def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
-    state = ConnectionState()
+    state = ConnectionState(False)
     state.probing = True
     old = facts(state)
     state.answered(Slot(kind), reply)

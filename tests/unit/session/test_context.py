@@ -17,12 +17,10 @@ from rlproxy.ratelimit.outcomes import (
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import FailurePolicy, ServerFacts
 from rlproxy.session.identity import Identity
-from rlproxy.session.timeouts import HitTimeouts
 
-from tests.contexts import worker_context
+from tests.contexts import hit_timeouts, worker_context
 from tests.unit.session.bench import GRAMMAR
 
 ERROR = b"-UPSTREAMDOWN x\r\n"
@@ -36,7 +34,7 @@ class Failing:
 
     def __init__(self, mode: str) -> None:
         self.stats = Counters()
-        self.timeouts = HitTimeouts(CircuitBreaker(), 0.25)
+        self.timeouts = hit_timeouts(timeout_s=0.25)
         self.policy = FailurePolicy(ServerFacts("redis:1"), self.timeouts, self.stats)
         self.policy.mode = mode
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS
+from rlproxy.fairness.budget import CLIENT_WORK
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import BROKEN_BULK
@@ -17,6 +17,7 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_OPENING
 from rlproxy.session.router import MAX_EXPANDED, Router
 
+from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
     ARITY,
     DENIED,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, MAX_CLIENT_HITS, WORK_OF_REPORT
+from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_REPORT
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import reply_slots
 from rlproxy.session.waits import WAIT_TICK
 
+from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
     ARITY,
     FIVE,

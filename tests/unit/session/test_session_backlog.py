@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS, MAX_CLIENT_HITS
+from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_PRIVATE, WAIT_READ, WAIT_TICK
 
+from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
     ARITY,
     FIVE,

@@ -13,9 +13,9 @@ from rlproxy.session import private_stream
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import MAX_S, NEVER, NOTHING, HitTimeouts
+from rlproxy.session.timeouts import MAX_S, NEVER, NOTHING
 
-from tests.contexts import worker_context
+from tests.contexts import hit_timeouts, worker_context
 from tests.unit.session.bench import (
     ARITY,
     FIVE,
@@ -48,7 +48,7 @@ class Faulty(Bench):
         self.circuit = CircuitBreaker()
         self.now = 0.0
         self.looks: list[Callable[[], None]] = []  # that are due
-        self.timeouts = HitTimeouts(
+        self.timeouts = hit_timeouts(
             self.circuit, 1.0, lambda: self.now, lambda _, look: self.looks.append(look)
         )
         shared = worker_context(

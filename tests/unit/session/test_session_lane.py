@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.private_stream import REFRESH_S
 from rlproxy.session.waits import WAIT_LANE
 
+from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
     DENIED,
     FIVE,

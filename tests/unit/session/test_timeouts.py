@@ -17,7 +17,8 @@ class Time:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.silences: list[float] = []
         self.circuit = CircuitBreaker()
-        self.timeouts = HitTimeouts(self.circuit, timeout_s, lambda: self.now, self.later)
+        self.timeouts = HitTimeouts(self.circuit, lambda: self.now, self.later)
+        self.timeouts.timeout_s = timeout_s
         self.timeouts.on_silence = lambda: self.silences.append(self.now)
 
     def later(self, delay_s: float, function: Callable[[], None]) -> None:

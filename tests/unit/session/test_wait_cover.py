@@ -12,14 +12,14 @@ from tests.unit.session.bench import FIVE, GRAMMAR, call_of
 
 def written() -> WaitCover:
     """A client whose latest hit went by lane."""
-    cover = WaitCover()
+    cover = WaitCover(False)
     cover.lane_wrote = True
     cover.last_hit = b"$1\r\nk\r\n"
     return cover
 
 
 def test_a_new_client_has_written_nothing() -> None:
-    cover = WaitCover()
+    cover = WaitCover(False)
     assert not cover.lane_wrote
     assert cover.last_hit == b""
     assert cover.judge(b"WAIT")(b":3\r\n") == b":3\r\n"
@@ -88,7 +88,7 @@ def test_the_key_of_a_hit_that_redis_ran_is_kept(text: bytes, reply: bytes, kept
 def test_a_refund_is_covered_as_a_hit_is() -> None:
     refund = GRAMMAR.rule(b"refund", b"RL.REFUND", [b"k", b"10", b"60", b"1"])
     call = Call(Caller(), refund, b"$1\r\nk\r\n")
-    cover = WaitCover()
+    cover = WaitCover(False)
     cover.sent(call)
     assert cover.lane_wrote and not cover.can_rewrite()
     cover.answered(call, FIVE)

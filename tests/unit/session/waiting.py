@@ -9,15 +9,13 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call, Caller, Lane
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import OwnCalls
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.session.waits import WAIT_NOTHING
 
-from tests.contexts import worker_context
+from tests.contexts import hit_timeouts, worker_context
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, script_reply
 from tests.unit.session.bench import FIVE, GRAMMAR, PING, PONG, FakeLane
 
@@ -77,7 +75,7 @@ class World:
             server=ServerFacts("redis:1"),
             lane_of=self._lane_of,
             waiting=self.waiting,
-            timeouts=HitTimeouts(CircuitBreaker(), clock=self.clock.time),
+            timeouts=hit_timeouts(clock=self.clock.time),
         )
         self.settings.server.found.ignores_empty = (
             False  # (no empty requests, except where they are tested)

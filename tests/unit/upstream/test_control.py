@@ -12,10 +12,11 @@ from rlproxy.config.urls import parse_upstream
 from rlproxy.ratelimit.scripts import load
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream import control as module
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.control import Control
+
+from tests.contexts import hit_timeouts
 
 HELLO = b"%1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 REPLICA_HELLO = b"%1\r\n$4\r\nrole\r\n$7\r\nreplica\r\n"
@@ -80,7 +81,7 @@ class World:
         timeout_s: float = 0.0,
     ) -> None:
         self.target, self.circuit = target or Answered(), CircuitBreaker()
-        timeouts = HitTimeouts(self.circuit, timeout_s)
+        timeouts = hit_timeouts(self.circuit, timeout_s)
         self.facts = ServerFacts("here")
         self.found: list[str] = []  # what was known of the server at each call of on_server()
         self.control = Control(

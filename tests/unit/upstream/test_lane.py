@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from rlproxy.config.urls import Address
-from rlproxy.fairness.budget import MAX_CLIENT_HITS
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
@@ -20,18 +19,16 @@ from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import context
 from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
-from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.hit_lane import MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
-from tests.contexts import worker_context
+from tests.contexts import MAX_CLIENT_HITS, hit_timeouts, worker_context
 
 GRAMMAR = Grammar(scripts.load())
 ANONYMOUS = Identity(None, None, 0)
@@ -146,7 +143,7 @@ class Bench:
         self.loop = loop
         self.denial_cache = DenialCache(remembers, lambda: loop.now)
         target = Target(Address("redis", 1), 5.0)
-        timeouts = HitTimeouts(CircuitBreaker())
+        timeouts = hit_timeouts()
         self.loading = ScriptLoading()
         self.loads()
         self.counters = Counters()

@@ -19,7 +19,6 @@ from rlproxy.session.call import Call, Caller
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
-from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import PAUSE_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
@@ -30,6 +29,7 @@ from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import IDLE_S, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
+from tests.contexts import hit_timeouts
 from tests.unit.upstream.test_lane import (
     ADMITTED,
     CACHING,
@@ -79,7 +79,7 @@ class FakeNode:
         self.where = str(address)
         self.loop = loop
         self.circuit = CircuitBreaker()
-        self.timeouts = HitTimeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
+        self.timeouts = hit_timeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
         loading = ScriptLoading()
         loading.loaded = True
         context = LaneContext(
