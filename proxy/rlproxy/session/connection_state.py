@@ -104,7 +104,7 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
     S_SELECT: ((OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
     S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
-    S_MULTI: ((OK, 0), (b"-ERR MULTI calls can not be nested", 0), (_ERROR, _NO_MULTI)),
+    S_MULTI: ((_ERROR, _NO_MULTI),),
     S_EXEC: (
         (b"-EXECABORT", _NO_MULTI),
         (b"-ERR EXEC without MULTI", _NO_MULTI),
@@ -197,17 +197,18 @@ class ConnectionState:
             self.lower(level)
         if slot_kind == S_PASS:
             return None
-        slot = Slot(slot_kind)
-        nested = slot_kind == S_MULTI and self.multi
         if slot_kind == S_MULTI:
-            self.multi = True
             self._number += 1
             self._multi_at = self._number
-        elif plain:
+            if self.multi:
+                return None  # whatever the reply, the MULTI before it counts
+            self.multi = True
+        slot = Slot(slot_kind)
+        slot.number = self._number
+        if plain:
             _expect_identity(slot, args)
         if slot.kind in DECIDING:
             self.deciding += 1
-        slot.number = 0 if nested else self._number  # 0: the reply takes nothing back
         return slot
 
     def _plain_row(self, kind: int, args: list[bytes], complete: bool) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class Slot:
         self.passed = 0
         self.data = data
         self.edit = edit
-        self.number = 0  # that of ConnectionState when its request was sent; 0: takes nothing back
+        self.number = 0  # that of ConnectionState when its request was sent
         self.protocol = 0  # requested by a HELLO
         self.identity: Identity | None = None
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted

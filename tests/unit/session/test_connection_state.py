@@ -265,8 +265,6 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
     ("MULTI", "RESET", b"+RESET\r\n", {**DONE, **FRESH}),
     ("", "MULTI", OK, {}),
     ("", "MULTI", NOPERM, {"multi": False}),
-    ("", "MULTI", b"-ERR MULTI calls can not be nested\r\n", {}),
-    ("MULTI", "MULTI", NOPERM, {}),
     ("MULTI", "EXEC", b"*0\r\n", DONE),
     ("MULTI", "EXEC", b"_\r\n", DONE),
     ("MULTI", "EXEC", b"-EXECABORT x\r\n", DONE),
