@@ -13,7 +13,7 @@ from __future__ import annotations
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
-from rlproxy.session.call import Call
+from rlproxy.session.call import NO_CALLER, Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
@@ -137,7 +137,7 @@ class FailOpen(SessionPart):
             return denied
         if not requests.command.ours:
             return self._handshake_reply()
-        call = requests.call(self._caller, context)
+        call = requests.call(NO_CALLER, context)  # it is never sent
         if call is None:
             return error if requests.command.report else b""
         if call.reply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy.session.call import NO_CALLER, Caller
+from rlproxy.session.call import Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.lane_calls import LaneCalls
@@ -53,11 +53,6 @@ class SessionPart:
 
     def __init__(self, session: SessionBase) -> None:
         self._context = session.context
-        self._caller: Caller = session
         self._requests = session.requests
         self._private = session.private
         self._lanes = session.lanes
-
-    def let_go(self) -> None:
-        """Release the session."""
-        self._caller = NO_CALLER

@@ -28,7 +28,7 @@ from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
-from rlproxy.session.call import Call, Lane
+from rlproxy.session.call import NO_CALLER, Call, Caller, Lane
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
@@ -67,6 +67,7 @@ class Router(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
+        self._caller: Caller = session
         self.fail_open = FailOpen(session)
         self.sharing: Sharing | None = None
         if session.context.shares:
@@ -80,9 +81,8 @@ class Router(SessionPart):
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
 
     def let_go(self) -> None:
-        """See SessionPart.let_go()."""
-        super().let_go()
-        self.fail_open.let_go()
+        """Release the session."""
+        self._caller = NO_CALLER
         self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------

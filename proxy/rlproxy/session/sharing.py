@@ -12,7 +12,7 @@ from typing import Final
 from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import Batch, Lane
+from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.parts import SessionBase, SessionPart
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
@@ -25,6 +25,7 @@ class Sharing(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
+        self._caller: Caller = session
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
