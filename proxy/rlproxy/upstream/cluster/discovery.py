@@ -7,6 +7,7 @@ another one, if the first is slow or old ─────┴─> the view to use
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +28,8 @@ EMPTY: Final = "a master without slots"
 NEW: Final = "a replica that holds no data yet"
 FAILED: Final = "the cluster counts it as failed"
 _NAMELESS: Final = ("", "?")  # hosts that stand for the one by which the node was queried
+# A line of CLUSTER NODES: id, IP, port, host name (None from servers without it), flags.
+_NODE: Final = re.compile(r"(\S+) ([^\s,]*):([0-9]{1,5})(?:@[0-9]+)?(?:,([^\s,]*)\S*)? (\S+)")
 _MISSED: Final = ("cluster_slots_pfail", "cluster_slots_fail")
 
 
@@ -124,21 +127,20 @@ def unlisted(slots: Any, nodes: str, host: str) -> dict[Address, str]:
     """Return the nodes that CLUSTER SLOTS leaves out, each with EMPTY, NEW or FAILED.
 
     slots, nodes: the replies to CLUSTER SLOTS and CLUSTER NODES. The second has the address and the
-        host name of each node; the first shows which of them to connect to.
+        host name of each node; the first shows which of them to connect to. A line of the second
+        in another form is left out.
     host: see read_slots().
     """
     shown = {text(each[2]): text(each[0]) for _, _, *shard in slots or () for each in shard}
-    rows = [line.split(" ") for line in nodes.splitlines()]
-    names = {number: where.split(",")[1] for number, where, *_ in rows if "," in where}
+    rows = [line.groups() for line in map(_NODE.match, nodes.splitlines()) if line]
     nameless = all(each in _NAMELESS for each in shown.values())
-    named = any(each and shown.get(number) == each for number, each in names.items())
+    named = any(name and shown.get(number) == name for number, _, _, name, _ in rows)
     found: dict[Address, str] = {}
-    for number, where, flag_list, *_ in rows:
+    for number, ip, port, name, flag_list in rows:
         flags = flag_list.split(",")
         if number in shown or "handshake" in flags or "noaddr" in flags:
             continue
-        ip, _, port = where.partition("@")[0].rpartition(":")
-        at = names.get(number, "") if named else "" if nameless else ip
+        at = name or "" if named else "" if nameless else ip
         state = FAILED if "fail" in flags else EMPTY if "master" in flags else NEW
         found[node_address(at.encode(), int(port), host)] = state
     return found

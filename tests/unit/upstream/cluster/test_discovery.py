@@ -91,6 +91,16 @@ def test_no_slots_and_no_address() -> None:
     assert discovery.unlisted([], line, "asked") == {Address("asked", 7000): discovery.EMPTY}
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["", "empty", "empty ::1:7003@17003", "empty host master - 0 0 3 up", "vars lastEpoch 0"],
+)
+def test_a_line_in_another_form_is_left_out(line: str) -> None:
+    whole = "a 10.0.0.1:7000 myself,master - 0 0 0 connected"
+    found = discovery.unlisted([], f"{line}\n{whole}\n{line}\n", "asked")
+    assert found == {Address("asked", 7000): discovery.EMPTY}
+
+
 async def _best(
     views: dict[Address, View], epoch: int, slow: tuple[Address, ...] = (), slots: int = 0
 ) -> View:
