@@ -89,7 +89,6 @@ class Exchange(LinkOwner):
         """Append a command of the client, which gets its reply."""
         off = self.silent or self.skips
         request.silent = off and request.subscribes in (b"", b"monitor")
-        request.drops_errors = off
         self.skips = False
         if self.caching:
             request.front = [Request(self.caching)]
@@ -241,7 +240,7 @@ class Exchange(LinkOwner):
         while queue and queue[0].done:
             request = queue.popleft()
             self._held -= len(request.reply)
-            if not (request.silent or (request.drops_errors and request.reply[:1] == b"-")):
+            if not request.silent:
                 out.append(request.reply)
         if self._messages and not self._holds_messages():
             self._release_messages()

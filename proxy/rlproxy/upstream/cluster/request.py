@@ -18,7 +18,6 @@ class Request:
     reply: what the client gets, once `done`.
     pieces: the reply so far, if it is large.
     silent: the client gets nothing.
-    drops_errors: the client gets no error, as its replies are off.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
@@ -45,7 +44,6 @@ class Request:
         self.pieces: list[bytes] = []
         self.done = False
         self.silent = False
-        self.drops_errors = False
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0

@@ -163,9 +163,16 @@ class Subscriptions:
     def _send(self, parts: list[tuple[Link, Request]], merge: gather.Merge) -> None:
         """Send the parts of a command. The client gets its reply once all nodes have replied.
 
-        Messages wait for it. Lines of MONITOR before it are dropped.
+        Messages wait for it. Lines of MONITOR before it are dropped. CLIENT REPLY turns off errors,
+        and no confirmations.
         """
-        whole = Divided(len(parts), merge)
+        off = self._exchange.silent or self._exchange.skips
+
+        def shown(replies: list[bytes]) -> bytes:
+            reply = merge(replies)
+            return b"" if off and gather.is_error(reply) else reply
+
+        whole = Divided(len(parts), shown)
         whole.subscribes = parts[0][1].subscribes
         self._exchange.send_parts(whole, iter(parts))
 
