@@ -154,7 +154,7 @@ class ClusterUpstream:
     def __init__(self, config: Config, settings: ServerSettings) -> None:
         upstream = settings.upstream
         self._on_server = settings.on_server
-        self._announce, self._present = config.announce, config.present
+        self._announce, self._standalone = config.announce, config.present == "standalone"
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
         self._circuit = ClusterCircuit(self.cluster.is_down)
@@ -185,8 +185,8 @@ class ClusterUpstream:
         if address is None and isinstance(private, PrivateConnection):
             address = private.reached_at()
         if address is None:
-            return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._present)
-        return Face(address.host, address.port, self._present)
+            return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._standalone)
+        return Face(address.host, address.port, self._standalone)
 
     def _look(self) -> None:
         self._circuit.look(self._loop.time())

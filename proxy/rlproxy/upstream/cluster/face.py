@@ -11,10 +11,6 @@ from typing import Final, NamedTuple
 from rlproxy.resp.encoding import bulk, encoded, error
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
-# What --present shows.
-PRESENT_CLUSTER: Final = "cluster"
-PRESENT_STANDALONE: Final = "standalone"
-
 DISABLED: Final = b"-ERR This instance has cluster support disabled\r\n"
 _LAST: Final = SLOTS - 1
 _BUS: Final = 10_000  # distance of the port of the cluster bus from that for clients
@@ -45,17 +41,18 @@ _LINES: Final = (
     (b"\ncluster_enabled:1\r\n", b"\ncluster_enabled:0\r\n"),
 )
 _MODE: Final = b"$4\r\nmode\r\n$7\r\ncluster\r\n"
+_STANDALONE: Final = b"$4\r\nmode\r\n$10\r\nstandalone\r\n"
 
 
 class Face(NamedTuple):
     """What one client sees of the cluster, at the announced address `host` and `port`.
 
-    present: PRESENT_CLUSTER or PRESENT_STANDALONE.
+    standalone: it sees one server, and no cluster (--present standalone).
     """
 
     host: str
     port: int
-    present: str = PRESENT_CLUSTER
+    standalone: bool = False
 
     def id(self) -> bytes:
         """Return the id of the node that the proxy shows: 40 hexadecimal digits."""
@@ -70,7 +67,7 @@ class Face(NamedTuple):
         """
         if not args:
             return error("ERR wrong number of arguments for 'cluster' command")
-        if self.present == PRESENT_STANDALONE:
+        if self.standalone:
             return DISABLED
         word = args[0].upper()
         number = _ARGUMENTS.get(word)
@@ -112,14 +109,14 @@ class Face(NamedTuple):
 
     def hello_reply(self, reply: bytes) -> bytes:
         """Return a node's reply to HELLO, a map or an array, with the `mode` shown."""
-        if self.present != PRESENT_STANDALONE:
+        if not self.standalone:
             return reply
         # No value before this field can contain its bytes: server, version, proto and id.
-        return reply.replace(_MODE, b"$4\r\nmode\r\n" + bulk(self.present.encode()), 1)
+        return reply.replace(_MODE, _STANDALONE, 1)
 
     def info_text(self, text: bytes) -> bytes:
         """Return a node's text for INFO, without the header of its frame, with the mode shown."""
-        if self.present != PRESENT_STANDALONE:
+        if not self.standalone:
             return text
         text = b"\n" + text
         for found, shown in _LINES:

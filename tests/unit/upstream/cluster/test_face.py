@@ -15,7 +15,7 @@ from tests.harness import RedisServer
 from tests.unit.upstream.cluster.replies import one_node_cluster, reply
 
 HOST, PORT = "203.0.113.7", 7000
-FACE, ALONE = Face(HOST, PORT), Face(HOST, PORT, "standalone")
+FACE, ALONE = Face(HOST, PORT), Face(HOST, PORT, standalone=True)
 NEWER = {"valkey-9.1"}  # its SHARDS and INFO have fields that Redis 7.0 does not
 
 
