@@ -67,7 +67,7 @@ def view(
         "version": VERSION,
         "compiled": compiled(),
         "python": platform.python_version(),
-        "started": min((one.facts.started for one in fresh), default=0),
+        "started": _plain(samples, "rlproxy_start_time_seconds"),
         "listen": [label(each) for each in facts.listen],
         "draining": any(one.facts.draining for one in fresh),
         "not_ready": [label(why) for why in not_ready(seen)],

@@ -54,14 +54,12 @@ class LaneFacts(NamedTuple):
 class Facts:
     """What the live page, the probes and RL.STATS show of a worker beside its samples.
 
-    started: time.time() at the start of the proxy.
     listen: addresses where clients connect.
     mode: "share" or "private": the usual way of ordinary commands.
     addresses: addresses of clients with the number of their connections, those with most.
     """
 
     pid: int = 0
-    started: float = 0.0
     listen: Sequence[str] = ()
     draining: bool = False
     mode: str = ""

@@ -53,7 +53,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
         "Server": {
             "version": VERSION,
             "compiled": int(compiled()),
-            "uptime_in_seconds": max(0, int(now - facts.started)),
+            "uptime_in_seconds": max(0, int(now - total(samples, "rlproxy_start_time_seconds"))),
             "workers": number("rlproxy_workers_wanted"),
             "process_id": facts.pid,
             "mode": facts.mode,

@@ -204,7 +204,6 @@ class Telemetry:
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
         return Facts(
             pid=os.getpid(),
-            started=self._started,
             listen=self._listen,
             draining=clients.draining,
             mode="share" if context.shares else "private",

@@ -20,7 +20,6 @@ from tests.unit.observability.histograms import times
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
 FACTS = Facts(
-    started=1000.0,
     pid=7,
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
@@ -31,6 +30,7 @@ FACTS = Facts(
 SAMPLES: Samples = {
     "rlproxy_hits_total": {("gcra", "admitted"): 5.0, ("gcra", "refused"): 2.0},
     "rlproxy_clients": {(): 4.0},
+    "rlproxy_start_time_seconds": {(): 1000.0},
     "rlproxy_process_cpu_seconds_total": {("1",): 1.5},
 }
 
@@ -104,14 +104,13 @@ def test_data_of_one_worker() -> None:
 def test_several_workers_are_merged() -> None:
     away = UpstreamFacts("redis:6379", up=False, changed=1998.0, why="refused")
     idle = LANE._replace(ready=False, unanswered=0)
-    other = replace(FACTS, started=900.0, upstream=away, lanes=[LANE, idle])
+    other = replace(FACTS, upstream=away, lanes=[LANE, idle])
     found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
     assert (found["upstream"]["seen_by"], found["upstream"]["workers"]) == (1, 2)
     assert found["addresses"] == [["10.0.0.1", 6], ["10.0.0.2", 4]]
     assert found["lanes"] == [["default", 0, "hits", 3, 2, 6]]
-    assert found["started"] == 900.0
     assert [worker["fresh"] for worker in found["workers"]] == [True, True, False]
 
 

@@ -17,7 +17,6 @@ from rlproxy.version import VERSION
 from tests.unit.observability.histograms import times
 
 FACTS = Facts(
-    started=100.0,
     pid=7,
     mode="share",
     on_upstream_failure="deny",
@@ -36,6 +35,7 @@ def published(factor: int) -> Published:
         "rlproxy_bytes_total": {("client", "in"): 3.0 * factor, ("upstream", "in"): 90.0},
         "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
         "rlproxy_workers_wanted": {(): 2.0},
+        "rlproxy_start_time_seconds": {(): 100.0},
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
         "rlproxy_lane_round_trip_seconds": times((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5),
     }
