@@ -318,6 +318,8 @@ class Exchange(LinkOwner):
         """See LinkOwner."""
         if not self.links.forget(link):
             return
+        if self._streaming and self.queue[0].node == link.address:
+            error = b""  # it would be taken for a part of the reply that the client has in part
         owed = [request for request in link.owed if request.number]
         link.owed.clear()  # requests of a transaction refer to their link
         if self.links.holds_state(link) or (owed and not error):

@@ -310,6 +310,16 @@ async def test_a_large_reply_that_is_edited_or_dropped_is_not_passed_on_in_piece
     assert client.exchange._held == 0
 
 
+async def test_a_node_that_fails_within_a_large_reply_ends_the_client() -> None:
+    client = Client()
+    client.send(0, 1)
+    value = bulk(b"x" * 3 * LARGE)
+    client.nodes[0].reply(value[:-2])
+    client.exchange.lost(client.nodes[0].link, b"-UPSTREAMDOWN it has failed\r\n")
+    assert client.got() == value[:-2]
+    assert client.exchange.ended
+
+
 async def test_client_caching_precedes_each_part_of_the_next_command_alone() -> None:
     client = Client()
     client.exchange.caching = b"CACHING"
