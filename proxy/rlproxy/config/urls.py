@@ -281,7 +281,7 @@ def _no_database(text: str) -> None:
         raise ValueError("it names a database: clients select theirs, in their own URLs")
 
 
-def whole_number(text: str, least: int, most: int, wrong: str = "expected a whole number") -> int:
+def whole_number(text: str, least: int, most: int, wrong: str) -> int:
     """Parse decimal digits. Raises ValueError with the message `wrong` and the range."""
     digits = text.isascii() and text.isdigit() and len(text) < 19
     if not digits or not least <= int(text) <= most:

@@ -18,8 +18,8 @@ def print_banner(
     addresses: Sequence[Address],
     upstream: str,
     advice: str,
-    workers: int = 1,
-    admin: AdminProcess | None = None,
+    workers: int,
+    admin: AdminProcess | None,
 ) -> None:
     """Log the version, the addresses, and a command to try or else what to do first.
 

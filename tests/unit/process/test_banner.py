@@ -108,6 +108,6 @@ def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command:
 
 def test_the_banner_without_redis_has_advice(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    print_banner([Address("127.0.0.1", 1)], AWAY, START)
+    print_banner([Address("127.0.0.1", 1)], AWAY, START, 1, None)
     plain = caplog.records[0].msg.fields[logs.PLAIN]  # type: ignore[union-attr]
     assert plain[2:] == [f"  in front of   {AWAY}", f"  first         {START}"]

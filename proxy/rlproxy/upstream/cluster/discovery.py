@@ -159,7 +159,7 @@ async def best_view(
     nodes: Sequence[Address],
     query: Callable[[Address], Coroutine[Any, Any, View]],
     epoch: int,
-    slots: int = 0,
+    slots: int,
 ) -> View | None:
     """Query `nodes` one after the other, until one has a view that is healthy and not old.
 
