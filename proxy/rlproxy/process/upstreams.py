@@ -84,13 +84,11 @@ class OneServer(ServerParts):
             self.target = target = MasterTarget(str(upstream), timeout_s, keepalive_s)
             self.failover = Failover(upstream, target, self._moved)
         super().__init__(self.target, ServerFacts(self.target.where), settings)
-        failover, control = self.failover, self.control
-        if failover is not None:
-            self.facts.on_read_only = failover.suspect
+        if self.failover is not None:
+            self.facts.on_read_only = self.failover.suspect
         else:
-            self.facts.on_read_only = control.look_at_role
-            control.on_moved = self._cut
-        self.facts.on_refused = control.check_new_connections
+            self.facts.on_read_only = self.control.look_at_role
+            self.control.on_moved = self._cut
         self.lane_of = self.pool.lane_of
 
     def lanes(self) -> Sequence[ServerLane]:

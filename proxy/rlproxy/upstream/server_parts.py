@@ -60,6 +60,7 @@ class ServerParts:
             self.timeouts,
         )
         self.timeouts.on_silence = self.control.ping_now
+        facts.on_refused = self.control.check_new_connections
         circuit.on_open, circuit.on_close = self.circuit_opened, self.circuit_closed
         self.pool = LanePool(
             LaneContext(

@@ -58,7 +58,6 @@ class Node(ServerParts):
         self._settings = settings
         super().__init__(cluster.target(address), ServerFacts(str(address)), settings)
         self.facts.on_read_only = cluster.refresh
-        self.facts.on_refused = self.control.check_new_connections
         self.circuit.counts = settings.counts
         self.timeouts.timeout_s = settings.timeout_s
         self.pool.make = self._make
