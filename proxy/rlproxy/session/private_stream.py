@@ -137,14 +137,14 @@ class PrivateStream:
             self.handshake = None
         return None
 
-    def keep_alive(self) -> None:
-        """Keep Redis from closing the connection as idle, if it was silent for REFRESH_S.
+    def keep_alive(self, silent_s: float) -> None:
+        """Keep Redis from closing the connection as idle, if it was silent for `silent_s` seconds.
 
         Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
         that makes calls more often than that is never silent for as long.
         """
         now = self._context.clock()
-        silent = now - max(self.received_at, self._kept_at) >= REFRESH_S
+        silent = now - max(self.received_at, self._kept_at) >= silent_s
         if silent and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.to_redis.append(encoding.EMPTY_REQUEST)

@@ -33,7 +33,12 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionBase, SessionPart
-from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_NONE, PRIVATE_OPEN
+from rlproxy.session.private_stream import (
+    MAX_LANE_CALL,
+    PRIVATE_NONE,
+    PRIVATE_OPEN,
+    REFRESH_S,
+)
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.waits import (
     CLOSE,
@@ -207,7 +212,7 @@ class Router(SessionPart):
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._private.keep_alive()
+        self._private.keep_alive(REFRESH_S)
         lanes = self._lanes
         for call in calls:
             lanes.append(call)
