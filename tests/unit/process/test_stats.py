@@ -35,7 +35,7 @@ def published(factor: int) -> Published:
         "rlproxy_bytes_total": {("client", "in"): 3.0 * factor, ("upstream", "in"): 90.0},
         "rlproxy_upstream_connections": {("lane",): 1.0 * factor, ("private",): 5.0},
         "rlproxy_workers_wanted": {(): 2.0},
-        "rlproxy_start_time_seconds": {(): 100.0},
+        "rlproxy_start_time_seconds": {(): 100.0 * factor},
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
         "rlproxy_lane_round_trip_seconds": times((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5),
     }
