@@ -154,6 +154,10 @@ class Rule:
             self._label = rule_text(self.limiter)
         return self._label
 
+    def writes(self) -> bool:
+        """Return whether a call may write: it takes quota or frees it."""
+        return self.takes or self.frees
+
     def peek(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
         if self._peek is None:

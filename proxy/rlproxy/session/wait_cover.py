@@ -63,7 +63,7 @@ class WaitCover:
 
     def sent(self, call: Call) -> None:
         """Note a call that goes by lane."""
-        if call.rule.takes or call.rule.frees:
+        if call.rule.writes():
             self.lane_wrote = True
             if self._in_cluster:
                 slot = call.hash_slot()
@@ -82,7 +82,7 @@ class WaitCover:
 
     def answered(self, call: Call, reply: bytes) -> None:
         """Note the reply of a lane. An array shows that Redis gave the call access to its key."""
-        if reply[0] == 42 and (call.rule.takes or call.rule.frees):
+        if reply[0] == 42 and call.rule.writes():
             self.last_hit = call.key
 
     def rewrite(self) -> list[bytes]:

@@ -43,7 +43,7 @@ class LaneDenials:
         if denial is None:
             return None
         if denial.rule is not call.rule:
-            if call.rule.takes or call.rule.frees:
+            if call.rule.writes():
                 self._cache.drop(denial)
             return None
         call.denial = denial

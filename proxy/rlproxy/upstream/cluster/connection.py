@@ -116,7 +116,7 @@ class ClusterConnection:
         """Send all further bytes of the client to the home node: no other node can take over."""
         links = self._exchange.links
         self._piped = links.home()
-        if self._exchange.silent or self._exchange.skips:
+        if self._exchange.replies_off():
             self._piped.send_raw(_REPLY_OFF)  # the client's own one was sent to no node
         self._piped.send_raw(self._splitter.rest())
         links.holds_state = lambda _link: True

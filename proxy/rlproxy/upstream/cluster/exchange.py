@@ -85,9 +85,13 @@ class Exchange(LinkOwner):
         self.queue.append(request)
         return request
 
+    def replies_off(self) -> bool:
+        """Return whether CLIENT REPLY turns off the reply to the client's next command."""
+        return self.silent or self.skips
+
     def _expect_reply(self, request: Request) -> Request:
         """Append a command of the client, which gets its reply."""
-        off = self.silent or self.skips
+        off = self.replies_off()
         request.silent = off and request.subscribes in (b"", b"monitor")
         self.skips = False
         if self.caching:

@@ -166,7 +166,7 @@ class Subscriptions:
         Messages wait for it. Lines of MONITOR before it are dropped. CLIENT REPLY turns off errors,
         and no confirmations.
         """
-        off = self._exchange.silent or self._exchange.skips
+        off = self._exchange.replies_off()
 
         def shown(replies: list[bytes]) -> bytes:
             reply = merge(replies)
