@@ -196,7 +196,6 @@ class Grammar:
     """The parser of RL commands, with a cache of rules.
 
     scripts: scripts by name; see scripts.load().
-
     policies: the policies in force, by name; see use().
     """
 

@@ -48,7 +48,6 @@ class Script:
 
     name: stem of the file's name, or blocking() of that.
     source: stripped script, as the control connection loads it.
-
     sha: SHA-1 digest of `source`, in hexadecimal.
     words: the words of a call between the array header and the key, by way. They name the script by
         its digest or a text.

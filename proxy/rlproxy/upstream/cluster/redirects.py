@@ -48,6 +48,10 @@ _TRY_AGAIN: Final = b"-TRYAGAIN Multiple keys request during rehashing of slot\r
 # A node that becomes a replica unblocks its clients with the last of these.
 _REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
 
+# Errors after which the masters may be other ones. FLUSHALL has no key: a former master redirects
+# it nowhere.
+_OTHER_MASTERS: Final = (b"-CLUSTERDOWN", b"-READONLY")
+
 
 def is_redirect(frame: bytes) -> bool:
     """Return whether a reply means that the node hasn't run the command, and it is sent again."""
@@ -93,7 +97,7 @@ class Redirects:
                 return error
         unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
         if unblocked or not is_redirect(frame):
-            if frame.startswith(b"-CLUSTERDOWN"):
+            if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
         real = request.check is None or checked is not None

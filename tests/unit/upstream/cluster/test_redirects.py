@@ -52,6 +52,23 @@ def test_other_replies_are_no_redirects(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("frame", "refreshes"),
+    [
+        (b"-CLUSTERDOWN The cluster is down\r\n", True),
+        (b"-READONLY You can't write against a read only replica.\r\n", True),
+        (b"-ERR unknown command\r\n", False),
+    ],
+)
+def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool) -> None:
+    refreshed: list[bool] = []
+    cluster: Any = SimpleNamespace(refresh=lambda: refreshed.append(True))
+    unused: Any = None
+    redirects = Redirects(cluster, unused, unused, deque(), lambda: None)
+    assert redirects.take(ASKED, Request(command("FLUSHALL")), frame) == frame
+    assert refreshed == [True] * refreshes
+
+
+@pytest.mark.parametrize(
     ("line", "passed_s", "expected"),
     [
         ("BLPOP a 10", 4.0, "BLPOP a 6.000"),
