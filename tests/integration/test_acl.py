@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +12,15 @@ from pathlib import Path
 import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, wait_until
+from tests.harness import (
+    ROOT,
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    needs_redis_cli,
+    wait_until,
+)
 from tests.info import clients
 from tests.integration.started import by_lane_of
 
@@ -161,14 +168,6 @@ assert OWN is not None
 LINES = [LINE[0], OWN[0]]
 
 
-@pytest.fixture
-def redis_cli() -> str:
-    found = shutil.which("redis-cli")
-    if found is None:
-        pytest.skip("no redis-cli")
-    return found
-
-
 def requires_its_password(server: RedisServer, admin: Raw, user: str) -> None:
     with server.raw() as raw:
         for wrong in ("", "nothing"):
@@ -177,12 +176,13 @@ def requires_its_password(server: RedisServer, admin: Raw, user: str) -> None:
     assert admin.ask("ACL", "DELUSER", user) == 1
 
 
+@needs_redis_cli()
 @pytest.mark.parametrize("line", LINES, ids=["operations", "SECURITY"])
 def test_line_pasted_into_a_shell_creates_a_user_with_a_password(
-    redis_server: RedisServer, admin: Raw, redis_cli: str, tmp_path: Path, line: str
+    redis_server: RedisServer, admin: Raw, tmp_path: Path, line: str
 ) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{redis_cli} -p {redis_server.port} {line}"],
+        ["sh", "-c", f"redis-cli -p {redis_server.port} {line}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

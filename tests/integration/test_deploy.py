@@ -22,6 +22,7 @@ from tests.integration.started import started
 from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
 
 
+@harness.needs_redis_cli()
 def test_services_of_the_compose_file_work_together(
     one_engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

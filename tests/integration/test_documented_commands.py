@@ -199,6 +199,7 @@ def listens(port: int) -> bool:
     return False
 
 
+@harness.needs_redis_cli()
 @pytest.mark.parametrize(("block", "below"), TYPED, ids=[str(block) for block, _ in TYPED])
 def test_typed_commands_work_as_shown(
     block: Block,

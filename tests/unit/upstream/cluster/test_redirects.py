@@ -62,8 +62,9 @@ def test_other_replies_are_no_redirects(frame: bytes) -> None:
 def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool) -> None:
     refreshed: list[bool] = []
     cluster: Any = SimpleNamespace(refresh=lambda: refreshed.append(True))
-    unused: Any = None
-    redirects = Redirects(cluster, unused, unused, deque(), lambda: None)
+    loop: Any = None
+    links = Links(cluster, loop, LinkOwner())
+    redirects = Redirects(cluster, loop, links, deque(), lambda: None)
     assert redirects.take(ASKED, Request(command("FLUSHALL")), frame) == frame
     assert refreshed == [True] * refreshes
 
