@@ -164,12 +164,6 @@ class Cluster:
             self._logged = ""
             log.info("cluster_back", "the nodes of the cluster report their slots again")
         self._epoch = found.epoch
-        if found.healthy and self.down_since:
-            self.down_since = 0.0
-            log.info("cluster_back", "the nodes of the cluster count it as available again")
-        elif not (found.healthy or self.down_since):
-            self.down_since = asyncio.get_running_loop().time()
-            log.warning("cluster_down", IS_DOWN)
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         self.unlisted = found.unlisted
@@ -180,8 +174,24 @@ class Cluster:
             self.map.shards = seen.shards  # with their present replicas
         else:
             self._take(seen, self.map.lost(seen))
-        calm = found.healthy and not found.suspects and not any(map(self.is_open, self.map.index))
-        return PERIOD_S if calm else TROUBLE_S
+        await self._judge(found)
+        quiet = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
+        return PERIOD_S if quiet else TROUBLE_S
+
+    async def _judge(self, found: View) -> None:
+        """Record whether the nodes count the cluster as down: all that were queried for `found`.
+
+        After that it is available only once all masters that answer count it so: a master that was
+        away does so long before those that it was away from.
+        """
+        if not (found.healthy or self.down_since):
+            self.down_since = asyncio.get_running_loop().time()
+            log.warning("cluster_down", IS_DOWN)
+        elif found.healthy and self.down_since:
+            views = await asyncio.gather(*map(self._query, self.map.index))
+            if all(each.healthy or each.problem for each in views):
+                self.down_since = 0.0
+                log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
         target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh

@@ -1,9 +1,9 @@
-"""The cluster: how redirects and the nodes' views make its map."""
+"""The cluster: how redirects and the nodes' views make its map, and whether it is down."""
 
 from __future__ import annotations
 
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.cluster import TROUBLE_S, Cluster
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
@@ -13,16 +13,24 @@ MOVED = MAP.with_owner(98, B)
 
 
 class ClusterOfViews(Cluster):
-    """A cluster whose nodes have one view; slot 98 moves to B during the look that follows."""
+    """A cluster whose nodes have one map.
 
+    silent, failing: nodes that do not answer, and nodes that count the cluster as down.
+    moves: slot 98 moves to B during the look that follows.
+    """
+
+    silent: frozenset[Address] = frozenset()
+    failing: frozenset[Address] = frozenset()
     moves = False
 
     async def _query(self, address: Address) -> View:
+        if address in self.silent:
+            return View(problem="no answer")
         if self.moves:
             self.moves = False
             self.moved(98, B)
             assert self.map.owners == MOVED.owners
-        return View(MAP, True, 5, "7.0", [])
+        return View(MAP, address not in self.failing, 5, "7.0", [])
 
 
 async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> None:
@@ -35,3 +43,20 @@ async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> No
     await cluster._discover()  # this view was queried later
     assert cluster.map.owners == MAP.owners
     assert cluster.lost_slots == {B: {98}}
+
+
+async def test_a_cluster_that_was_down_is_back_once_all_masters_that_answer_count_it_so() -> None:
+    cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
+    await cluster._discover()
+    for silent, failing, down in [
+        ({}, {B}, False),  # one of two: the other one counts
+        ({A}, {B}, True),
+        ({}, {B}, True),  # A is back and counts the cluster as available, B not yet
+        ({A}, {}, False),
+        ({}, {A, B}, True),
+        ({}, {}, False),
+    ]:
+        cluster.silent, cluster.failing = frozenset(silent), frozenset(failing)
+        for _ in range(2):  # each time another node is queried first
+            pause_s = await cluster._discover()
+            assert (bool(cluster.down_since), pause_s == TROUBLE_S) == (down, down)
