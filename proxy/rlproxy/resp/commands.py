@@ -224,7 +224,7 @@ def _table() -> dict[bytes, Command]:
             kind, lane = kinds.get(name, PASS), shared.get(name, PRIVATE)
             rows.append(Command(name, kind, reads, lane))
     rows += [Command(name, kind, kind == INTROSPECT) for name, kind in FOLLOWED.items()]
-    rows += [Command(name, OURS) for name in FAMILY]
+    rows += [Command(name, OURS, name in REPORTS) for name in FAMILY]
     table: dict[bytes, Command] = {}
     for row in rows:
         assert row.name not in table, row.name

@@ -13,7 +13,8 @@ from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.session.call import Call
 
-MAX_KEPT_KEY: Final = 512  # bytes of a key's bulk; refusals of longer keys are not remembered
+# Bytes of a key's bulk; refusals of longer keys are not remembered.
+MAX_KEPT_KEY: Final = 512 + len("$512\r\n\r\n")
 _INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 
 
