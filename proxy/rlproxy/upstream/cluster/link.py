@@ -259,13 +259,20 @@ _MESSAGES: Final = (
     b"*3\r\n$8\r\nsmessage\r\n",
 )
 _SLOT_MOVED: Final = b"*3\r\n$12\r\nsunsubscribe\r\n"
+_NO_CHANNEL: Final = (b"$-1", b"_")  # the client has none
 _KIND: Final = 40  # bytes of a frame that contain its first word, if that is one of these
 
 
 def _is_reply(push: bytes, request: Request) -> bool:
     """Whether a push is a reply to `request`."""
     kind = request.subscribes
-    return kind != b"" and push[:_KIND].split(b"\r\n", 3)[2:3] == [kind]
+    if kind == b"" or push[:_KIND].split(b"\r\n", 3)[2:3] != [kind]:
+        return False
+    if kind != b"sunsubscribe":
+        return True
+    # A node also ends the subscriptions to channels whose slot has moved.
+    channel = push.split(b"\r\n", 5)[3:5]
+    return channel[0] in _NO_CHANNEL or b"%b\r\n" % b"\r\n".join(channel) in request.written
 
 
 def _is_message(frame: bytes, request: Request) -> bool:

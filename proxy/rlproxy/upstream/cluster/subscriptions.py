@@ -166,15 +166,17 @@ class Subscriptions:
         Messages wait for it. Lines of MONITOR before it are dropped. CLIENT REPLY turns off errors,
         and no confirmations.
         """
-        off = self._exchange.replies_off()
+        off, kind = self._exchange.replies_off(), parts[0][1].subscribes
+        links = dict.fromkeys(link for link, _ in parts) if kind == b"sunsubscribe" else ()
+        marks = [(link, _mark(link)) for link in links]
 
         def shown(replies: list[bytes]) -> bytes:
-            reply = merge(replies)
+            reply = merge(replies[: len(parts)])
             return b"" if off and gather.is_error(reply) else reply
 
-        whole = Divided(len(parts), shown)
-        whole.subscribes = parts[0][1].subscribes
-        self._exchange.send_parts(whole, iter(parts))
+        whole = Divided(len(parts) + len(marks), shown)
+        whole.subscribes = kind
+        self._exchange.send_parts(whole, iter([*parts, *marks]))
 
     # -- keyspace events --------------------------------------------------------------------------
 
@@ -264,6 +266,25 @@ def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Req
     request.frames = max(len(channels), 1)
     request.subscribes = name.lower()
     return request
+
+
+def _mark(link: Link) -> Request:
+    """Return a PING that is sent behind SUNSUBSCRIBE, so that its reply ends those before it.
+
+    A node that has just lost the slot has ended the subscription itself. That message is taken for
+    the reply; then the redirect that the node writes for the command is none.
+    """
+    mark = Request(bulks(b"PING"))
+
+    def on_error(node: Address, _request: Request, frame: bytes) -> bytes:
+        if not is_redirect(frame):
+            return frame
+        link.owed.appendleft(mark)
+        mark.node = node
+        return b""
+
+    mark.on_error = on_error
+    return mark
 
 
 def _counted(frame: bytes, count: int) -> bytes:

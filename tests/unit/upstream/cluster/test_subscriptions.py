@@ -19,6 +19,7 @@ from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
 
 PATTERN = b"__key*"
 NEW = Address("h", 4)
+MOVED = b"-MOVED 1 h:2\r\n"
 EVENT = b"*4\r\n$8\r\npmessage\r\n$6\r\n__key*\r\n$5\r\n__key\r\n$1\r\nx\r\n"
 
 
@@ -26,8 +27,8 @@ def reply(kind: bytes, count: int) -> bytes:
     return b"*3\r\n" + bulk(kind) + bulk(PATTERN) + b":%d\r\n" % count
 
 
-def shard_push(kind: bytes, count: int) -> bytes:
-    return b">3\r\n" + bulk(kind) + bulk(PATTERN) + b":%d\r\n" % count
+def shard_push(kind: bytes, count: int, channel: bytes = PATTERN) -> bytes:
+    return b">3\r\n" + bulk(kind) + bulk(channel) + b":%d\r\n" % count
 
 
 class Subscriber(Client):
@@ -48,7 +49,7 @@ class Subscriber(Client):
     def ask(self, name: bytes) -> None:
         """Send `name` with PATTERN."""
         route = Route(name, routes.SUBSCRIBE)
-        self._subscriptions.send(route, [PATTERN], b"*0\r\n")
+        self._subscriptions.send(route, [PATTERN], bulks(name, PATTERN))
 
     def grow(self) -> None:
         """A fourth master joins."""
@@ -116,6 +117,33 @@ async def test_a_shard_channel_that_no_node_accepts_again_ends_for_the_client() 
     assert client.got() == shard_push(b"sunsubscribe", 0)
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))  # the client has no such channel
     assert not client.nodes[0].link.owed
+    client.exchange.close()
+
+
+@pytest.mark.parametrize("behind", [b"", MOVED])
+async def test_the_redirect_behind_a_nodes_own_end_of_a_shard_channel_is_no_reply(
+    behind: bytes,
+) -> None:
+    """Without a redirect, the message is the reply to the client's command."""
+    client = shard_subscriber()
+    client.ask(b"SUNSUBSCRIBE")
+    link = client.nodes[0].link
+    assert link._out[-2:] == [bulks(b"SUNSUBSCRIBE", PATTERN), bulks(b"PING")]
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0) + behind)
+    assert client.got() == b""
+    client.nodes[0].reply(b"+PONG\r\n")
+    assert client.got() == shard_push(b"sunsubscribe", 0)
+    assert not link.owed and not client.exchange.queue
+    client.exchange.close()
+
+
+async def test_the_nodes_own_end_of_another_shard_channel_is_no_reply() -> None:
+    client = shard_subscriber()
+    client.ask(b"SUNSUBSCRIBE")
+    client._cluster.moved = lambda _slot, _owner: None
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 1, b"another") + MOVED + b"+PONG\r\n")
+    client.nodes[1].reply(shard_push(b"sunsubscribe", 0))
+    assert client.got() == shard_push(b"sunsubscribe", 0)
     client.exchange.close()
 
 
