@@ -1,7 +1,7 @@
 """The subscriptions of one client: channels and patterns at home, shard channels at their node.
 
 Keyspace events are published by each node for its own keys: subscriptions that may match them go to
-all masters, and from the others only these events are passed on.
+all masters, and from the others only these events are passed on. MONITOR goes to all masters, too.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class Subscriptions:
     def _monitor(self, written: bytes) -> None:
         def merge(replies: list[bytes]) -> bytes:
             self._monitors = not gather.is_error(replies[0])
+            self._exchange.on_change(self._subscribe_new_masters)
             return gather.first(replies)
 
         parts = []
@@ -178,7 +179,7 @@ class Subscriptions:
         whole.subscribes = kind
         self._exchange.send_parts(whole, iter([*parts, *marks]))
 
-    # -- keyspace events --------------------------------------------------------------------------
+    # -- keyspace events and MONITOR --------------------------------------------------------------
 
     def _other_masters(self) -> list[Link]:
         """The links to all masters but home."""
@@ -186,18 +187,18 @@ class Subscriptions:
         return [link for link in links.masters() if not links.is_home(link)]
 
     def _subscribe_new_masters(self) -> None:
-        """Subscribe to keyspace events at masters that have joined."""
+        """Subscribe to keyspace events, and to MONITOR, at masters that have joined."""
         exchange = self._exchange
-        events = {
-            name: list(filter(_may_be_events, self._channels[name]))
-            for name in (b"SUBSCRIBE", b"PSUBSCRIBE")
-        }
-        if not any(events.values()) or self._postpones(self._subscribe_new_masters):
+        wanted: dict[bytes, list[bytes]] = {b"MONITOR": []} if self._monitors else {}
+        for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
+            if events := list(filter(_may_be_events, self._channels[name])):
+                wanted[name] = events
+        if not wanted or self._postpones(self._subscribe_new_masters):
             return
         for link in self._other_masters():
-            for name, each in events.items():
-                if each and name.lower() not in link.subscribed:
-                    link.send(_subscribing(name, each))
+            for name, channels in wanted.items():
+                if name.lower() not in link.subscribed:
+                    link.send(_subscribing(name, channels))
         exchange.flush()
 
     def _at_home(self) -> bool:
@@ -211,8 +212,9 @@ class Subscriptions:
 
     def _delivers(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
-        if frame[:1] == b"+":  # a line of MONITOR
-            return self._monitors
+        is_master = link.address in self._exchange.cluster.map.index
+        if frame[:1] == b"+":  # a line of MONITOR; a replica shows the writes of its master, too
+            return self._monitors and is_master
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
@@ -222,7 +224,7 @@ class Subscriptions:
             return True
         channel = words[6] if kind == b"pmessage" and len(words) > 6 else words[4]
         if channel.startswith(_EVENTS):  # a replica publishes the events of its master, too
-            return link.address in self._exchange.cluster.map.index
+            return is_master
         return self._exchange.links.is_home(link)
 
     def _resubscribe(self, channel: bytes, ended: bytes) -> None:

@@ -51,9 +51,14 @@ class Subscriber(Client):
         route = Route(name, routes.SUBSCRIBE)
         self._subscriptions.send(route, [PATTERN], bulks(name, PATTERN))
 
-    def grow(self) -> None:
-        """A fourth master joins."""
-        self._cluster.map = slot_map({Shard(str(at), at): [] for at in [*ADDRESSES, NEW]})
+    def monitor(self) -> None:
+        """Send MONITOR."""
+        self._subscriptions.send(Route(b"MONITOR", routes.MONITOR), [], bulks(b"MONITOR"))
+
+    def grow(self, *former: Address) -> None:
+        """A fourth master joins, and `former` ones leave."""
+        masters = [at for at in [*ADDRESSES, NEW] if at not in former]
+        self._cluster.map = slot_map({Shard(str(at), at): [] for at in masters})
         for call in list(self._cluster.on_change):
             call()
 
@@ -76,6 +81,20 @@ async def test_a_master_that_joins_before_the_confirmation_sends_its_events() ->
         node.reply(reply(b"psubscribe", 1))
     await asyncio.sleep(0)
     assert client.exchange.links.by_address[NEW]._out == [bulks(b"PSUBSCRIBE", PATTERN)]
+    client.exchange.close()
+
+
+async def test_a_master_that_joins_shows_its_lines_of_monitor_and_a_former_one_none() -> None:
+    client = Subscriber()
+    client.monitor()
+    for node in client.nodes:
+        node.reply(b"+OK\r\n")
+    assert client.got() == b"+OK\r\n"
+    client.grow(ADDRESSES[1])
+    assert client.exchange.links.by_address[NEW]._out == [bulks(b"MONITOR")]
+    client.nodes[1].reply(b'+1.0 [0 h:1] "SET" "k" "v"\r\n')
+    client.nodes[2].reply(b'+2.0 [0 h:1] "GET" "k"\r\n')
+    assert client.got() == b'+2.0 [0 h:1] "GET" "k"\r\n'
     client.exchange.close()
 
 
