@@ -12,6 +12,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.keepalive import keep_alive
 from rlproxy.net.tls_contexts import NO_TLS, ClientSide, TlsFailure
 from rlproxy.net.tls_stream import TlsStream
+from rlproxy.upstream.lookup import addresses
 
 _HAS_NONE: Final = "; if that port has no TLS, write redis:// instead of rediss:// in --upstream"
 # Errors of a machine without file descriptors, buffers, memory or free local ports.
@@ -72,7 +73,13 @@ class Target:
         loop, address = asyncio.get_running_loop(), self._address
         if address.path:
             return (await loop.create_unix_connection(protocol, address.path))[0]
-        transport, _ = await loop.create_connection(protocol, address.host, address.port)
+        *others, last = await addresses(address.host)
+        for host in others:
+            with contextlib.suppress(OSError):
+                transport, _ = await loop.create_connection(protocol, host, address.port)
+                break
+        else:
+            transport, _ = await loop.create_connection(protocol, last, address.port)
         sock = transport.get_extra_info("socket")
         if sock is not None:  # else it has ended already
             with contextlib.suppress(OSError):

@@ -142,7 +142,7 @@ class Bench:
     ) -> None:
         self.loop = loop
         self.denial_cache = DenialCache(remembers, lambda: loop.now)
-        target = Target(Address("redis", 1), 5.0)
+        target = Target(Address("10.0.0.1", 1), 5.0)
         timeouts = hit_timeouts()
         self.loading = ScriptLoading()
         self.loads()
