@@ -135,6 +135,35 @@ def scan(client: Raw, *args: str, step: Callable[[], None] = lambda: None) -> li
         step()
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["MOVED", "ASK"])
+@pytest.mark.parametrize("inside", [True, False], ids=["MULTI", "alone"])
+def test_a_redirected_read_behind_client_caching_is_invalidated(
+    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster, ended: bool, inside: bool
+) -> None:
+    """A node that only imports the slot can't track the key: the client forgets all at once."""
+    to = module_cluster.other_master(SLOT)
+    with cluster_proxy.raw() as reader:
+        reader.ask("HELLO", 3)
+        assert reader.ask("CLIENT", "TRACKING", "ON", "OPTIN") == "OK"
+        assert reader.ask("SET", TAG, "old") == "OK"  # the proxy knows the owner
+        module_cluster.begin_move(SLOT, to)
+        module_cluster.move_keys(SLOT, to)
+        if ended:
+            module_cluster.end_move(SLOT, to)
+        read = command("GET", TAG)
+        if inside:
+            read = command("MULTI") + read + command("EXEC")
+        reader.send(command("CLIENT", "CACHING", "YES") + read)
+        replies = [reader.reply() for _ in range(4 if inside else 2)]
+        assert replies[-1] == ([b"old"] if inside else b"old")
+        if ended:
+            assert client.ask("SET", TAG, "new") == "OK"
+        assert reader.reply() == [b"invalidate", [TAG.encode()] if ended else None]
+        if not ended:
+            module_cluster.end_move(SLOT, to)
+    module_cluster.wait_ok()
+
+
 def test_scan(client: Raw) -> None:
     assert scan(client) == []
     keys = {f"key{number}".encode() for number in range(500)}

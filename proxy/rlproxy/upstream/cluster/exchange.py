@@ -34,6 +34,10 @@ _PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
 
 
+# Behind a reply whose keys no node tracks, though the client relies on it: it forgets all keys.
+_NOT_TRACKED: Final = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+
+
 class Exchange(LinkOwner):
     """The requests and the replies of one client.
 
@@ -94,9 +98,7 @@ class Exchange(LinkOwner):
         off = self.replies_off()
         request.silent = off and request.subscribes in (b"", b"monitor")
         self.skips = False
-        if self.caching:
-            request.front = [Request(self.caching)]
-            self.caching = b""
+        request.caching, self.caching = self.caching, b""
         return self._expect(request)
 
     def send(self, link: Link, request: Request) -> None:
@@ -246,6 +248,8 @@ class Exchange(LinkOwner):
             self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
+                if request.asking and request.caching:
+                    out.append(_NOT_TRACKED)
         if self._messages and not self._holds_messages():
             self._release_messages()
 

@@ -85,10 +85,12 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
+        if request.blocks != BLOCKS_NOT and self.client_id == 0:
+            self._query_client_id()
         if request.asking:
             self.send(Request(_ASKING))
-        elif request.blocks != BLOCKS_NOT and self.client_id == 0:
-            self._query_client_id()
+        elif request.caching:
+            self.send(Request(request.caching))
         for own_request in request.front:
             self.send(own_request)
         if request.subscribes and request.subscribes not in self.subscribed:

@@ -130,8 +130,6 @@ class Redirects:
             request.target = address if address in self._cluster.map.index else None
             self._cluster.refresh()
         request.asking = request.target is not None and frame.startswith(b"-ASK")
-        if request.asking:
-            request.front = []  # CLIENT CACHING would end the effect of ASKING
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
         if request.blocks != BLOCKS_NOT:

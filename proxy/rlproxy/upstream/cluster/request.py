@@ -28,7 +28,9 @@ class Request:
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
-    front: the proxy's own requests that are sent between ASKING and this one.
+    caching: the CLIENT CACHING that it is sent behind, unless it is `asking`: each of the two ends
+        the effect of the other one.
+    front: the proxy's own requests that are sent between these and this one.
     blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     on_error: called with the node, the request and the node's error. Returns the reply; empty if
         the request is sent again. None: redirects are followed.
@@ -52,6 +54,7 @@ class Request:
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False
+        self.caching: bytes = b""
         self.front: list[Request] = []
         self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
@@ -79,8 +82,7 @@ class Divided(Request):
         """Take a part, which is about to be sent."""
         part.part_of = self
         part.number = self.number
-        if self.front:
-            part.front = [Request(each.written) for each in self.front]
+        part.caching = self.caching
         self.parts.append(part)
 
     def part_done(self) -> bool:
@@ -91,6 +93,7 @@ class Divided(Request):
     def finish(self) -> int:
         """Set `reply`, and release the parts. Returns the number of bytes of their replies."""
         replies = [part.reply for part in self.parts]
+        self.asking = any(part.asking for part in self.parts)
         self.reply = self.merge(replies)
         self.parts = []  # they refer to this command: the cycle would keep their replies
         return sum(map(len, replies))

@@ -277,7 +277,7 @@ class Transactions:
             changed = transaction.watched and not transaction.aborted
             return _NILS[exchange.protocol] if changed else _ABORTED
         frame = exchange.redirects.take(node, request, frame)
-        request.front = transaction.replay()
+        request.caching, request.front = transaction.caching, transaction.replay()
         return frame
 
     def _discard(self, transaction: Transaction, written: bytes) -> None:
