@@ -172,6 +172,34 @@ async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
     assert f"redis://127.0.0.1:{redis_server.port}" in found.problem
 
 
+@pytest.mark.parametrize(("delay_s", "problem"), [(0.8, "COMMAND: ERR x"), (1.1, "no answer")])
+async def test_the_limit_is_that_of_each_reply(
+    monkeypatch: pytest.MonkeyPatch, delay_s: float, problem: str
+) -> None:
+    """The clock of the loop is moved on by each delay."""
+    loop = asyncio.get_running_loop()
+    real, passed_s = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + passed_s)
+
+    async def node(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal passed_s
+        for last_word, reply in [
+            (b"INFO\r\n", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"),
+            (b"COMMAND\r\n", b"-ERR x\r\n"),
+        ]:
+            await reader.readuntil(last_word)
+            passed_s += delay_s
+            await asyncio.sleep(0)  # timeouts come first
+            writer.write(reply)
+        writer.close()
+
+    server = await asyncio.start_server(node, "127.0.0.1", 0)
+    async with server:
+        at = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        found = await discovery.view(at, Target(at, 60.0), Upstream(None, cluster=(at,)), "")
+        assert found.problem == problem
+
+
 async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
     engine = harness.one_engine()
     assert engine is not None
