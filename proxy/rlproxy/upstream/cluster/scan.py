@@ -4,7 +4,8 @@ cursor 0 ─> first master ─> ... ─> last master ─> CLUSTER SLOTS of all �
    ^                                                                    │
    └──────────────────────── begins anew ───────────────────────────────┴─ changed
 
-A key whose slot moves during the iteration may come twice, and is not missed.
+A key whose slot moves during the iteration may come twice, and is not missed. One that is migrated
+to a master that was scanned already is missed if the iteration ends before the slot has moved.
 """
 
 from __future__ import annotations
