@@ -32,8 +32,6 @@ _PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 # First words of the replies to commands that subscribe. A message before the reply to one that
 # ends a subscription belongs before it.
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
-
-
 # Behind a reply whose keys no node tracks, though the client relies on it: it forgets all keys.
 _NOT_TRACKED: Final = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
@@ -248,7 +246,7 @@ class Exchange(LinkOwner):
             self._held -= len(request.reply)
             if not request.silent:
                 out.append(request.reply)
-                if request.asking and request.caching:
+                if request.asking and request.caching and self.protocol == 3:
                     out.append(_NOT_TRACKED)
         if self._messages and not self._holds_messages():
             self._release_messages()

@@ -332,6 +332,23 @@ async def test_client_caching_precedes_each_part_of_the_next_command_alone() -> 
         assert [each.written for each in node.link.owed] == [b"CACHING", b"*0\r\n", b"*0\r\n"]
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_a_reply_of_a_node_that_tracks_no_key_is_followed_by_an_invalidation(
+    protocol: int,
+) -> None:
+    """Of all keys. In RESP2 there are none."""
+    client = Client()
+    client.exchange.protocol = protocol
+    client.exchange.caching = b"CACHING"
+    client.send_parts(0, 1)
+    for at, asking in ((0, False), (1, True)):
+        (*_, part) = client.nodes[at].link.owed
+        part.asking = asking
+        client.nodes[at].reply(b"+OK\r\n*1\r\n:1\r\n")
+    push = b">2\r\n$10\r\ninvalidate\r\n_\r\n" if protocol == 3 else b""
+    assert client.got() == b"*2\r\n:1\r\n:1\r\n" + push
+
+
 async def test_confirmations_of_subscriptions_reach_a_client_with_replies_off() -> None:
     client = Client()
     client.exchange.silent = True
