@@ -17,6 +17,7 @@ OBJECTS = ("Session", "ClientConnection", "Link", "Exchange", "Call")
 LEAVES: dict[str, list[tuple[object, ...]]] = {
     "nothing": [],
     "a subscription": [("SUBSCRIBE", "c")],
+    "the end of shard channels": [("SUNSUBSCRIBE", "c")],
     "a watched key in MULTI": [("WATCH", "{0}"), ("MULTI",), ("GET", "{0}")],
     "a watched key of a transaction that is over": [("WATCH", "{0}"), ("MULTI",), ("EXEC",)],
     "a command that blocks": [("BLPOP", "{1}", 0)],

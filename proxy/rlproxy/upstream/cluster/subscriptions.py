@@ -168,14 +168,15 @@ class Subscriptions:
         and no confirmations.
         """
         off, kind = self._exchange.replies_off(), parts[0][1].subscribes
+        count = len(parts)  # which the command does not refer to: they refer to it
         links = dict.fromkeys(link for link, _ in parts) if kind == b"sunsubscribe" else ()
         marks = [(link, _mark(link)) for link in links]
 
         def shown(replies: list[bytes]) -> bytes:
-            reply = merge(replies[: len(parts)])
+            reply = merge(replies[:count])
             return b"" if off and gather.is_error(reply) else reply
 
-        whole = Divided(len(parts) + len(marks), shown)
+        whole = Divided(count + len(marks), shown)
         whole.subscribes = kind
         self._exchange.send_parts(whole, iter([*parts, *marks]))
 
@@ -276,17 +277,17 @@ def _mark(link: Link) -> Request:
     A node that has just lost the slot has ended the subscription itself. That message is taken for
     the reply; then the redirect that the node writes for the command is none.
     """
-    mark = Request(bulks(b"PING"))
 
-    def on_error(node: Address, _request: Request, frame: bytes) -> bytes:
+    def on_error(node: Address, mark: Request, frame: bytes) -> bytes:
         if not is_redirect(frame):
             return frame
         link.owed.appendleft(mark)
         mark.node = node
         return b""
 
-    mark.on_error = on_error
-    return mark
+    request = Request(bulks(b"PING"))
+    request.on_error = on_error
+    return request
 
 
 def _counted(frame: bytes, count: int) -> bytes:
