@@ -41,9 +41,9 @@ together (servers), and of the program that calls (driver). What changes with th
 kernel's part. On an AMD EPYC a passed GET took the proxy 1.05 times the CPU of HAProxy, on an Intel
 Xeon 1.3 times, where HAProxy is also ahead of the splice. On two makes of EPYC and a Xeon, mixed
 pipelines of two had 0.66, 0.93 and 0.81 of HAProxy's rate, and a hit without pipelining 0.79, 0.66
-and 0.81 of the bare log's. Two runs on an EPYC of 2024 (family 26, model 2) had
-0.81 and 0.68 of HAProxy's rate, and 0.91 and 0.80 of the bare log's: 87,000 and 109,000 hits a
-second. The samples of a row lay 30 to 100 % apart there.""",
+and 0.81 of the bare log's. Two runs on an EPYC of 2024 (family 26, model 2) had 0.81 and 0.68 of
+HAProxy's rate, and 0.91 and 0.80 of the bare log's: 87,000 and 109,000 hits a second. The samples
+of a row lay 30 to 100 % apart there.""",
     LATENCY: """\
 Hits are due at fixed rates, at random times (a Poisson process), whether the ones before are
 answered or not. A hit's latency counts from when it was due: counted from when it could be sent, a

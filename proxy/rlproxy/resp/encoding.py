@@ -128,6 +128,7 @@ def late(limit_s: float) -> bytes:
 OK: Final = b"+OK\r\n"
 NILS: Final = (b"$-1\r\n", b"_\r\n", b"*-1\r\n")  # RESP2, RESP3, an array in RESP2
 NO_ROOM: Final = b"-ERR max number of clients"  # begins the error of a server at its `maxclients`
+INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"  # begins a push about touched keys
 EMPTY_REQUEST: Final = b"*0\r\n"  # Redis reads it, runs nothing and sends no reply
 UNREACHABLE: Final = b"-UPSTREAMDOWN cannot reach Redis at "  # begins the errors of unreachable()
 LOST: Final = error("UPSTREAMDOWN the connection to Redis was lost before it answered")

@@ -11,11 +11,11 @@ from typing import Final
 from rlproxy.ratelimit import denial_cache
 from rlproxy.ratelimit.denial_cache import Denial, DenialCache
 from rlproxy.ratelimit.hit_replies import integers, rounded
+from rlproxy.resp.encoding import INVALIDATE
 from rlproxy.session.call import Call
 
 # Bytes of a key's bulk; refusals of longer keys are not remembered.
 MAX_KEPT_KEY: Final = 512 + len("$512\r\n\r\n")
-_INVALIDATE: Final = b">2\r\n$10\r\ninvalidate\r\n"
 
 
 class LaneDenials:
@@ -124,10 +124,10 @@ class LaneDenials:
 
     def pushed(self, push: bytes) -> None:
         """Drop the entry of a touched key, or all entries after a null push (FLUSHDB)."""
-        if not push.startswith(_INVALIDATE):
+        if not push.startswith(INVALIDATE):
             return
-        if push.startswith(b"*1\r\n", len(_INVALIDATE)):
-            denial = self.entries.get(push[len(_INVALIDATE) + 4 :])
+        if push.startswith(b"*1\r\n", len(INVALIDATE)):
+            denial = self.entries.get(push[len(INVALIDATE) + 4 :])
             if denial is not None:
                 self._cache.drop(denial)
         else:

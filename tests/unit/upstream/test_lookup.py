@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (at, 0)) for at in ("10.0.0
 
 
 class Resolver:
-    """Stands for getaddrinfo() of the running loop: it answers when it is told to."""
+    """Stands for getaddrinfo() of the running loop: it answers once a test sets a result."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -53,8 +52,7 @@ async def test_an_error_reaches_those_that_wait_and_no_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reports: list[Any] = []
-    note: Callable[[Any, Any], None] = lambda _loop, report: reports.append(report)  # noqa: E731
-    asyncio.get_running_loop().set_exception_handler(note)
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
     resolver = Resolver(monkeypatch)
     for waits in (True, False):
         lookup = await start("a")
@@ -65,7 +63,6 @@ async def test_an_error_reaches_those_that_wait_and_no_log(
             await lookup
         await asyncio.sleep(0)
     assert resolver.names == ["a", "a"]
-    resolver.answers.clear()
     assert reports == []
 
 

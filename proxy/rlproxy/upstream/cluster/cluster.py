@@ -175,8 +175,8 @@ class Cluster:
         else:
             self._take(seen, self.map.lost(seen))
         await self._judge(found)
-        quiet = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
-        return PERIOD_S if quiet else TROUBLE_S
+        calm = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
+        return PERIOD_S if calm else TROUBLE_S
 
     async def _judge(self, found: View) -> None:
         """Record whether the nodes count the cluster as down: all that were queried for `found`.

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from rlproxy.resp.encoding import NO_ROOM
+from rlproxy.resp.encoding import INVALIDATE, NO_ROOM
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
@@ -33,7 +33,7 @@ _PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 # ends a subscription belongs before it.
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
 # Behind a reply whose keys no node tracks, though the client relies on it: it forgets all keys.
-_NOT_TRACKED: Final = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+_NOT_TRACKED: Final = INVALIDATE + b"_\r\n"
 
 
 class Exchange(LinkOwner):

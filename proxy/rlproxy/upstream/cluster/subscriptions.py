@@ -168,7 +168,7 @@ class Subscriptions:
         and no confirmations.
         """
         off, kind = self._exchange.replies_off(), parts[0][1].subscribes
-        count = len(parts)  # which the command does not refer to: they refer to it
+        count = len(parts)  # shown() refers to no part: each part refers to the command
         links = dict.fromkeys(link for link, _ in parts) if kind == b"sunsubscribe" else ()
         marks = [(link, _mark(link)) for link in links]
 
@@ -213,9 +213,8 @@ class Subscriptions:
 
     def _delivers(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
-        is_master = link.address in self._exchange.cluster.map.index
         if frame[:1] == b"+":  # a line of MONITOR; a replica shows the writes of its master, too
-            return self._monitors and is_master
+            return self._monitors and self._is_master(link)
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
@@ -225,8 +224,11 @@ class Subscriptions:
             return True
         channel = words[6] if kind == b"pmessage" and len(words) > 6 else words[4]
         if channel.startswith(_EVENTS):  # a replica publishes the events of its master, too
-            return is_master
+            return self._is_master(link)
         return self._exchange.links.is_home(link)
+
+    def _is_master(self, link: Link) -> bool:
+        return link.address in self._exchange.cluster.map.index
 
     def _resubscribe(self, channel: bytes, ended: bytes) -> None:
         """Subscribe to a shard channel whose slot has moved.

@@ -49,12 +49,12 @@ async def test_a_cluster_that_was_down_is_back_once_all_masters_that_answer_coun
     cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
     await cluster._discover()
     for silent, failing, down in [
-        ({}, {B}, False),  # one of two: the other one counts
-        ({A}, {B}, True),
-        ({}, {B}, True),  # A is back and counts the cluster as available, B not yet
-        ({A}, {}, False),
-        ({}, {A, B}, True),
-        ({}, {}, False),
+        ((), (B,), False),  # one of two: the other one counts
+        ((A,), (B,), True),
+        ((), (B,), True),  # A is back and counts the cluster as available, B not yet
+        ((A,), (), False),
+        ((), (A, B), True),
+        ((), (), False),
     ]:
         cluster.silent, cluster.failing = frozenset(silent), frozenset(failing)
         for _ in range(2):  # each time another node is queried first

@@ -336,7 +336,7 @@ async def test_client_caching_precedes_each_part_of_the_next_command_alone() -> 
 async def test_a_reply_of_a_node_that_tracks_no_key_is_followed_by_an_invalidation(
     protocol: int,
 ) -> None:
-    """Of all keys. In RESP2 there are none."""
+    """The invalidation is one of all keys. RESP2 has no pushes."""
     client = Client()
     client.exchange.protocol = protocol
     client.exchange.caching = b"CACHING"
