@@ -42,7 +42,8 @@ CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest
 TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
 MAX_TROUBLE_S: Final = 1.0  # longest pause between looks in trouble, in seconds
 LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
-REPLY_S: Final = 1.0  # reply limit of a Sentinel, and of a server for ROLE, in seconds
+# Limit of a connection to a Sentinel, or to a server for ROLE, and of each reply, in seconds.
+REPLY_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.1
 MAX_RETRY_S: Final = 5.0
 LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
@@ -69,7 +70,7 @@ class Login:
     @contextlib.asynccontextmanager
     async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
         """Open a connection for the block. Raises OSError; failure() describes it."""
-        async with opened(Target(address, LISTEN_S, self._target.tls)) as connection:
+        async with opened(Target(address, REPLY_S, self._target.tls), REPLY_S) as connection:
             if self._words is not None:
                 self.checked(await connection.query(b"AUTH", *map(str.encode, self._words)))
             yield connection
@@ -109,7 +110,7 @@ class _Sentinel:
         if time.monotonic() < self._retry_at:
             return Answer(why=self._why)
         try:
-            async with asyncio.timeout(REPLY_S), self._login.opened(self.address) as connection:
+            async with self._login.opened(self.address) as connection:
                 found = await self._queried(connection)
         except OSError as error:
             self._why = failure(error)
@@ -134,10 +135,8 @@ class _Sentinel:
         while True:
             began = time.monotonic()
             try:
-                opening = self._login.opened(self.address)
-                async with asyncio.timeout(REPLY_S) as limit, opening as connection:
+                async with self._login.opened(self.address) as connection:
                     self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
-                    limit.reschedule(None)
                     changed()  # the master may have changed before the subscription began
                     await self._follow(connection, changed)
             except OSError as error:
@@ -157,8 +156,7 @@ class _Sentinel:
                 async with asyncio.timeout(LISTEN_S):
                     await connection.read()
             except TimeoutError:
-                async with asyncio.timeout(REPLY_S):
-                    await connection.query(b"PING")
+                await connection.query(b"PING")
             else:
                 changed()  # also if the master of another name has changed: a look costs little
 
@@ -285,7 +283,7 @@ class Failover:
         Returns one of MASTER, REPLICA, UNKNOWN and NO_REPLY, and the reason of the last two.
         """
         try:
-            async with asyncio.timeout(REPLY_S), self._login.opened(address) as connection:
+            async with self._login.opened(address) as connection:
                 return role(await connection.query(b"ROLE")), ""
         except OSError as error:
             there = isinstance(error, (Refused, NoRoom))

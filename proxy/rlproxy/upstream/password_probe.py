@@ -51,7 +51,7 @@ class Probe:
     async def _check(self) -> bool | None:
         """Send a PING without AUTH. Returns None if the reply allows no conclusion."""
         try:
-            async with opened(self._target) as connection, asyncio.timeout(REPLY_S):
+            async with opened(self._target, REPLY_S) as connection:
                 reply = await connection.query(b"PING")
         except OSError:  # includes TimeoutError
             return None

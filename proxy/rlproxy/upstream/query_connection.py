@@ -38,12 +38,16 @@ class QueryConnection(asyncio.Protocol):
     """One connection for the proxy's own commands, to be connected by Target.connect().
 
     on_data: called whenever bytes arrive.
+    limit_s: limit of the replies to each query; None: without a limit.
     """
 
-    def __init__(self, on_data: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, on_data: Callable[[], None] | None = None, limit_s: float | None = None
+    ) -> None:
         self.answered = False  # whether any byte has arrived
         self.lost = asyncio.Event()
         self._on_data = on_data
+        self._limit_s = limit_s
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader()
         self._unread = 0  # bytes
@@ -94,7 +98,8 @@ class QueryConnection(asyncio.Protocol):
     async def query_all(self, commands: list[tuple[bytes, ...]]) -> list[Any]:
         """Send `commands` in one write and return their replies. Raises OSError."""
         self.send(b"".join([encoding.bulks(*words) for words in commands]))
-        return await self.read(len(commands))
+        async with asyncio.timeout(self._limit_s):
+            return await self.read(len(commands))
 
     def send(self, data: bytes) -> None:
         """Send bytes; does nothing after the end of the connection."""
@@ -125,11 +130,16 @@ class QueryConnection(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def opened(target: Target) -> AsyncIterator[QueryConnection]:
-    """Open a connection to `target` for the block. Raises OSError."""
-    connection = QueryConnection()
+async def opened(target: Target, limit_s: float | None = None) -> AsyncIterator[QueryConnection]:
+    """Open a connection to `target` for the block. Raises OSError.
+
+    limit_s: limit of the connection, and of the replies to each query; None: that of `target`
+        alone. A login and a query so have this time each: on a slow line, the sum is longer.
+    """
+    connection = QueryConnection(limit_s=limit_s)
     try:
-        await target.connect(lambda: connection)
+        async with asyncio.timeout(limit_s):
+            await target.connect(lambda: connection)
         yield connection
     finally:
         connection.abort()

@@ -9,7 +9,13 @@ import hiredis
 import pytest
 from rlproxy.config.urls import Address
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.query_connection import MAX_UNREAD, Closed, NoRoom, QueryConnection
+from rlproxy.upstream.query_connection import (
+    MAX_UNREAD,
+    Closed,
+    NoRoom,
+    QueryConnection,
+    opened,
+)
 
 
 class Wire(asyncio.Transport):
@@ -76,3 +82,33 @@ async def test_the_reason_of_the_end(data: bytes, error: type[OSError], text: st
 async def test_a_node_may_give_a_name_that_no_host_has() -> None:
     with pytest.raises(OSError, match="the host is not valid"):
         await Target(Address("a..b", 1), 5.0).connect(QueryConnection)
+
+
+@pytest.mark.parametrize(("delay_s", "comes"), [(0.8, True), (1.1, False)])
+async def test_the_limit_is_that_of_each_query(
+    monkeypatch: pytest.MonkeyPatch, delay_s: float, comes: bool
+) -> None:
+    """The clock of the loop is moved on by each delay."""
+    loop = asyncio.get_running_loop()
+    real, passed_s = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + passed_s)
+
+    async def redis(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal passed_s
+        for _ in range(3):
+            await reader.readuntil(b"PING\r\n")
+            passed_s += delay_s
+            await asyncio.sleep(0)  # timeouts come first
+            writer.write(b"+PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(redis, "127.0.0.1", 0) as server:
+        target = Target(Address("127.0.0.1", server.sockets[0].getsockname()[1]), 60.0)
+        async with opened(target, 1.0) as connection:
+            for _ in range(3):
+                if comes:
+                    assert await connection.query(b"PING") == b"PONG"
+                else:
+                    with pytest.raises(TimeoutError):
+                        await connection.query(b"PING")
+                    break

@@ -19,7 +19,7 @@ from rlproxy.observability.metrics import LOGIN, UNREACHABLE
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import hello_error, wrong_mode
-from rlproxy.upstream.query_connection import opened, text
+from rlproxy.upstream.query_connection import QueryConnection, opened, text
 
 # Limit of a connection to one node, and of its replies to each write, in seconds. A line with round
 # trips of 0.4 s, with TLS, is fast enough.
@@ -72,30 +72,23 @@ async def view(address: Address, target: Target, upstream: Upstream, known_versi
     upstream: the URL, with the login.
     known_version: the server version whose commands are known; those of another one are requested.
     """
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(REPLY_S) as limit, opened(target) as connection:
-
-            async def query(*commands: tuple[bytes, ...]) -> list[Any]:
-                limit.reschedule(loop.time() + REPLY_S)
-                return await connection.query_all(list(commands))
-
-            return await _viewed(query, address, upstream, known_version)
+        async with opened(target, REPLY_S) as connection:
+            return await _viewed(connection, address, upstream, known_version)
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
 
 
 async def _viewed(
-    query: Callable[..., Coroutine[Any, Any, list[Any]]],
+    connection: QueryConnection,
     address: Address,
     upstream: Upstream,
     known_version: str,
 ) -> View:
     words = control_hello(upstream)
     words[1] = b"2"  # in RESP2, replies hold only lists
-    reply, slots, nodes, info = await query(
-        tuple(words), (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES"), (b"CLUSTER", b"INFO")
-    )
+    about = [(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES"), (b"CLUSTER", b"INFO")]
+    reply, slots, nodes, info = await connection.query_all([tuple(words), *about])
     if isinstance(reply, hiredis.ReplyError):
         return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
     fields = dict(zip(reply[::2], reply[1::2], strict=False)) if isinstance(reply, list) else {}
@@ -113,7 +106,7 @@ async def _viewed(
     found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
     found.epoch = int(facts.get("cluster_current_epoch", 0))
     if found.version != known_version:
-        (commands,) = await query((b"COMMAND",))
+        commands = await connection.query(b"COMMAND")
         if isinstance(commands, hiredis.ReplyError):
             return View(problem=f"COMMAND: {commands}", kind=LOGIN)
         found.commands = commands
