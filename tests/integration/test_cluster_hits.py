@@ -353,6 +353,29 @@ def test_new_clients_hit_a_killed_master(slow_cluster: Cluster) -> None:
     slow_cluster.wait_ok()
 
 
+def test_new_clients_hit_a_paused_master(slow_cluster: Cluster) -> None:
+    """Each sends one hit, which takes its private connection. Only the first hit waits."""
+    paused, well = slow_cluster.nodes[:2]
+    lost, kept = slow_cluster.key_at(paused), slow_cluster.key_at(well)
+    with harness.proxy(slow_cluster.url, "--hit-timeout", "800") as proxy, proxy.raw() as other:
+        warm(other)
+        slow_cluster.stop(paused)
+        try:
+            for _ in range(4):
+                with proxy.raw() as new:
+                    new.send(command("RL.HIT", lost, 5, 60))
+                    assert isinstance(other.ask("RL.HIT", kept, LIMIT, 60), list)
+                    assert str(new.reply()).startswith("UPSTREAMDOWN")
+            stats = other.ask("RL.STATS")
+            assert isinstance(stats, bytes)
+            assert b"errors_late:1\r\n" in stats
+            log = proxy.read_log()
+            assert f"Redis at {paused.address} does not answer" in log
+            assert f"Redis at {well.address} does not answer" not in log
+        finally:
+            slow_cluster.cont(paused)
+
+
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_lost_master_is_replaced(replicated: Cluster, how: str) -> None:
     cluster = replicated

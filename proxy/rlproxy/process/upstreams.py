@@ -167,6 +167,7 @@ class ClusterUpstream:
         )
         self.nodes = Nodes(self.cluster, self.settings)
         self._circuit.error_at = self.nodes.error_at
+        self._circuit.on_late = self.nodes.open_silent
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_change.append(self._look)

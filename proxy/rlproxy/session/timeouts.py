@@ -42,6 +42,7 @@ class HitTimeouts:
         self._watched: list[Callable[[float], float]] = []
         self._looking = False
         self._due: float = 0.0
+        self._skipped = False  # the latest look was left out
 
     def watch(self, look: Callable[[float], float]) -> None:
         """Call `look` with the current time at regular intervals, until it returns NOTHING.
@@ -63,8 +64,11 @@ class HitTimeouts:
     def _look(self) -> None:
         """Call each `look` function, and `on_silence` after half a timeout without a reply."""
         now = self.clock()
-        if now - self._due > STALLED_S:
-            self._start()  # this process was stalled: read the replies first
+        # After a stall of this process, the replies are read first. Where it is stalled again and
+        # again, as by a CPU limit, every second look takes place.
+        self._skipped = now - self._due > STALLED_S and not self._skipped
+        if self._skipped:
+            self._start()
             return
         oldest = NEVER
         watched = self._watched

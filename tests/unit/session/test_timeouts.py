@@ -77,3 +77,20 @@ def test_after_a_stall_replies_are_read_first() -> None:
     assert looks == []
     time.run(time.now + 1)
     assert len(looks) == 1
+
+
+def test_after_stall_upon_stall_hits_are_late_all_the_same() -> None:
+    """As in a container whose CPU time comes in slices."""
+    time = Time(1.0)
+    looks: list[float] = []
+
+    def look(now: float) -> float:
+        looks.append(now)
+        return NEVER
+
+    time.timeouts.watch(look)
+    for _ in range(10):
+        at, function = time.timers.pop()
+        time.now = at + STALLED_S + 0.01
+        function()
+    assert len(looks) == 5

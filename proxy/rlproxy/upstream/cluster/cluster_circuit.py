@@ -16,12 +16,15 @@ class ClusterCircuit(CircuitBreaker):
     down: returns whether no master is known, or the circuits of all are open.
     error_at: returns the error for a call while the circuit of the master of its slot is open,
         else b"".
+    on_late: called with the arguments of timed_out() while a master answers; opens the circuits of
+        the masters that do not.
     """
 
     def __init__(self, down: Callable[[], bool]) -> None:
         super().__init__()
         self.down = down
         self.error_at: Callable[[int], bytes] = lambda _slot: b""
+        self.on_late: Callable[[float, float, float, int], None] = lambda *_: None
 
     def error_of_node(self, call: Call) -> bytes:
         """See CircuitBreaker.error_of_node()."""
@@ -42,6 +45,12 @@ class ClusterCircuit(CircuitBreaker):
             super().timed_out(number, since, now, limit_s, answered)
         else:
             self.counts.timeouts += number
+            self.on_late(since, now, limit_s, answered)
+
+    def replied(self, now: float) -> None:
+        """Close it. A reply of one master does not count as one of the master of another hit."""
+        if self.open:
+            self._close(now)
 
     def look(self, now: float) -> None:
         """Close it if a master answers, and open it if none does."""

@@ -121,6 +121,14 @@ class Nodes:
             return b""
         return unreachable(str(owner.address), self.of(owner.address).circuit.why)
 
+    def open_silent(self, since: float, now: float, limit_s: float, answered: int) -> None:
+        """Open the circuits of the masters that have not replied after `since`, though to a PING.
+
+        See CircuitBreaker.timed_out(), which has counted the late hits.
+        """
+        for node in self.masters():
+            node.circuit.timed_out(0, since, now, limit_s, answered)
+
     def _is_open(self, address: Address) -> bool:
         return self.of(address).circuit.open
 

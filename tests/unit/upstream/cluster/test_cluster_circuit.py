@@ -18,7 +18,17 @@ def test_a_look_opens_and_closes_it() -> None:
         assert circuit.open == is_down
         assert circuit.why == ("no master answers" if is_down else "")
     assert circuit.counts.opened == 1
-    assert circuit.last_reply_at == 5.0
+
+
+def test_a_reply_of_one_master_is_none_of_another() -> None:
+    late: list[tuple[float, float, float, int]] = []
+    circuit = ClusterCircuit(lambda: False)
+    circuit.on_late = lambda *given: late.append(given)
+    circuit.replied(4.9)
+    circuit.timed_out(2, 4.0, 5.0, 1.0, 1)
+    assert circuit.last_reply_at < 4.0  # so that all are sent a PING before a hit is late
+    assert late == [(4.0, 5.0, 1.0, 1)]
+    assert circuit.counts.timeouts == 2
 
 
 @pytest.mark.parametrize("is_down", [False, True])
