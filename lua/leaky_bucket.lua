@@ -10,7 +10,7 @@
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  with WAIT: the microseconds that the hit may be held
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
 --          microseconds to hold the hit, or until a penalty ends that alone refuses it
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write

@@ -10,20 +10,23 @@
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME LINDEX LINDEX LLEN RPUSH PEXPIRE, and LTRIM with a few LINDEX where hits
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
 local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
 local key, max, window, unit = KEYS[1], ARGV[1] + 0, ARGV[2] + 0, (ARGV[3] or 1000000) + 0
-local clock
+local clock = ARGV[7]
 
 -- The usual hit: without options, no stamp is ahead of the clock, at most three have left the
 -- window. The rest of the script would give it the same reply and leave the same list; it answers
 -- all other hits, and errors. Read with base 11, a number in another form than digits is nil.
 if not ARGV[4] then
-  local time, first = call('TIME'), pcall('LINDEX', key, '0')
-  clock = time[1] * 1000000 + time[2]
+  if not clock then
+    local time = call('TIME')
+    clock = time[1] * 1000000 + time[2]
+  end
+  local first = pcall('LINDEX', key, '0')
   if not first then
     if pcall('RPUSH', key, clock) == 1 then
       call('PEXPIRE', key, ceil(window / 1000) + 1)

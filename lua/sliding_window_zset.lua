@@ -11,7 +11,7 @@
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
 -- ARGV[6]  numbers, a blank between: GAP in microseconds, STRICT (0 or 1), then max and window in
 --          microseconds of every AND
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
 --          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write

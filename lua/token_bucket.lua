@@ -8,7 +8,7 @@
 -- ARGV[3]  unit of the times in the reply, microseconds: 1000000 (default), 1000 or 1
 -- ARGV[4]  cost of this hit; default 1. Of a refund: how many hits
 -- ARGV[5]  hit, peek, refund, or the microseconds of a PENALTY; default hit
--- ARGV[7]  clock, microseconds since 1970; default TIME (only tests pass it)
+-- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
 local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max

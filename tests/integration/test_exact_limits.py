@@ -5,7 +5,8 @@ The method. At least four kinds of clients hit twenty keys over 64 connections (
 pipelined, inside MULTI), while a connection to the server reads MONITOR. MONITOR shows every script
 call in the order in which the server ran it, with a time in microseconds, followed by the calls of
 the script. A hit was admitted if and only if there is an `[0 lua] "RPUSH" key stamp`, and then the
-stamp is the clock that judged it. Hence:
+stamp is the clock that judged it. The hits of a group share a clock, so those of one key that were
+admitted are its first ones. Hence:
 
 1. Brute force, without a model: for each key and each admitted stamp, at most max hits are admitted
    from then until a window later.
@@ -86,6 +87,18 @@ class Hit:
     stamp: int | None = None  # of an admitted hit
 
 
+def called(text: bytes) -> list[tuple[str, int, int]]:
+    """Key, max and window of each hit that a script call runs; those of other keys are left out."""
+    if text[:9].upper() == b'"EVALSHA"':
+        words = text.replace(b'"', b"").decode().split()
+        number = int(words[2])
+        keys, rules = words[3 : 3 + number], words[3 + number :]
+        found = zip(keys, map(int, rules[::3]), map(int, rules[1::3]), strict=True)
+        return [hit for hit in found if hit[0].startswith("exact:")]
+    call = CALL.search(text) if text[:6].upper() == b'"EVAL"' else None
+    return [(call[1].decode(), int(call[2]), int(call[3]))] if call else []
+
+
 def hits_of(lines: list[bytes]) -> list[Hit]:
     """All hits in the server's order."""
     hits: list[Hit] = []
@@ -93,7 +106,7 @@ def hits_of(lines: list[bytes]) -> list[Hit]:
     turn: bytes = b""  # the address of the current run of commands
     turn_before = 0  # time of the last line before that run
     turn_hits: list[Hit] = []
-    current: Hit | None = None
+    current: list[Hit] = []
     judged = 0
     for line in lines:
         found = LINE.match(line)
@@ -102,25 +115,23 @@ def hits_of(lines: list[bytes]) -> list[Hit]:
         now = int(found[1]) * 1_000_000 + int(found[2])
         address, text = found[3], found[4]
         if address == b"lua":
-            assert current is not None, line
+            assert current, line
             if text.startswith(b'"RPUSH" '):
                 _, key, stamp = text.replace(b'"', b"").split()
-                assert key.decode() == current.key
-                assert current.stamp is None, "a hit of cost 1 pushed twice"
-                current.stamp = int(stamp)
+                waiting = [hit for hit in current if hit.key == key.decode() and not hit.stamp]
+                assert waiting, "a hit of cost 1 pushed twice"
+                waiting[0].stamp = int(stamp)
             if text.upper() == b'"TIME"':
-                current.latest = now
-                judged += 1
+                for hit in current:
+                    hit.latest = now
+                judged += len(current)
         else:
-            current = None
             if address != turn:
                 turn, turn_before, turn_hits = address, before, []
-            call = CALL.search(text) if text[:5].upper() == b'"EVAL' else None
-            if call:
-                current = Hit(call[1].decode(), int(call[2]), int(call[3]), before, now)
-                hits.append(current)
-                turn_hits.append(current)
-            elif text.upper() == b'"EXEC"':
+            current = [Hit(*call, before, now) for call in called(text)]
+            hits += current
+            turn_hits += current
+            if text.upper() == b'"EXEC"':
                 for hit in turn_hits:
                     hit.earliest = min(hit.earliest, turn_before)
         before = now

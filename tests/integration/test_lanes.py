@@ -59,7 +59,7 @@ def test_hits_of_many_clients_share_one_connection(
         while b'"over"' not in seen:
             seen += monitor.line()
         addresses = re.findall(rb"\[0 ([\d.:]+)\] \"EVALSHA\"", seen)
-        assert addresses == [lane["addr"].encode()] * 60
+        assert set(addresses) == {lane["addr"].encode()}
         assert [row["id"] for row in lanes(own_server)] == [lane["id"]]
 
 

@@ -197,7 +197,7 @@ def test_strange_reply_on_a_lane(
         answered = strange.answered
         for _ in range(2):
             raw.send(command("RL.HIT", "bad", 5, 60))
-            other.send(command("RL.HIT", "warm", 1_000_000, 3600))
+            other.send(command("RL.HIT", "well", 100, 3600, "ALGO", "GCRA"))  # in no group
             assert raw.exactly(len(reply)) == reply
             assert isinstance(other.reply(), list)
         assert strange.answered == answered + 2

@@ -11,7 +11,7 @@ from typing import Final
 
 MICROSECONDS: Final = 1_000_000
 MILLISECONDS: Final = 1_000
-_SECONDS: Final = b"%d" % MICROSECONDS  # default unit of the scripts
+SECONDS: Final = b"%d" % MICROSECONDS  # default unit of the scripts
 MAX_HITS: Final = 1_000_000_000  # largest max, COST and BURST, hits
 MAX_SPAN_NS: Final = 315_360_000 * 1_000_000_000  # ten years
 MAX_EXACT: Final = 1 << 53  # bound of the integers that a Lua number (a double) represents exactly
@@ -143,7 +143,7 @@ class Limiter:
             b"%d" % self.penalty_us if self.penalty_us else self.mode,
             b" ".join([b"%d" % number for number in more]),
         ]
-        defaults = (_SECONDS, b"1", HIT, b"")
+        defaults = (SECONDS, b"1", HIT, b"")
         while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()
         return words

@@ -19,6 +19,7 @@ from rlproxy.ratelimit.algorithms import (
     MAX_HITS,
     MICROSECONDS,
     MILLISECONDS,
+    SECONDS,
     Algorithm,
     Limiter,
 )
@@ -127,6 +128,7 @@ class Rule:
         self.count = b""  # number of words; empty without a script
         self.head = b""  # everything before the key, with a script by EVALSHA
         self.tail = b""  # everything after the key
+        self.group_words = b""  # its arguments in a group; empty: no group takes it
         self.row: int = outcomes.NO_ROW  # row in the counters
         self.unit_us = 1  # unit of the times in the reply, microseconds
         self.takes = False  # admission consumes quota
@@ -445,7 +447,10 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    _call(rule, script, limiter.argv(shape))
+    argv = limiter.argv(shape)
+    _call(rule, script, argv)
+    if script.group is not None and len(argv) <= 3:
+        rule.group_words = rule.tail if len(argv) == 3 else rule.tail + encoding.bulk(SECONDS)
     return rule
 
 

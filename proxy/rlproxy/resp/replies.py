@@ -14,6 +14,7 @@ from mypy_extensions import i64
 _CR: Final = 13
 _LF: Final = 10
 PUSH: Final = 62  # first byte of a push
+AGGREGATES: Final = b"*~>"  # first bytes of arrays, sets and pushes
 _ATTRIBUTE: Final = 124
 _MAX_LENGTH: Final = 24  # longest header, type included, bytes
 _NEAR: Final = 40  # bytes of a line that are searched for its end one by one, before find()
@@ -215,6 +216,20 @@ class ReplyFramer:
         self.buf = b""
         self.pos = 0
         return out
+
+
+def elements(replies: list[bytes]) -> list[bytes] | None:
+    """Return the frames in arrays, sets or pushes; None if one has another type."""
+    framer = ReplyFramer()
+    found: list[bytes] = []
+    for frame in replies:
+        if frame[0] not in AGGREGATES:
+            return None
+        framer.feed(frame)
+        framer.pos = frame.find(b"\r\n") + 2
+        while element := framer.frame():
+            found.append(element)
+    return found
 
 
 def _length(digits: bytes) -> int:

@@ -36,6 +36,7 @@ class Call:
         self.asks = False  # it follows ASKING, each time it is sent to this node
         self.expects_ok = False  # the reply to CLIENT CACHING or ASKING comes before its own
         self.late = False  # its client has a reply already
+        self.group_size: int = 1  # calls in its request
         self.original_rule: Rule | None = None  # of a hit sent as a peek; see `overtaking`
         self._hash_slot: int = -1  # of its key; -1 until needed
         self.since: float = 0.0  # loop time since which it waits for a node of a cluster; 0: never

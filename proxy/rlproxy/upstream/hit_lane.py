@@ -6,6 +6,11 @@ of the written ones is unknown.
 A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
 its calls by EVALSHA are answered. After that it first sends the calls that were not run, in their
 order, by EVAL. So no call overtakes another one of its client; see `script_loading`.
+
+Hits without options that follow each other, by the same algorithm, are one request: a group. Redis
+runs its script once for all of them, and returns the list of their replies. An error in place of
+the list, as for a key that this user has no right to, means that no hit of it has run. They are
+sent again, each alone.
 """
 
 from __future__ import annotations
@@ -13,9 +18,9 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
 from rlproxy.resp import encoding
-from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.replies import ReplyFramer, elements
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.timeouts import NOTHING
 from rlproxy.upstream.lane import PASSING, LaneContext, LaneKey, ServerLane, resume_all, touch
@@ -23,6 +28,8 @@ from rlproxy.upstream.lane_denials import LaneDenials
 
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 16
+# Seconds without groups after one that Redis has not run.
+ALONE_S: Final = 1.0
 
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
@@ -45,6 +52,8 @@ class HitLane(ServerLane):
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
+        self._groups = True  # whether hits may be sent in groups
+        self._alone_until: float = 0.0  # loop time before which each is sent alone
         self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
@@ -96,21 +105,20 @@ class HitLane(ServerLane):
     def _requests(self, calls: list[Call]) -> list[bytes]:
         """Return `calls` as Redis commands: by EVALSHA if possible, else by EVAL."""
         way = self._way()
+        most = 1
         if way == LOADED:
             self._by_sha_until = self._times.sent + len(calls)
+            if self._groups and self._context.loop.time() >= self._alone_until:
+                most = MAX_GROUP
         out: list[bytes] = []
-        for call in calls:
-            rule = call.rule
-            if call.opens:
-                rule = rule.in_microseconds()
-                out.append(_CACHING)
-                call.expects_ok = True
-            elif call.asks:
-                out.append(_ASKING)
-                call.expects_ok = True
-            out.append(rule.words(way))
-            out.append(call.key)
-            out.append(rule.tail)
+        at = 0
+        while at < len(calls):
+            size = _group_size(calls, at, most)
+            if size > 1:
+                _append_group(out, calls[at : at + size])
+            else:
+                _append(out, calls[at], way)
+            at += size
         return out
 
     def _take_again(self) -> None:
@@ -137,17 +145,35 @@ class HitLane(ServerLane):
                 elif frame != encoding.OK:
                     self._denials.track(False)
                 continue
-            answered += 1
-            self._owed -= 1
-            frame = self._hit_reply(call, frame)
-            if len(frame) == 0:
+            if call.group_size == 1:
+                self._answered(call, frame, touched)
+                answered += 1
                 continue
-            if frame[0] == 45 and frame.startswith(b"-READONLY"):
-                self._context.server.on_read_only()
-            caller = call.caller
-            caller.lane_answered(call, frame)
-            touch(caller, touched)
+            group = self._inflight[answered : answered + call.group_size]
+            replies = [frame] * len(group)
+            if frame[0] != 45:
+                replies = elements([frame]) or []
+                if len(replies) != len(group):
+                    self._abort()  # no reply of the script: what has run is unknown
+                    break
+                for one in group:
+                    one.group_size = 1
+            for one, reply in zip(group, replies, strict=True):
+                self._answered(one, reply, touched)
+            answered += len(group)
         del self._inflight[:answered]
+
+    def _answered(self, call: Call, frame: bytes, touched: list[Caller]) -> None:
+        """Pass on the reply to `call`."""
+        self._owed -= 1
+        frame = self._hit_reply(call, frame)
+        if len(frame) == 0:
+            return
+        if frame[0] == 45 and frame.startswith(b"-READONLY"):
+            self._context.server.on_read_only()
+        caller = call.caller
+        caller.lane_answered(call, frame)
+        touch(caller, touched)
 
     def _pushed(self, push: bytes) -> None:
         """See ServerLane._pushed()."""
@@ -207,13 +233,14 @@ class HitLane(ServerLane):
         if error.startswith(b"-NOSCRIPT"):
             self._context.loading.loaded = False
             self._context.counters.noscript += 1
-        else:
-            refused = encoding.refused_eval(error)
-            if not refused:
-                return False
+        elif refused := encoding.refused_eval(error):
             self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now
             if not self._by_source:
                 return False
+        elif call.group_size > 1:
+            self._alone_until = self._context.loop.time() + ALONE_S
+        else:
+            return False
         self._denials.reopen(call)
         if not self._again:
             self._again_at = self._context.loop.time()
@@ -265,6 +292,47 @@ class HitLane(ServerLane):
     def drained(self) -> bool:
         """See ServerLane.drained()."""
         return self._times.sent - len(self._inflight) >= self._by_sha_until
+
+
+def _group_size(calls: list[Call], at: int, most: int) -> int:
+    """Return the number of calls from `at` on that go in one request: from 1 to `most`."""
+    script = calls[at].rule.script
+    end = min(len(calls), at + most)
+    after = at
+    while after < end:
+        call = calls[after]
+        if call.rule.script is not script or not call.rule.group_words or call.opens:
+            break
+        after += 1
+    return max(1, after - at)
+
+
+def _append(out: list[bytes], call: Call, way: int) -> None:
+    """Append the request of `call` alone; `way`: see Rule.words()."""
+    rule = call.rule
+    call.group_size = 1
+    if call.opens:
+        rule = rule.in_microseconds()
+        out.append(_CACHING)
+        call.expects_ok = True
+    elif call.asks:
+        out.append(_ASKING)
+        call.expects_ok = True
+    out.append(rule.words(way))
+    out.append(call.key)
+    out.append(rule.tail)
+
+
+def _append_group(out: list[bytes], group: list[Call]) -> None:
+    """Append the request of `group`."""
+    script = group[0].rule.script
+    assert script is not None and script.group is not None
+    out.append(script.group.heads[len(group)])
+    for call in group:
+        call.group_size = len(group)
+        out.append(call.key)
+    for call in group:
+        out.append(call.rule.group_words)
 
 
 def _report_late(calls: list[Call], timeout_s: float) -> None:

@@ -113,7 +113,8 @@ def test_all_files_load() -> None:
     loaded = s.load()
     names = sorted(path.stem for path in s.directory().glob("*.lua"))
     blocking = [s.blocking(name) for name in names if name != s.BLOCK]
-    assert sorted(loaded) == sorted(names + blocking)
+    groups = [f"{name} group" for name in names if name != s.BLOCK]
+    assert sorted(loaded) == sorted(names + blocking + groups)
     for name, script in loaded.items():
         assert script.name == name
         assert script.sha == hashlib.sha1(script.source).hexdigest().encode()

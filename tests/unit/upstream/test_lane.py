@@ -13,7 +13,7 @@ from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.ratelimit.scripts import LOADED, SOURCE
+from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
 from rlproxy.resp import commands
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
@@ -23,7 +23,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import MAX_UNSENT
+from rlproxy.upstream.hit_lane import ALONE_S, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
@@ -75,6 +75,20 @@ def by_sha(of: Rule, key: bytes = b"k") -> bytes:
 
 def by_source(of: Rule, key: bytes = b"k") -> bytes:
     return of.words(SOURCE) + r.bulk(key) + of.tail
+
+
+def by_group(of: Rule, *keys: bytes) -> bytes:
+    """One request for a hit of each key."""
+    assert of.script is not None and of.script.group is not None
+    assert of.limiter is not None
+    words = [b"%d" % of.limiter.max, b"%d" % of.limiter.window_us, b"%d" % of.unit_us]
+    head = (b"EVALSHA", of.script.group.sha, b"%d" % len(keys))
+    return bulks(*head, *keys, *words * len(keys))
+
+
+def listed(*replies: bytes) -> bytes:
+    """The reply to a group."""
+    return b"*%d\r\n%b" % (len(replies), b"".join(replies))
 
 
 def opener(of: Rule, key: bytes = b"k") -> bytes:
@@ -423,10 +437,11 @@ def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     keys = [b"%d" % number for number in range(2 * MAX_UNSENT + 3)]
     calls = [bench.hit(key=key) for key in keys]
     groups = [keys[:MAX_UNSENT], keys[MAX_UNSENT : 2 * MAX_UNSENT]]
-    assert bench.wire.writes == [b"".join(by_sha(HIT, key) for key in group) for group in groups]
+    assert bench.wire.writes == [by_group(HIT, *group) for group in groups]
     bench.wire.writes.clear()
-    assert bench.sent() == b"".join(by_sha(HIT, key) for key in keys[2 * MAX_UNSENT :])
-    bench.answer(ADMITTED * len(keys))
+    assert bench.sent() == by_group(HIT, *keys[2 * MAX_UNSENT :])
+    for number in (MAX_UNSENT, MAX_UNSENT, 3):
+        bench.answer(listed(*[ADMITTED] * number))
     assert [call.reply for call in calls] == [ADMITTED] * len(keys)
 
 
@@ -439,9 +454,10 @@ def test_a_session_goes_on_once_its_calls_are_answered(bench: Bench) -> None:
     session.upstream_opened()
     session.upstream_received(ADMITTED)
     session.receive(hit * (MAX_CLIENT_HITS + 2))
-    assert bench.sent() == by_sha(HIT) * MAX_CLIENT_HITS
-    bench.answer(ADMITTED * MAX_CLIENT_HITS)
-    assert bench.sent() == by_sha(HIT) * 2
+    groups = MAX_CLIENT_HITS // MAX_GROUP
+    assert bench.sent() == by_group(HIT, *[b"k"] * MAX_GROUP) * groups
+    bench.answer(listed(*[ADMITTED] * MAX_GROUP) * groups)
+    assert bench.sent() == by_group(HIT, b"k", b"k")
 
 
 def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
@@ -478,6 +494,86 @@ def test_a_reply_without_a_request_ends_the_lane(bench: Bench, garbage: bytes) -
     assert not bench.lane.ready
 
 
+# -- groups ----------------------------------------------------------------------------------------
+
+NO_KEY = b"-NOPERM this user has no permissions to access one of the keys\r\n"
+WRONG_TYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+
+
+def test_hits_of_one_algorithm_without_options_are_a_group(bench: Bench) -> None:
+    rules = [HIT, OTHER, IN_MS, ZHIT, ZHIT, PEEK, HIT, COST_0, HIT]
+    calls = [bench.hit(of, b"%d" % at) for at, of in enumerate(rules)]
+    assert HIT.script is not None and HIT.script.group is not None
+    group = bulks(
+        *(b"EVALSHA", HIT.script.group.sha, b"3", b"0", b"1", b"2"),
+        *(b"1", b"60000000", b"1000000"),
+        *(b"2", b"60000000", b"1000000"),
+        *(b"1", b"60000000", b"1000"),
+    )
+    alone = [(PEEK, b"5"), (HIT, b"6"), (COST_0, b"7"), (HIT, b"8")]
+    rest = b"".join(by_sha(of, key) for of, key in alone)
+    assert bench.sent() == group + by_group(ZHIT, b"3", b"4") + rest
+    replies = [five(0, 1, 0, -1, number) for number in range(9)]
+    whole = listed(*replies[:3]) + listed(*replies[3:5]) + b"".join(replies[5:])
+    bench.answer(*[whole[at : at + 1] for at in range(len(whole))])
+    assert [call.reply for call in calls] == replies
+
+
+def test_an_error_in_a_group_is_that_of_its_hit(bench: Bench) -> None:
+    calls = [bench.hit(key=b"%d" % at) for at in range(3)]
+    bench.sent()
+    bench.answer(listed(ADMITTED, b"-@user_script: 1: " + WRONG_TYPE[1:], REFUSED))
+    assert [call.reply for call in calls] == [ADMITTED, WRONG_TYPE, REFUSED]
+
+
+def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone_for_a_second(bench: Bench) -> None:
+    calls = [bench.hit(key=b"%d" % at) for at in range(3)]
+    bench.sent()
+    behind = bench.hit(key=b"0")  # not to be sent before these
+    bench.answer(NO_KEY)
+    assert bench.sent() == b"".join(by_sha(HIT, key) for key in (b"0", b"1", b"2", b"0"))
+    bench.answer(ADMITTED, NO_KEY, REFUSED, REFUSED)
+    assert [call.reply for call in (*calls, behind)] == [ADMITTED, NO_KEY, REFUSED, REFUSED]
+    bench.loop.now += ALONE_S - 0.1
+    bench.hit(key=b"3")
+    bench.hit(key=b"4")
+    assert bench.sent() == by_sha(HIT, b"3") + by_sha(HIT, b"4")
+    bench.answer(ADMITTED * 2)
+    bench.loop.now += 0.1
+    bench.hit(key=b"3")
+    bench.hit(key=b"4")
+    assert bench.sent() == by_group(HIT, b"3", b"4")
+
+
+@pytest.mark.parametrize(
+    "reply", [b"+OK\r\n", b"*-1\r\n", listed(ADMITTED), listed(*[REFUSED] * 3)]
+)
+def test_what_is_no_reply_to_a_group_ends_the_lane(bench: Bench, reply: bytes) -> None:
+    before = bench.hit(PEEK)
+    calls = [bench.hit(key=b"%d" % at) for at in range(2)]
+    bench.sent()
+    bench.answer(ADMITTED + reply)
+    assert bench.wire.aborted
+    bench.loop.turns()
+    assert [call.reply for call in (before, *calls)] == [ADMITTED, r.LOST, r.LOST]
+
+
+def test_a_group_whose_script_is_missing_is_sent_again_by_eval(bench: Bench) -> None:
+    calls = [bench.hit(key=b"%d" % at) for at in range(2)]
+    bench.sent()
+    bench.answer(NOSCRIPT)
+    assert bench.sent() == by_source(HIT, b"0") + by_source(HIT, b"1")
+    bench.answer(ADMITTED, REFUSED)
+    assert [call.reply for call in calls] == [ADMITTED, REFUSED]
+    assert bench.counters.noscript == 2
+    bench.loads()
+    calls = [bench.hit(key=b"%d" % at) for at in (2, 3)]
+    assert bench.sent() == by_group(HIT, b"2", b"3")
+    bench.wire.abort()
+    bench.loop.turns()
+    assert [call.reply for call in calls] == [r.LOST, r.LOST]
+
+
 # -- opening an entry ------------------------------------------------------------------------------
 
 
@@ -489,8 +585,8 @@ def test_only_a_key_that_was_refused_before_is_tracked(bench: Bench) -> None:
     behind = bench.hit(key=b"another")
     again = bench.hit()
     # of the three only the one that opens the entry is preceded by it
-    assert bench.sent() == opener(HIT) + by_sha(HIT, b"another") + by_sha(HIT)
-    bench.answer(OK + STAYS + ADMITTED + REFUSED)
+    assert bench.sent() == opener(HIT) + by_group(HIT, b"another", b"k")
+    bench.answer(OK + STAYS + listed(ADMITTED, REFUSED))
     assert call.reply == five(1, 1, 0, 42, 60)
     assert behind.reply == ADMITTED
     assert again.reply == REFUSED
@@ -595,12 +691,11 @@ def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(bench:
     asked = bench.hit(caller=writer)
     again = bench.hit(caller=writer)
     assert (asked.reply, again.reply) == (b"", b"")
-    assert bench.sent() == by_sha(HIT) * 2  # nor does it open what is open
+    assert bench.sent() == by_group(HIT, b"k", b"k")  # nor does it open what is open
     assert writer.fenced
-    bench.answer(REFUSED)
+    bench.answer(listed(REFUSED, REFUSED))
     assert not writer.fenced
     assert bench.hit(caller=writer).reply
-    bench.answer(REFUSED)
     assert bench.hit(caller=other).reply
 
 
@@ -623,7 +718,7 @@ def test_a_call_whose_script_is_missing_is_sent_again_by_eval(bench: Bench) -> N
 
 
 def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> None:
-    calls = [bench.hit(key=b"%d" % at) for at in range(3)]
+    calls = [bench.hit(of, b"%d" % at) for at, of in enumerate((HIT, ZHIT, HIT))]
     bench.sent()
     calls.append(bench.hit(key=b"3"))  # not even written
     bench.answer(ADMITTED + NOSCRIPT)
@@ -632,7 +727,7 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
     assert bench.sent() == b""
     assert not bench.loading.drained()
     bench.answer(NOSCRIPT)
-    again = [(HIT, b"1"), (HIT, b"2"), (HIT, b"3"), (ZHIT, b"4")]
+    again = [(ZHIT, b"1"), (HIT, b"2"), (HIT, b"3"), (ZHIT, b"4")]
     assert bench.sent() == b"".join(by_source(of, key) for of, key in again)
     replies = [five(0, 1, 0, -1, number) for number in (1, 2, 3, 4)]
     bench.answer(*replies)
@@ -642,7 +737,7 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
 @pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
 def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
     caller = Returned()
-    context = [Call(caller, HIT, r.bulk(b"%d" % at)) for at in range(2)]
+    context = [Call(caller, of, r.bulk(b"k")) for of in (HIT, ZHIT)]
     for call in context:
         bench.lane.submit(call)
     bench.sent()
@@ -674,6 +769,7 @@ def test_noscript_to_an_opener(bench: Bench) -> None:
 def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> None:
     """What it does to the key will be done after the opener has looked at it."""
     bench.hit()
+    bench.sent()
     late = bench.hit(of)
     bench.sent()
     bench.answer(REFUSED)
@@ -695,7 +791,9 @@ UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`
 def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     bench: Bench, error: bytes
 ) -> None:
-    context = [bench.hit(key=b"1"), bench.hit(key=b"2")]
+    context = [bench.hit(key=b"1")]
+    bench.sent()
+    context.append(bench.hit(key=b"2"))
     bench.sent()
     bench.answer(error)
     assert bench.sent() == b""

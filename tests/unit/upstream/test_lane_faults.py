@@ -22,6 +22,7 @@ from tests.unit.upstream.test_lane import (
     Loop,
     by_source,
     client,
+    listed,
     opener,
 )
 
@@ -97,10 +98,10 @@ def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
     assert bench.look(101.4) == 100.5
     assert bench.look(101.5) == NEVER
     assert second.late == later
-    bench.answer(ADMITTED * 2)
+    bench.answer(listed(*[ADMITTED] * 3))
     assert not bench.circuit.open
     assert bench.look(101.6) == NEVER
-    bench.answer(ADMITTED * 3)
+    bench.answer(ADMITTED * 2)
     assert bench.look(101.7) == NOTHING
     assert first.got == second.got == []
 

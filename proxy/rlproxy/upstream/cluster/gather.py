@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.encoding import NILS, error
-from rlproxy.resp.replies import ReplyFramer
+from rlproxy.resp.replies import AGGREGATES, elements
 from rlproxy.upstream.cluster import routes
 
 Fold = Callable[[list[int]], int]  # of the nodes' integers
@@ -20,7 +20,6 @@ Merge = Callable[[list[bytes]], bytes]  # of the nodes' replies
 
 _MINUS: Final = 45
 _BLOB_ERROR: Final = 33
-_AGGREGATES: Final = b"*~>"
 UNEXPECTED: Final = error("ERR a node of the cluster replied in an unknown form")
 
 
@@ -76,13 +75,13 @@ def concatenated(replies: list[bytes]) -> bytes:
     for frame in replies:
         if frame in NILS:
             continue
-        if frame[0] not in _AGGREGATES:
+        if frame[0] not in AGGREGATES:
             return UNEXPECTED
         end = frame.find(b"\r\n")
         count += int(frame[1:end])
         parts.append(frame[end + 2 :])
     kind = replies[0][:1]
-    parts[0] = b"%b%d\r\n" % (kind if kind in _AGGREGATES else b"*", count)
+    parts[0] = b"%b%d\r\n" % (kind if kind in AGGREGATES else b"*", count)
     return b"".join(parts)
 
 
@@ -135,20 +134,6 @@ def placed(places: list[int], replies: list[bytes]) -> bytes:
     for at, element in zip(places, listed, strict=True):
         found[at] = element
     return b"*%d\r\n%b" % (len(found), b"".join(found))
-
-
-def elements(replies: list[bytes]) -> list[bytes] | None:
-    """Return the frames in arrays, sets or pushes; None if one has another type."""
-    framer = ReplyFramer()
-    found: list[bytes] = []
-    for frame in replies:
-        if frame[0] not in _AGGREGATES:
-            return None
-        framer.feed(frame)
-        framer.pos = frame.find(b"\r\n") + 2
-        while element := framer.frame():
-            found.append(element)
-    return found
 
 
 def text(replies: list[bytes], join: Merge = b"".join) -> bytes:

@@ -13,9 +13,9 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
+from rlproxy.resp.replies import elements
 from rlproxy.upstream.cluster import gather, routes
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.gather import elements
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import PAUSE_S, is_redirect
 from rlproxy.upstream.cluster.request import Divided, Request, slot_of
