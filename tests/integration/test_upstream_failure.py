@@ -385,7 +385,7 @@ def test_new_connections_that_end_unanswered_are_reported(own_server: RedisServe
         wait_until(lambda: why in proxy.read_log(), "it is reported")
         assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
         gate.closes_new = False
-        back = "the proxy's own connection works again"
+        back = "the problem is over"
         wait_until(lambda: back in proxy.read_log(), "its end is reported, too")
         assert proxy.read_log().count(why) == 1
 

@@ -91,7 +91,7 @@ TABLE: Final = (
         ("outcome",),
     ),
     Row("rlproxy_waiting", GAUGE, "Hits that wait now"),
-    Row("rlproxy_denials", GAUGE, "Refusals that are remembered now"),
+    Row("rlproxy_denials", GAUGE, "Entries of the denial cache, those that are over included"),
     # time and batches
     Row(
         "rlproxy_lane_round_trip_seconds",

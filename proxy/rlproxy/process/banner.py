@@ -27,9 +27,11 @@ def print_banner(
     advice: see advise(); empty if Redis answers.
     workers: number of worker processes.
     """
-    first = addresses[0]
+    first = addresses[0].dialled()
     secured = " --tls" if first.tls else ""
-    cli = f"redis-cli{secured} " + (f"-s {first.path}" if first.path else f"-p {first.port}")
+    host = "" if first.host in ("127.0.0.1", "localhost") else f"-h {first.host} "
+    at = f"-s {first.path}" if first.path else f"{host}-p {first.port}"
+    cli = f"redis-cli{secured} {at}"
     where = ", ".join(map(str, addresses))
     banner = [
         f"rlproxy {describe()}, process {os.getpid()}",

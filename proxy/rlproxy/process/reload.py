@@ -124,7 +124,8 @@ def _log_policies(old: Config, new: Config) -> None:
 
 def _algorithms(config: Config, names: Sequence[str]) -> dict[str, bytes]:
     """Return the algorithm of each of these policies."""
-    found, _ = policies.parse(each for each in config.policies if each[0] in names)
+    wanted = set(names)
+    found, _ = policies.parse(each for each in config.policies if each[0] in wanted)
     return {name.decode(): policy.limiter.algorithm.name for name, policy in found.items()}
 
 

@@ -48,8 +48,8 @@ class Call:
             self._hash_slot = slot_of_bulk(self.key)
         return self._hash_slot
 
-    def counted(self) -> int:
-        """Return the row for its outcome, which the caller counts now, or is counted already."""
+    def take_row(self) -> int:
+        """Return the row for its outcome; from the second time on NO_ROW, as that is counted."""
         row, self.row = self.row, NO_ROW
         return row
 

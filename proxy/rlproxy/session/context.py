@@ -101,7 +101,7 @@ class FailurePolicy:
                 return self.reply(call, reply, "unreachable")
             if self.mode != _ERROR and cannot_run(reply) and _limit(call) > 0:
                 return self.reply(call, reply, "redis")
-        row = call.counted()
+        row = call.take_row()
         self.stats.answered(row, reply, call.key, call.rule)
         return admitted(reply) if shadow(row) and reply.startswith(_REFUSED) else reply
 
@@ -112,7 +112,7 @@ class FailurePolicy:
         kind: kind of the error, for the counters.
         """
         limit = _limit(call)
-        row = call.counted()
+        row = call.take_row()
         self.timeouts.circuit.counts.without += 1
         self.stats.error(kind)
         if limit == 0 or self.mode == _ERROR:

@@ -173,4 +173,4 @@ class LaneCalls:
 
     def _unseen(self, call: Call) -> None:
         """Count the hit `call` as unseen."""
-        self._context.stats.unanswered(call.counted(), UNSEEN)
+        self._context.stats.unanswered(call.take_row(), UNSEEN)

@@ -288,7 +288,7 @@ class PrivateStream:
             slot.sent_at = self._context.clock()
             self._caller.watch()
         else:
-            self._context.stats.unanswered(call.counted(), UNSEEN)
+            self._context.stats.unanswered(call.take_row(), UNSEEN)
         slots.expect(slot)
 
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:

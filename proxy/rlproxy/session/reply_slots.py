@@ -346,7 +346,7 @@ class ReplySlots(OwedReplies):
         slot = self.head
         while slot is not None:
             if slot.call is not None:
-                self._failure.stats.unanswered(slot.call.counted(), UNSEEN)
+                self._failure.stats.unanswered(slot.call.take_row(), UNSEEN)
             slot = slot.next
         self.clear()
         self.missing = None

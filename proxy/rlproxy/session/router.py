@@ -219,7 +219,7 @@ class Router(SessionPart):
             if len(call.reply) == 0:
                 call.reply = lane.submit(call)
                 if len(call.reply) > 0:
-                    call.counted()  # by DenialCache.harvest()
+                    call.take_row()  # by DenialCache.harvest()
                 else:
                     self._private.cover.sent(call)
         if not self._private.slots.mid():

@@ -95,8 +95,9 @@ class EmbeddedServer:
                         port = self._port
                         return Upstream(Address(LOOPBACK, port) if port else Address(path=path))
                     if self._process.poll() is not None:
-                        why = log.read_text(errors="replace").strip() if log.exists() else ""
-                        raise EmbeddedError(f"the embedded server ended at once: {why[-300:]}")
+                        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+                        why = lines[-1] if lines else "it wrote no log"
+                        raise EmbeddedError(f"the embedded server ended at once: {why}")
                     await asyncio.sleep(STEP_S)
         except TimeoutError:
             raise EmbeddedError(

@@ -99,7 +99,7 @@ class LaneDenials:
             return self._opened(call, frame)
         if not self.tracks:
             return frame
-        refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49
+        refused = len(frame) > 5 and frame[0] == 42 and frame[4] == 58 and frame[5] == 49  # *5 :1
         if call.denial is not None:
             if not refused:
                 self._cache.drop(call.denial)

@@ -100,7 +100,7 @@ class OutageLog:
             text = "Redis at {address}: {reason}"
             log.warning("redis_refuses", text, address=where, reason=problem)
         elif not problem and (self._logged or self._problem):
-            text = "Redis at {address}: the proxy's own connection works again"
+            text = "Redis at {address}: the problem is over"
             log.warning("redis_back", text, address=where)
         elif self._unexplained and self._may_log():
             text = "Redis at {address}: the proxy's own connection was lost; a new one works"

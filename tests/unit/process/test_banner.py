@@ -86,6 +86,8 @@ def test_the_state_of_the_upstream(
     ("address", "command"),
     [
         (Address("127.0.0.1", 1), "redis-cli -p 1 RL.HIT user:42 5 60"),
+        (Address("0.0.0.0", 1), "redis-cli -p 1 RL.HIT user:42 5 60"),
+        (Address("::1", 1), "redis-cli -h ::1 -p 1 RL.HIT user:42 5 60"),
         (Address("127.0.0.1", 1, tls=True), "redis-cli --tls -p 1 RL.HIT user:42 5 60"),
         (Address(path="/s"), "redis-cli -s /s RL.HIT user:42 5 60"),
     ],

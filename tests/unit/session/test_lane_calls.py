@@ -56,7 +56,7 @@ def test_abandoned_calls_are_counted_as_unseen() -> None:
     parts = Parts()
     calls = numbered(parts, 3)
     row = calls[0].row
-    calls[1].counted()
+    calls[1].take_row()
     parts.lanes.abandon()
     assert linked(parts) == []
     assert parts.lanes.head is None

@@ -14,7 +14,7 @@ from rlproxy.upstream.outage_log import LOGGED_S, MAX_LOGGED, OutageLog
 SILENT = "Redis at h:1 does not answer (down); hits are answered by --on-upstream-failure"
 UNREACHABLE = "cannot reach Redis at h:1: down; retrying"
 BACK = "Redis at h:1 is back"
-WORKS = "Redis at h:1: the proxy's own connection works again"
+WORKS = "Redis at h:1: the problem is over"
 REPLACED = "Redis at h:1: the proxy's own connection was lost; a new one works"
 LEFT = "Redis at h:1 is no master any more; hits answered without it: 0"
 FULL = "Redis at h:1: full"
