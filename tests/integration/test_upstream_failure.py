@@ -101,6 +101,8 @@ def test_hits_that_redis_cannot_run_follow_the_mode(
             assert is_error(reply, error) if mode == "error" else by_mode(mode, reply, limit)
         raw.reply()
         assert is_error(raw.ask("RL.HIT", "k", 0, 60), "ERR value is not an integer")
+        logged = f"hits that Redis can't run: 1; {error}. They are answered by"
+        assert (logged in proxy.read_log()) == (mode != "error")
         for words in end:
             assert server.ask(*words) == "OK"
         assert recovered_after_s(raw, time.monotonic()) < BACK_S

@@ -86,6 +86,12 @@ class Wiring:
         loop, resources, context = asyncio.get_running_loop(), self._resources, self.context
         upstream, target = self.upstream, self.upstream.target
         throttle = LogThrottle(time.monotonic, log.warning)
+        context.failure.on_cannot_run = lambda code: throttle.happened(
+            "hits_without_redis",
+            "hits that Redis can't run: {count}; "
+            "{reason}. They are answered by --on-upstream-failure",
+            reason=code,
+        )
         room = self._room(config.max_clients)
         self.admission = Admission(config, target.where, room)
         self.clients = clients = Clients(loop, context, target, self.admission, config, throttle)

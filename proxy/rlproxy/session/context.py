@@ -73,6 +73,8 @@ class FailurePolicy:
     """What a hit gets that Redis does not answer, or can't run.
 
     mode: value of --on-upstream-failure.
+    on_cannot_run: called with the code of Redis' error in whose place a hit gets the reply of
+        `mode`.
     """
 
     def __init__(self, server: ServerFacts, timeouts: HitTimeouts, stats: Counters) -> None:
@@ -80,6 +82,7 @@ class FailurePolicy:
         self.timeouts = timeouts
         self.stats = stats
         self.mode: str = _ERROR
+        self.on_cannot_run: Callable[[str], None] = lambda _code: None
 
     def answers_hits(self) -> bool:
         """Return whether hits that Redis does not answer get the reply of a hit."""
@@ -100,6 +103,7 @@ class FailurePolicy:
             if reply.startswith(encoding.UNREACHABLE):
                 return self.reply(call, reply, "unreachable")
             if self.mode != _ERROR and cannot_run(reply) and _limit(call) > 0:
+                self.on_cannot_run(reply[1:].split(None, 1)[0].decode())
                 return self.reply(call, reply, "redis")
         row = call.take_row()
         self.stats.answered(row, reply, call.key, call.rule)

@@ -96,6 +96,8 @@ CANNOT_RUN = (
 @pytest.mark.parametrize("word", CANNOT_RUN)
 def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> None:
     failing = Failing(mode)
+    reported: list[str] = []
+    failing.policy.on_cannot_run = reported.append
     error = encoding.error(f"{word} x")
     instead, outcome = {
         "error": (error, FAILED),
@@ -105,6 +107,7 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
     assert failing.policy.answered(call(10, ROW), error) == instead
     assert failing.stats.hits[ROW + outcome] == sum(failing.stats.hits) == 1
     assert failing.stats.errors == {"redis": 1}
+    assert reported == ([] if mode == "error" else [word])
 
 
 @pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
