@@ -72,6 +72,37 @@ def test_logins(client: Raw, module_cluster: Cluster, by: str, slowly: bool) -> 
     assert exchange(login("writer", "w"), *sets, login("reader", "r"), *gets)[1:4] == ["OK"] * 3
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["new link", "open link"])
+def test_a_node_that_refuses_a_login_runs_nothing(
+    cluster_proxy: Proxy, module_cluster: Cluster, opened: bool
+) -> None:
+    """Neither as the default user, who may do everything, nor as the client's former user."""
+    nodes = module_cluster.nodes
+    keys = [module_cluster.key_at(node, "mine") for node in nodes]
+    refused = 0
+    for node in nodes:
+        node.do("ACL", "SETUSER", "bob", "on", ">b", "~*", "+@all")
+    try:
+        for other, key in zip(nodes, keys, strict=True):
+            other.do("ACL", "SETUSER", "bob", "resetpass", ">new")
+            with cluster_proxy.raw() as client:
+                if opened:
+                    for at in keys:
+                        client.ask("GET", at)
+                client.send(command("AUTH", "bob", "b") + command("SET", key, 1))
+                if client.reply() == "OK":  # else this node is home to the client
+                    refused += 1
+                    assert is_refused(client.reply(), "WRONGPASS")
+                    assert is_refused(client.ask("FLUSHALL"), "WRONGPASS")
+                    assert other.ask("GET", key) is None
+            other.do("ACL", "SETUSER", "bob", "resetpass", ">b")
+    finally:
+        for node, key in zip(nodes, keys, strict=True):
+            node.ask("DEL", key)
+            node.ask("ACL", "DELUSER", "bob")
+    assert refused == len(nodes) - 1
+
+
 @pytest.mark.usefixtures("users")
 def test_a_login_of_which_a_part_fails_ends_the_client(client: Raw) -> None:
     """Redis 6.2 and 7.0 log the client in, later servers do not."""

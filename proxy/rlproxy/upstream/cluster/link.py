@@ -77,7 +77,9 @@ class Link(asyncio.Protocol):
         self.aside = False
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
-        self._waiting: int = 0  # bytes in `_out` while the connection is being opened
+        self._waiting: int = 0  # bytes in `_out` that wait for the connection, or for a login
+        self._logins: int = 0  # replies to log_in() that are owed
+        self._before: int = 0  # items of `_out` that need not wait for them
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reads = True
@@ -117,20 +119,39 @@ class Link(asyncio.Protocol):
         if not self._out:
             self._owner.unsent.append(self)
         self._out.append(data)
-        if self._transport is None:
+        if self._transport is None or self._logins > 0:
             self._waiting += len(data)
             self.full = self._waiting > MAX_WAITING
 
+    def log_in(self, request: Request) -> None:
+        """Send `request`, and nothing behind it before logged_in().
+
+        A node that refuses the login would run it as another user.
+        """
+        self.send(request)
+        self._logins += 1
+        self._before = len(self._out)
+
+    def logged_in(self) -> None:
+        """Send what has waited for the login, which the node has accepted."""
+        self._logins -= 1
+        if self._logins == 0:
+            self._waiting = 0
+            self.full = False
+            self.flush()
+            self._owner.wake()
+
     def flush(self) -> None:
-        """Write what was sent, once the connection is open."""
+        """Write what was sent, once the connection is open: up to a login that is not over."""
         transport = self._transport
         if transport is None or self.finished:
             return
-        out = self._out
+        out, self._out = self._out, []
+        if self._logins > 0:
+            out, self._out = out[: self._before], out[self._before :]
+            self._before = 0
         if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            self._out = []
-            transport.write(data)
+            transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def open(self) -> bool:
         """Return whether the connection is open."""
@@ -146,9 +167,9 @@ class Link(asyncio.Protocol):
     def finish(self) -> None:
         """Close the sending direction: a node that blocks the client ends the connection.
 
-        A connection that is being opened stays as it is: the owner is woken once it is open.
+        A connection that is being opened, or logged in, stays as it is: the owner is woken later.
         """
-        if self._transport is not None and not self.finished:
+        if self._transport is not None and self._logins == 0 and not self.finished:
             self.finished = True
             self._transport.write_eof()
 
@@ -169,7 +190,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
-        self.full = False
+        self.full = self._logins > 0 and self.full
         self.flush()
         self._owner.wake()
 

@@ -135,7 +135,9 @@ class Links:
             request = Request(written)
             if at == 0:
                 request.on_reply = partial(self._on_login_reply, link)
-            link.send(request)
+                link.log_in(request)
+            else:
+                link.send(request)
 
     def leave_others(self) -> None:
         """Close all links but home's, for another login."""
@@ -196,6 +198,8 @@ class Links:
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
             self._lost(link, frame)
+        else:
+            link.logged_in()
         return frame
 
     def close(self) -> None:
