@@ -6,7 +6,7 @@ subtracted from those of the others. There is one summary for each ten seconds. 
 up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──┐
-                 └────────────────────────────────────┴──their sum──> published()
+                 └────────────────────────────────────┴──their sum──> state()
 
 A key is reported with a count and an error: it was hit at least `count` times and at most
 `count + error` times. The counts begin with the slot that began 50 to 60 s ago. While no slot sees
@@ -33,7 +33,6 @@ from rlproxy.ratelimit.grammar import Rule
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
 MAX_KEYS: Final = 1000  # largest number of keys in a request or a published summary
-CACHED_S: Final = 1.0  # age at which a published summary is replaced, seconds
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
@@ -179,8 +178,6 @@ class HotKeys:
         self._hits = RecentKeys(sizes)
         self._refused = RecentKeys(sizes)
         self._rules: dict[bytes, bytes] = {}  # see Summary.rules
-        self._published = NO_TOP
-        self._published_until = self._began
 
     def add(
         self,
@@ -216,14 +213,6 @@ class HotKeys:
         seconds = now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
         return Top(hits, refused, round(seconds, 3))
 
-    def published(self) -> Top:
-        """Return a state at most one second old."""
-        now = self._clock()
-        if now >= self._published_until:
-            self._published_until = now + CACHED_S
-            self._published = self.state()
-        return self._published
-
     def _number(self) -> int:
         return int(self._clock() // SLOT_S)
 
@@ -231,7 +220,7 @@ class HotKeys:
 def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:
     """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
 
-    several: HotKeys.published() or state() of each worker.
+    several: HotKeys.state() of each worker.
     """
     found = [each.refused if refused else each.hits for each in several]
     total = Summary()

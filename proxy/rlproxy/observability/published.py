@@ -78,7 +78,7 @@ class Published:
 
     at: time of publication, seconds since 1970.
     samples: metrics, without those of prefixes and policies.
-    top: hot keys; see HotKeys.published().
+    top: hot keys; see HotKeys.state().
     prefixes: hits by key prefix; see `key_prefixes`.
     policies: hits of policies; see `policy_counters`.
     """

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rlproxy.config.config import Config
@@ -19,7 +20,6 @@ from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.upstreams import first_contact
 from rlproxy.process.wiring import Wiring
 
-SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
@@ -109,10 +109,7 @@ class Server:
         if state.kind in MISFITS and self._resources.up_at is None:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
-        self._tasks += [
-            asyncio.create_task(self._sweep()),
-            asyncio.create_task(self._publish()),
-        ]
+        self._tasks.append(asyncio.create_task(self._tick()))
         # SIGHUP was blocked so far; see cli.main() and Supervisor._become().
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
@@ -131,28 +128,22 @@ class Server:
 
     # -- main loop --------------------------------------------------------------------------------
 
-    async def _sweep(self) -> None:
+    async def _tick(self) -> None:
+        """Do once a second what is to be done regularly."""
+        loop, wiring, late_s = asyncio.get_running_loop(), self._wiring, 0.0
         while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                self._wiring.upstream.close_idle()
-                self._wiring.clients.sweep()
-            except Exception:  # clients are still served
-                log.critical("unexpected_error", "unexpected error", exc_info=True)
-            reason = self._channel.check()
-            if reason:
+            publish = partial(wiring.telemetry.tick, late_s)
+            for work in (publish, wiring.upstream.close_idle, wiring.clients.sweep):
+                try:
+                    work()
+                except Exception:  # clients are still served; /healthz reports a silent worker
+                    log.critical("unexpected_error", "unexpected error", exc_info=True)
+            if reason := self._channel.check():
                 self._failed = reason
                 self._stop.set()
-
-    async def _publish(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+            due = loop.time() + EVERY_S
             await asyncio.sleep(EVERY_S)
-            try:
-                self._wiring.telemetry.publish(loop.time())
-            except Exception:  # clients are still served, and /healthz reports a silent worker
-                log.critical("unexpected_error", "unexpected error", exc_info=True)
-                return
+            late_s = max(0.0, loop.time() - due)
 
     def _reload(self) -> None:
         """Read settings, policies and certificates again; nothing changes if there is a mistake."""
@@ -168,7 +159,7 @@ class Server:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._wiring.telemetry.publish_last()
+        self._wiring.telemetry.publish()
         await self._wiring.upstream.stop()
 
     async def _drain(self) -> None:

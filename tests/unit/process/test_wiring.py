@@ -169,7 +169,7 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     wiring = wired(metrics_prefixes=prefixes)
     count = wiring.context.stats.on_keys
     count({b"$5\r\nuser:1\r\n": 1}, {}, 1, {})
-    wiring.telemetry.publish(1.0)
+    wiring.telemetry.publish()
     telemetry = wiring.telemetry
     assert telemetry.own().top.hits.counts
     assert bool(telemetry._prefixes.counts) == bool(prefixes)
