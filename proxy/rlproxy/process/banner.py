@@ -17,14 +17,12 @@ from rlproxy.version import VERSION
 def print_banner(
     addresses: Sequence[Address],
     upstream: str,
-    advice: str,
     workers: int,
     admin: AdminProcess | None,
 ) -> None:
-    """Log the version, the addresses, and a command to try or else what to do first.
+    """Log the version, the addresses, and a command to try.
 
     upstream: text about the upstream and its state.
-    advice: see advise(); empty if Redis answers.
     workers: number of worker processes.
     """
     first = addresses[0]
@@ -40,9 +38,7 @@ def print_banner(
         banner.append(f"  served by     {workers} workers")
     if admin is not None:
         banner.append(f"  admin         {admin.url}")
-    banner.append(
-        f"  first         {advice}" if advice else f"  try           {cli} RL.HIT user:42 5 60"
-    )
+    banner.append(f"  try           {cli} RL.HIT user:42 5 60")
     log.info(
         "started",
         "rlproxy {version} listens on {listen}, in front of {in_front_of}",
@@ -54,20 +50,6 @@ def print_banner(
         pid=os.getpid(),
         plain=banner,
     )
-
-
-def advise(upstream: Upstream, state: State) -> str:
-    """Return what the operator should do first; "" if the proxy has found Redis."""
-    if upstream.embedded:
-        return ""
-    if state.kind == FULL:
-        return "raise maxclients of Redis, or close connections to it"
-    if state.kind == UNREACHABLE or not state.settled:
-        return (
-            "start Redis, or mend the cause above: the proxy keeps trying; "
-            "a changed --upstream takes a restart"
-        )
-    return ""
 
 
 def describe_upstream(upstream: Upstream, server: str, state: State) -> str:

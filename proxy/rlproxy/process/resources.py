@@ -69,11 +69,11 @@ class Resources:
             self._embedded = EmbeddedCluster(masters) if masters else EmbeddedServer()
             self.upstream = await self._embedded.start()
 
-    def ready(self, upstream: str, advice: str) -> None:
+    def ready(self, upstream: str) -> None:
         """Log that all workers serve, and start the admin process; see print_banner()."""
         self.up_at = time.monotonic()
         workers = self.memory.workers
-        print_banner(self.listeners.addresses(), upstream, advice, workers, self.admin)
+        print_banner(self.listeners.addresses(), upstream, workers, self.admin)
         if self.admin is not None:
             self.admin.start()
 
@@ -85,9 +85,6 @@ class Resources:
         if self.admin is not None and self.up_at is not None:
             self.admin.look()
         return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
-
-    def leaving(self) -> None:
-        """See Channel.leaving(); there is no supervisor to report to."""
 
     def reload(self, config: Config, apply: Apply) -> Config:
         """Read the settings again, after SIGHUP, and put them in force by `apply`."""

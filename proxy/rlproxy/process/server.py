@@ -13,7 +13,7 @@ from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
-from rlproxy.process.banner import advise, describe_upstream
+from rlproxy.process.banner import describe_upstream
 from rlproxy.process.channel import Channel
 from rlproxy.process.resources import Resources, StartError
 from rlproxy.process.telemetry import EVERY_S
@@ -93,7 +93,6 @@ class Server:
             await self._stop.wait()
         finally:
             self._wiring.intake.close()
-            self._channel.leaving()
             self._resources.listeners.close()
             await self._shutdown()
         if self._failed:
@@ -115,7 +114,7 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         url, server = self._config.upstream, wiring.upstream.facts.found.title()
-        self._channel.ready(describe_upstream(url, server, state), advise(url, state))
+        self._channel.ready(describe_upstream(url, server, state))
 
     async def _make_contact(self) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

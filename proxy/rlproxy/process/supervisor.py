@@ -25,7 +25,7 @@ from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Report
+from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
 from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
@@ -208,19 +208,15 @@ class Supervisor:
     def _received(self, report: Report) -> None:
         """Act on a worker's report."""
         worker = self._workers[report.worker]
-        if report.kind == READY:
-            worker.ready = True
+        worker.ready = not report.failed
         if self._resources.up_at is None:
-            if report.kind == FAILED:
+            if report.failed:
                 self._failed = report.text
             elif all(each.ready for each in self._workers):
-                self._resources.ready(report.text, report.advice)
-        elif report.kind == FAILED:
+                self._resources.ready(report.text)
+        elif report.failed:
             why = f"{worker.name}: {report.text}"
             log.error("failed", "failed: {reason}", reason=why)
-        elif report.kind == LEAVING:
-            text = "worker {worker} (process {process}) ends"
-            log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
         else:
             text = "worker {worker} (process {process}) serves"
             log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
@@ -248,13 +244,14 @@ class Supervisor:
         # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
         self._resources.client_counts.clients[worker.number] = AWAY if pause_s else 0
-        number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
-        if pid:
-            text = "worker {worker} (process {process}) {reason}; it is started again {when}"
-            log.warning("worker_died", text, worker=number, process=pid, reason=how, when=when)
-        else:
-            text = "worker {worker} {reason}; it is started again {when}"
-            log.warning("worker_died", text, worker=number, reason=how, when=when)
+        log.warning(
+            "worker_died",
+            "worker {worker} (process {process}) {reason}; it is started again {when}",
+            worker=worker.number + 1,
+            process=pid,
+            reason=how,
+            when=f"in {pause_s:g} s" if pause_s else "at once",
+        )
 
     # -- the end ----------------------------------------------------------------------------------
 
