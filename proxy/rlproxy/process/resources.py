@@ -14,7 +14,7 @@ from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.banner import print_banner
-from rlproxy.process.intake import ClientCounts
+from rlproxy.process.intake import client_counts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
@@ -46,7 +46,7 @@ class Resources:
         self.up_at: float | None = None
         self.scripts = scripts.load()
         try:
-            self.client_counts = ClientCounts(config.workers)
+            self.client_counts = client_counts(config.workers)
             self.memory = SharedMemory(config.workers)
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None
