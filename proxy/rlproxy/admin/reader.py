@@ -1,27 +1,42 @@
-"""The reader of shared memory for HTTP requests: ten readings a second, one for the history."""
+"""The reader of shared memory for HTTP requests: up to ten readings a second, one for the history;
+and their samples in the text format of Prometheus.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import cached_property
+from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any, Final
 
-from rlproxy.admin.history import GAP_S, Recent
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from rlproxy.admin.history import Recent
 from rlproxy.admin.page_data import KEYS, view
 from rlproxy.admin.probes import Seen
-from rlproxy.observability.exposition import exposition
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.key_prefixes import samples as prefix_samples
-from rlproxy.observability.metrics import PREFIX_HITS, SETTINGS_REJECTED, Samples, merged
+from rlproxy.observability.metrics import (
+    COUNTER,
+    HISTOGRAM,
+    PREFIX_HITS,
+    SETTINGS_REJECTED,
+    TABLE,
+    Labels,
+    Row,
+    Samples,
+    merged,
+)
 from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
 from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
 
-SAMPLE_S: Final = 1.0  # seconds between two moments of the history, at least
 READ_S: Final = 0.1  # seconds between two readings of shared memory, at least
-SHARE: Final = 100  # pause after a moment was added, in multiples of the time it took, at least
 
 
 class Reading:
@@ -90,19 +105,33 @@ class Reader:
             self._reading = found = Reading(self._memory, now, self._recent)
         return found
 
-    def look(self) -> float:
-        """Add the present counters to the history.
-
-        Returns the seconds until the next call.
-        """
-        before = time.monotonic()
+    def look(self) -> None:
+        """Add the present counters to the history; called once a second."""
         found = self.reading()
         if any(one.fresh() for one in found.seen):  # otherwise rates are unknown, not 0
             self._recent.add(found.at, found.samples, found.policies)
-        pause_s = max(SAMPLE_S, SHARE * (time.monotonic() - before))
-        return min(pause_s, GAP_S / 2)  # a longer pause would be a gap in the history
 
 
 def latest_reload(memory: SharedMemory) -> Reloaded:
     """Return the outcome of the latest reload."""
     return memory.latest(memory.parent) or Reloaded()
+
+
+def exposition(samples: Samples) -> bytes:
+    """Return `samples` in Prometheus' text format."""
+    families = [_family(row, samples[row.name]) for row in TABLE if row.name in samples]
+    collector: Any = SimpleNamespace(collect=lambda: families)
+    return generate_latest(collector)
+
+
+def _family(row: Row, values: dict[Labels, float]) -> Metric:
+    if row.kind == HISTOGRAM:
+        *classes, (_, sum_of) = values.items()
+        counts = accumulate(number for _, number in classes)
+        buckets = [(bound, count) for ((bound,), _), count in zip(classes, counts, strict=True)]
+        return HistogramMetricFamily(row.name, row.help, buckets, sum_of)
+    family = CounterMetricFamily if row.kind == COUNTER else GaugeMetricFamily
+    out = family(row.name, row.help, labels=row.labels)
+    for found, value in values.items():
+        out.add_metric(found, value)
+    return out
