@@ -7,22 +7,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-PAUSES_S: Final = (
-    0.0,
-    0.1,
-    0.2,
-    0.4,
-    0.8,
-    1.6,
-    3.2,
-    5.0,
-)  # before restarts in a row; then the last
+PAUSES_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # seconds before each restart in a row
 LASTS_S: Final = 10.0  # seconds of running that end the row
 MAX_FAILURES: Final = 7  # failures in a row after which further restarts are in vain
 
 
 class RestartPolicy:
-    """When a process that ended is started again: after each failure in a row, a longer pause.
+    """When a process that ended is started again: after each failure in a row, a longer pause, the
+    last of PAUSES_S at most.
 
     due: time of the next start; infinite if none is due.
     """
