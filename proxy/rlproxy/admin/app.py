@@ -40,11 +40,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.access import Access, Launch
-from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader, latest_reload
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.observability.published import Published
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.upstream.embedded import end_with_parent
 
@@ -141,7 +142,7 @@ class Pages:
         return _verdict(not_ready(seen, bool(given)), _ready_text(seen))
 
 
-def _ready_text(seen: Sequence[Seen]) -> str:
+def _ready_text(seen: Sequence[Published]) -> str:
     """Return the text of /readyz while the proxy is ready."""
     if without := without_redis(seen):
         return f"ok, but Redis does not answer: hits are {without}"

@@ -9,12 +9,12 @@ from math import inf, isinf
 from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
-from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.admin.probes import not_ready
 from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
-from rlproxy.observability.published import NO_FACTS
+from rlproxy.observability.published import Published
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -41,7 +41,7 @@ def label(text: bytes | str) -> str:
 
 def view(
     at: float,
-    seen: Sequence[Seen],
+    seen: Sequence[Published],
     samples: Samples,
     recent: Recent,
     busiest: Iterable[HotKey],
@@ -56,8 +56,8 @@ def view(
     busiest, refused: the keys with most hits and most refusals, of the last minute.
     rejected: mistakes for which the latest reload was rejected.
     """
-    fresh = [one for one in seen if one.fresh()]
-    facts = next((one.facts for one in (*fresh, *seen) if one.age_s is not None), NO_FACTS)
+    fresh = [one for one in seen if one.fresh]
+    latest = max(seen, key=lambda one: one.at)
     *now, commands = recent.now()
     upstream = _upstream(fresh)
     # While Redis is away, earlier round trips are not shown as present ones.
@@ -68,11 +68,11 @@ def view(
         "compiled": compiled(),
         "python": platform.python_version(),
         "started": _plain(samples, "rlproxy_start_time_seconds"),
-        "listen": [label(each) for each in facts.listen],
-        "draining": any(one.facts.draining for one in fresh),
+        "listen": [label(each) for each in latest.listen],
+        "draining": any(one.draining for one in fresh),
         "not_ready": [label(why) for why in not_ready(seen)],
         "rejected": [label(why) for why in rejected],
-        "on_upstream_failure": label(facts.on_upstream_failure),
+        "on_upstream_failure": label(latest.on_upstream_failure),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
         "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
@@ -108,13 +108,13 @@ def _seconds(found: float | None) -> float | str | None:
     return OVER if found is not None and isinf(found) else found
 
 
-def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
+def _upstream(fresh: Sequence[Published]) -> dict[str, Any]:
     """Return the upstream's state as seen by the worker for which Redis is away for longest.
 
     `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
     `workers` workers.
     """
-    rows = [one.facts.upstream for one in fresh]
+    rows = [one.upstream for one in fresh]
     if not rows:
         return {}
     worst = min(rows, key=lambda row: (row.up, row.changed or inf))
@@ -130,10 +130,10 @@ def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
     }
 
 
-def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
+def _addresses(fresh: Sequence[Published]) -> list[list[Any]]:
     clients: Counter[str] = Counter()
     for one in fresh:
-        clients.update(dict(one.facts.addresses))
+        clients.update(dict(one.addresses))
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
     return [[label(address), count] for address, count in most]
 
@@ -150,14 +150,14 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     return [[label(prefix), *counts] for prefix, counts in most]
 
 
-def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
+def _lanes(fresh: Sequence[Published]) -> list[list[Any]]:
     """Return the lanes of all workers, grouped by user, database and kind of calls.
 
     The rows are [user, database, kind, lanes, lanes that are ready, unanswered calls].
     """
     found: dict[tuple[str, int, str], list[int]] = {}
     for one in fresh:
-        for lane in one.facts.lanes:
+        for lane in one.lanes:
             counts = found.setdefault((lane.user, lane.db, lane.carries), [0, 0, 0])
             counts[0] += 1
             counts[1] += lane.ready
@@ -166,14 +166,14 @@ def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
     return [[label(user), db, label(carries), *counts] for (user, db, carries), counts in most]
 
 
-def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
+def _worker(one: Published, samples: Samples) -> dict[str, Any]:
     number = str(one.worker + 1)
     return {
         "number": one.worker + 1,
-        "pid": one.facts.pid or None,
-        "age": one.age_s,
-        "fresh": one.fresh(),
-        "draining": one.facts.draining,
+        "pid": one.pid or None,
+        "age": None if isinf(one.age_s) else one.age_s,
+        "fresh": one.fresh,
+        "draining": one.draining,
         "cpu": _plain(samples, "rlproxy_process_cpu_seconds_total", number),
         "memory": _plain(samples, "rlproxy_process_resident_bytes", number),
         "files": _plain(samples, "rlproxy_process_open_fds", number),

@@ -17,7 +17,6 @@ from prometheus_client.metrics_core import Metric
 
 from rlproxy.admin.history import Recent
 from rlproxy.admin.page_data import KEYS, view
-from rlproxy.admin.probes import Seen
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.key_prefixes import samples as prefix_samples
 from rlproxy.observability.metrics import (
@@ -33,7 +32,7 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
-from rlproxy.observability.published import Reloaded
+from rlproxy.observability.published import Published, Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
 
 READ_S: Final = 0.1  # seconds between two readings of shared memory, at least
@@ -49,29 +48,25 @@ class Reading:
     def __init__(self, memory: SharedMemory, at: float, recent: Recent) -> None:
         self.at = at
         self._recent = recent
-        found = {worker: memory.latest(worker) for worker in range(memory.workers)}
-        self._workers = [each.seen_at(at) for each in found.values() if each is not None]
-        self.seen = [
-            Seen(worker) if each is None else Seen(worker, at - each.at, each.facts)
-            for worker, each in found.items()
-        ]
+        workers = range(memory.workers)
+        self.seen = [(memory.latest(n) or Published(n)).seen_at(at) for n in workers]
         self._mistakes = latest_reload(memory).mistakes
 
     @cached_property
     def samples(self) -> Samples:
         """The sum of all workers' samples, without policies; of a silent one its counters."""
-        samples = merged(each.samples for each in self._workers)
-        prefixes = prefix_samples(each.prefixes for each in self._workers)
+        samples = merged(each.samples for each in self.seen)
+        prefixes = prefix_samples(each.prefixes for each in self.seen)
         if prefixes:
             samples[PREFIX_HITS] = prefixes
-        samples["rlproxy_workers"] = {(): float(sum(one.fresh() for one in self.seen))}
+        samples["rlproxy_workers"] = {(): float(sum(one.fresh for one in self.seen))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self._mistakes))}
         return samples
 
     @cached_property
     def policies(self) -> HitsByPolicy:
         """The hits of policies in all workers."""
-        return summed(hits_of(each.policies) for each in self._workers)
+        return summed(hits_of(each.policies) for each in self.seen)
 
     @cached_property
     def metrics(self) -> bytes:
@@ -81,7 +76,7 @@ class Reading:
     @cached_property
     def view(self) -> dict[str, Any]:
         """The data of the live page."""
-        tops = [each.top for each in self._workers]
+        tops = [each.top for each in self.seen]
         busiest, refused = (merge(tops, KEYS, kind) for kind in (False, True))
         return view(
             self.at, self.seen, self.samples, self._recent, busiest, refused, self._mistakes
@@ -108,7 +103,7 @@ class Reader:
     def look(self) -> None:
         """Add the present counters to the history; called once a second."""
         found = self.reading()
-        if any(one.fresh() for one in found.seen):  # otherwise rates are unknown, not 0
+        if any(one.fresh for one in found.seen):  # otherwise rates are unknown, not 0
             self._recent.add(found.at, found.samples, found.policies)
 
 

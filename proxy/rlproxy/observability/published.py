@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final, NamedTuple
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
@@ -14,11 +15,6 @@ from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
 SILENT_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
-
-
-def fresh(age_s: float) -> bool:
-    """Whether a worker that published `age_s` seconds ago counts as running."""
-    return abs(age_s) <= SILENT_S  # a negative age: the clock was set back since
 
 
 @dataclass(frozen=True)
@@ -51,14 +47,28 @@ class LaneFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the live page, the probes and RL.STATS show of a worker beside its samples.
+class Published:
+    """The published state of one worker.
 
+    worker: its number, from 0.
+    at: time of publication, seconds since 1970.
+    age_s: seconds since then, infinite if there was none; see seen_at().
+    samples: metrics, without those of prefixes and policies.
+    top: hot keys; see HotKeys.state().
+    prefixes: hits by key prefix; see `key_prefixes`.
+    policies: hits of policies; see `policy_counters`.
     listen: addresses where clients connect.
     mode: "share" or "private": the usual way of ordinary commands.
     addresses: addresses of clients with the number of their connections, those with most.
     """
 
+    worker: int
+    at: float = -inf
+    age_s: float = inf
+    samples: Samples = field(default_factory=dict)
+    top: Top = NO_TOP
+    prefixes: PrefixHits = field(default_factory=dict)
+    policies: PolicyState = NO_POLICIES
     pid: int = 0
     listen: Sequence[str] = ()
     draining: bool = False
@@ -68,33 +78,15 @@ class Facts:
     lanes: Sequence[LaneFacts] = ()
     addresses: Sequence[tuple[str, int]] = ()
 
-
-NO_FACTS: Final = Facts()
-
-
-@dataclass(frozen=True)
-class Published:
-    """The published state of one worker.
-
-    at: time of publication, seconds since 1970.
-    samples: metrics, without those of prefixes and policies.
-    top: hot keys; see HotKeys.state().
-    prefixes: hits by key prefix; see `key_prefixes`.
-    policies: hits of policies; see `policy_counters`.
-    """
-
-    at: float
-    samples: Samples
-    top: Top = NO_TOP
-    facts: Facts = NO_FACTS
-    prefixes: PrefixHits = field(default_factory=dict)
-    policies: PolicyState = NO_POLICIES
+    @property
+    def fresh(self) -> bool:
+        """Whether the worker counts as running: it has published within SILENT_S."""
+        return abs(self.age_s) <= SILENT_S  # a negative age: the clock was set back since
 
     def seen_at(self, now: float) -> Published:
         """Return what is valid at the time `now`: all, or the counters of a silent worker."""
-        if fresh(now - self.at):
-            return self
-        return replace(self, samples=kept(self.samples), top=NO_TOP)
+        made = replace(self, age_s=now - self.at)
+        return made if made.fresh else replace(made, samples=kept(self.samples), top=NO_TOP)
 
 
 @dataclass(frozen=True)

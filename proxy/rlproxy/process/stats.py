@@ -47,7 +47,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     now: time.time().
     """
     samples = merged(each.samples for each in several)
-    facts = several[0].facts
+    first = several[0]
     number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {
         "Server": {
@@ -55,9 +55,9 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "compiled": int(compiled()),
             "uptime_in_seconds": max(0, int(now - total(samples, "rlproxy_start_time_seconds"))),
             "workers": number("rlproxy_workers_wanted"),
-            "process_id": facts.pid,
-            "mode": facts.mode,
-            "on_upstream_failure": facts.on_upstream_failure,
+            "process_id": first.pid,
+            "mode": first.mode,
+            "on_upstream_failure": first.on_upstream_failure,
         },
         "Hits": _hits(samples, several),
         "Calls": {name: number("rlproxy_calls_total", name) for name in CALLS},
@@ -68,7 +68,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "clients": number("rlproxy_clients"),
             "clients_accepted": number("rlproxy_clients_accepted_total"),
         },
-        "Upstream": _upstream(samples, facts.upstream),
+        "Upstream": _upstream(samples, first.upstream),
         "Errors": {
             "errors": number("rlproxy_errors_total"),
             **{f"errors_{kind}": number("rlproxy_errors_total", kind) for kind in ERRORS},

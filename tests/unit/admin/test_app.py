@@ -22,7 +22,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.published import UpstreamFacts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import warnings
 from starlette.types import ASGIApp
@@ -48,7 +48,7 @@ class Proxy:
             "rlproxy_clients": {(): 3.0},
             "rlproxy_workers": {(): 1.0},
         }
-        snapshot = Published(self.now, samples, facts=replace(FACTS, **facts))
+        snapshot = replace(FACTS, worker=worker, at=self.now, samples=samples, **facts)
         assert self.memory.publish(worker, snapshot)
 
     def application(self, local: bool = True) -> ASGIApp:

@@ -10,7 +10,7 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes, samples
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
-from rlproxy.observability.published import Facts, LaneFacts, Published
+from rlproxy.observability.published import LaneFacts, Published
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import Policy
@@ -74,7 +74,7 @@ def test_largest_value_fits() -> None:
     lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Published(
-        1.5, {}, top.state(), Facts(lanes=lanes), prefixes.counts, policies.state()
+        *(0, 1.5, 0.0, {}, top.state(), prefixes.counts, policies.state()), lanes=lanes
     )
     assert memory.publish(0, snapshot)
     found = memory.latest(0)

@@ -58,7 +58,7 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     server = one_server(wiring)
     server.control._facts.found = Identification("Valkey", "9.1")
     assert wiring.context.server is server.pool.context.server is server.control._facts
-    assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
+    assert wiring.telemetry.own().upstream.server == "Valkey 9.1"
 
 
 @pytest.mark.parametrize(
