@@ -114,11 +114,8 @@ class AdminProcess:
         log.warning("admin_died", "the admin process {reason}; it is started again", reason=how)
 
     def forget(self) -> None:
-        """Give up the process and the socket in a forked child: they belong to the parent."""
+        """Close the socket in a forked child: it belongs to the parent."""
         self._listeners.close()
-        if self._process is not None:
-            self._process.returncode = 0  # not a child of this process: nothing to wait for
-        self._process = None
 
     def stop(self) -> None:
         """End the process, and stop listening."""

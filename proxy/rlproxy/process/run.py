@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
@@ -15,18 +14,12 @@ from rlproxy.config.config import Config, ConfigError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.process.channel import Channel
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
 from rlproxy.process.resources import CANNOT_RUN, Resources
-from rlproxy.process.server import Server, StopSignals
+from rlproxy.process.server import Server, StopSignals, run
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import EmbeddedError, binary
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
-    from asyncio import new_event_loop  # type: ignore[assignment]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,9 +83,9 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
-        _start(_serve_alone(settings, read))
+        run(_serve_alone(settings, read))
     else:
-        Supervisor(settings, _work, read).run()
+        Supervisor(settings, read).run()
 
 
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
@@ -105,18 +98,3 @@ async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     finally:
         resources.close()
     resources.log_end()
-
-
-def _work(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    """Serve as a worker, in a separate process."""
-    logs.configure(settings.log_level, settings.log_format, worker + 1)
-    _start(_serve(settings, worker, resources, channel))
-
-
-async def _serve(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    await Server(settings, worker, resources, channel, StopSignals(supervised=True)).run()
-
-
-def _start(serving: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serving)

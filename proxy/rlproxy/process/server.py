@@ -1,11 +1,13 @@
-"""One worker process: start-up, main loop and shutdown, each a method; the signals that end it."""
+"""One worker process: start-up, main loop and shutdown, each a method; the signals that end it, and
+its event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
 
@@ -20,10 +22,26 @@ from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.upstreams import first_contact
 from rlproxy.process.wiring import Wiring
 
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
+
+
+def run(serving: Coroutine[None, None, None]) -> None:
+    """Run a server, or what contains one, in an event loop."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serving)
+
+
+async def serve(config: Config, worker: int, resources: Resources, channel: Channel) -> None:
+    """Serve as a worker with a supervisor. Raises one of CANNOT_RUN."""
+    await Server(config, worker, resources, channel, StopSignals(supervised=True)).run()
 
 
 class StopSignals:

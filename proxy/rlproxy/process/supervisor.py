@@ -23,13 +23,14 @@ from typing import Final, NoReturn
 
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.tls_contexts import Contexts
+from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
 from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.process.server import CUT
+from rlproxy.process.server import CUT, run, serve
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
@@ -53,18 +54,11 @@ class _Worker:
 class Supervisor:
     """The workers of a proxy.
 
-    serve: called in each worker's process, which ends when it returns.
     read: returns the settings of the file, on SIGHUP. Raises ConfigError.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        serve: Callable[[Config, int, Resources, Channel], None],
-        read: Callable[[], Config],
-    ) -> None:
+    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
         self._config = config
-        self._serve = serve
         self._read = read
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
@@ -179,7 +173,8 @@ class Supervisor:
             if self._resources.admin is not None:
                 self._resources.admin.forget()
             if not channel.check():
-                self._serve(self._config, worker.number, self._resources, channel)
+                logs.configure(self._config.log_level, self._config.log_format, worker.number + 1)
+                run(serve(self._config, worker.number, self._resources, channel))
             code = 0
         except CANNOT_RUN as error:
             channel.failed(str(error))

@@ -82,7 +82,7 @@ def test_settings_that_the_workers_can_not_get_are_rejected(
 ) -> None:
     config = Config((Address("127.0.0.1", 0),), workers=2)
     read = partial(replace, config, max_clients=7)
-    supervisor = Supervisor(config, lambda *_: None, read)
+    supervisor = Supervisor(config, read)
     supervisor._resources = resources = Resources(config, read)
     memory = resources.memory
     supervisor._accepted = SharedMemory(1)
