@@ -40,7 +40,7 @@ class Channel:
         self._supervisor = supervisor
 
     def ready(self, upstream: str) -> None:
-        """Report that the worker serves; see print_banner() for the text."""
+        """Report that the worker serves; see Resources.ready() for the text."""
         self._report(False, upstream)
 
     def failed(self, reason: str) -> None:

@@ -4,20 +4,22 @@ the processes beside the workers. The supervisor opens them before it forks, or 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.build import describe
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.net.listeners import ListenError, Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.banner import print_banner
 from rlproxy.process.intake import client_counts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
+from rlproxy.version import VERSION
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 
@@ -70,12 +72,42 @@ class Resources:
             self.upstream = await self._embedded.start()
 
     def ready(self, upstream: str) -> None:
-        """Log that all workers serve, and start the admin process; see print_banner()."""
+        """Log that all workers serve, and start the admin process.
+
+        upstream: text about the upstream and its state.
+        """
         self.up_at = time.monotonic()
-        workers = self.memory.workers
-        print_banner(self.listeners.addresses(), upstream, workers, self.admin)
+        self._print_banner(upstream)
         if self.admin is not None:
             self.admin.start()
+
+    def _print_banner(self, upstream: str) -> None:
+        """Log the version, the addresses, and a command to try."""
+        addresses, workers = self.listeners.addresses(), self.memory.workers
+        first, listen = addresses[0], [str(each) for each in addresses]
+        cli = "redis-cli --tls" if first.tls else "redis-cli"
+        banner = [
+            f"rlproxy {describe()}, process {os.getpid()}",
+            f"  listening on  {', '.join(listen)}",
+            f"  in front of   {upstream}",
+        ]
+        if workers > 1:
+            banner.append(f"  served by     {workers} workers")
+        if self.admin is not None:
+            banner.append(f"  admin         {self.admin.url}")
+        place = f"-s {first.path}" if first.path else f"-p {first.port}"
+        banner.append(f"  try           {cli} {place} RL.HIT user:42 5 60")
+        log.info(
+            "started",
+            "rlproxy {version} listens on {listen}, in front of {in_front_of}",
+            version=VERSION,
+            in_front_of=upstream,
+            listen=listen,
+            admin=self.admin.url if self.admin is not None else None,
+            workers=workers,
+            pid=os.getpid(),
+            plain=banner,
+        )
 
     def check(self) -> str:
         """Start the admin process again if it has ended. Returns a reason to end, or "".

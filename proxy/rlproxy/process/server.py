@@ -15,11 +15,10 @@ from rlproxy.config.config import Config
 from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
-from rlproxy.process.banner import describe_upstream
 from rlproxy.process.channel import Channel
 from rlproxy.process.resources import Resources, StartError
 from rlproxy.process.telemetry import EVERY_S
-from rlproxy.process.upstreams import first_contact
+from rlproxy.process.upstreams import describe_upstream, first_contact
 from rlproxy.process.wiring import Wiring
 
 try:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import DEFAULT_REDIS_PORT
+from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
@@ -57,6 +57,30 @@ class State(NamedTuple):
     settled: bool
     now: str = ""
     nodes: Mapping[str, bool] = {}
+
+
+def describe_upstream(upstream: Upstream, server: str, state: State) -> str:
+    """Return the upstream and its state as text for the log.
+
+    server: name and version of the server; "" if unknown.
+    """
+    if upstream.embedded:
+        kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
+        return f"{server or 'Valkey'}, {kind} (its data ends with this process)"
+    where = str(upstream)
+    if upstream.tls:
+        where += " (TLS)"
+    if state.now:
+        where += f" ({state.now})"
+    if state.kind in (FULL, UNREACHABLE):
+        return f"{where}: {state.problem}; retrying"
+    if state.settled:
+        found = f"{server or 'a server'} at {where}"
+        return f"{found}: {state.problem}" if state.problem else found
+    if state.reached:
+        silent = "it accepts connections, but does not answer as Redis does"
+        return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
+    return f"{where}: no connection within {FIRST_CONTACT_S:g} s; retrying"
 
 
 class OneServer(ServerParts):

@@ -1,18 +1,13 @@
-"""banner: the upstream's state in words, and the lines at the start."""
+"""upstreams: the upstream's state in words."""
 
 from __future__ import annotations
 
-import logging
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from rlproxy.config.urls import Address, parse_upstream
-from rlproxy.observability import logs
+from rlproxy.config.urls import parse_upstream
 from rlproxy.observability.metrics import FULL, SCRIPTS, UNREACHABLE
-from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.banner import describe_upstream, print_banner
-from rlproxy.process.upstreams import State
+from rlproxy.process.upstreams import State, describe_upstream
 
 URL = "redis://:secret@h"
 
@@ -73,27 +68,3 @@ def test_the_state_of_the_upstream(
     found = STATE._replace(now=now, **state)
     upstream = parse_upstream(url)
     assert describe_upstream(upstream, server, found) == text
-
-
-@pytest.mark.parametrize(
-    ("address", "command"),
-    [
-        (Address("127.0.0.1", 1), "redis-cli -p 1 RL.HIT user:42 5 60"),
-        (Address("127.0.0.1", 1, tls=True), "redis-cli --tls -p 1 RL.HIT user:42 5 60"),
-        (Address(path="/s"), "redis-cli -s /s RL.HIT user:42 5 60"),
-    ],
-)
-def test_the_banner(caplog: pytest.LogCaptureFixture, address: Address, command: str) -> None:
-    caplog.set_level(logging.INFO)
-    admin = cast("AdminProcess", SimpleNamespace(url="http://a/"))
-    print_banner([address, Address("b", 2)], "Redis 7 at h", 2, admin)
-    (record,) = caplog.records
-    plain = record.msg.fields[logs.PLAIN]  # type: ignore[union-attr]
-    assert plain[1:] == [
-        f"  listening on  {address}, b:2",
-        "  in front of   Redis 7 at h",
-        "  served by     2 workers",
-        "  admin         http://a/",
-        f"  try           {command}",
-    ]
-    assert record.msg.fields["listen"] == [str(address), "b:2"]  # type: ignore[union-attr]
