@@ -8,8 +8,9 @@ from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
+from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.reload import Apply, reload
+from rlproxy.process.reload import Apply
 
 MAX_TEXT: Final = 900  # characters of a report, up to 4 bytes each: a pipe takes it in one write
 
@@ -55,6 +56,9 @@ class Channel:
         """Return a reason to end, or "". Called every second."""
         return "" if os.getppid() == self._supervisor else "the supervisor has ended"
 
-    def reload(self, config: Config, apply: Apply) -> Config:
-        """Put the settings in force by `apply`, after the supervisor has logged the changes."""
-        return reload(config, apply, lambda: self._settings.latest(0), None)
+    def reload(self, _config: Config, apply: Apply) -> Config:
+        """Put the settings in force that the supervisor has checked, logged and published."""
+        new: Config = self._settings.latest(0)
+        apply(new)
+        logs.set_level(new.log_level)
+        return new

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from rlproxy.config.config import Config
-from rlproxy.net import tls_contexts
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
 from rlproxy.process.channel import Channel
@@ -94,7 +93,7 @@ class Server:
         self._config = config
         self._resources = resources
         self._channel = channel or resources
-        self._wiring = Wiring(config, worker, resources, tls_contexts.contexts(config))
+        self._wiring = Wiring(config, worker, resources)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = stop.requested
         self._failed = ""  # reason to end without a signal

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from rlproxy.config.config import Config, ConfigError
-from rlproxy.net.tls_contexts import Contexts
+from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
@@ -129,7 +129,8 @@ class Supervisor:
         self._hung_up = False
         self._config = self._resources.reload(self._config, self._apply)
 
-    def _apply(self, config: Config, _contexts: Contexts) -> None:
+    def _apply(self, config: Config) -> None:
+        tls_contexts.contexts(config)  # raises ConfigError; the workers make their own
         self._accept(config)
         self._signal(signal.SIGHUP)
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import select
 
+from rlproxy.config.config import Config
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.channel import MAX_TEXT, Channel, Report
 
@@ -37,3 +38,12 @@ def test_a_worker_whose_supervisor_has_ended_ends() -> None:
     (_, reports), memory = multiprocessing.Pipe(duplex=False), SharedMemory(1)
     assert Channel(0, reports, memory, os.getppid()).check() == ""
     assert Channel(0, reports, memory, -1).check() == "the supervisor has ended"
+
+
+def test_a_worker_takes_the_settings_that_its_supervisor_has_published() -> None:
+    (_, reports), memory = multiprocessing.Pipe(duplex=False), SharedMemory(1)
+    new, applied = Config(max_clients=7), list[Config]()
+    memory.publish(0, new)
+    channel = Channel(0, reports, memory, os.getppid())
+    assert channel.reload(Config(), applied.append) == new
+    assert applied == [new]

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream, parse_upstream
-from rlproxy.net import file_limit
+from rlproxy.net import file_limit, tls_contexts
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import client_counts
@@ -37,7 +37,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
         upstream=config.upstream,
         scripts=scripts.load(),
     )
-    return Wiring(config, worker, cast("Resources", resources), Contexts(None, None))
+    return Wiring(config, worker, cast("Resources", resources))
 
 
 def one_server(wiring: Wiring) -> OneServer:
@@ -123,13 +123,14 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     assert wiring.context.server.on_read_only == upstream.failover.suspect
 
 
-async def test_new_settings_apply() -> None:
+async def test_new_settings_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     wiring = wired(on_upstream_failure="deny", hit_timeout_ms=30)
     assert wiring.context.failure.mode == "deny"
     assert wiring.context.timeouts.timeout_s == 0.03
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
-    wiring.reconfigure(config, Contexts(context, context))
+    monkeypatch.setattr(tls_contexts, "contexts", lambda _: Contexts(context, context))
+    wiring.reconfigure(config)
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8
