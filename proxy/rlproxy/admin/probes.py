@@ -10,7 +10,7 @@ from math import isinf
 from typing import Final
 
 from rlproxy.observability.metrics import FULL, MISFITS, REPLICA, UNABLE, UNREACHABLE
-from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.published import Published, UpstreamState
 
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, *MISFITS)  # kinds of problem with which the proxy is never ready
@@ -58,7 +58,7 @@ def degraded(seen: Sequence[Published]) -> str:
     return ""
 
 
-def _problem(upstream: UpstreamFacts) -> str:
+def _problem(upstream: UpstreamState) -> str:
     return f"Redis at {upstream.where}: {upstream.problem}"
 
 

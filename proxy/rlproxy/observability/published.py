@@ -4,7 +4,7 @@ of the latest reload.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, NamedTuple
@@ -18,13 +18,18 @@ SILENT_S: Final = 2.0  # seconds without a publication after which a worker coun
 
 
 @dataclass(frozen=True)
-class UpstreamFacts:
+class UpstreamState:
     """The upstream as one worker sees it.
 
     where, server: its address, and name and version of the server.
     up, why: whether Redis answers, and why not.
     changed: time.time() when `up` changed; None if it never did.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
+    loaded: the scripts are on all servers.
+    reached: a server accepted the latest connection of the proxy's own.
+    settled: the first attempt to open one is over.
+    now: what stands behind the URL now, in a few words; "" if that is clear.
+    nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
 
     where: str = ""
@@ -34,6 +39,11 @@ class UpstreamFacts:
     changed: float | None = None
     kind: str = ""
     problem: str = ""
+    loaded: bool = False
+    reached: bool = False
+    settled: bool = False
+    now: str = ""
+    nodes: Mapping[str, bool] = field(default_factory=dict)
 
 
 class LaneFacts(NamedTuple):
@@ -74,7 +84,7 @@ class Published:
     draining: bool = False
     mode: str = ""
     on_upstream_failure: str = ""
-    upstream: UpstreamFacts = UpstreamFacts()
+    upstream: UpstreamState = UpstreamState()
     lanes: Sequence[LaneFacts] = ()
     addresses: Sequence[tuple[str, int]] = ()
 

@@ -129,8 +129,7 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-        url, server = self._config.upstream, wiring.upstream.facts.found.title()
-        self._channel.ready(describe_upstream(url, server, state))
+        self._channel.ready(describe_upstream(self._config.upstream, state))
 
     async def _make_contact(self) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""

@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import (
     total,
 )
 from rlproxy.observability.policy_counters import HitsByPolicy
-from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.published import Published, UpstreamState
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -97,7 +97,7 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
     return found
 
 
-def _upstream(samples: Samples, facts: UpstreamFacts) -> dict[str, object]:
+def _upstream(samples: Samples, facts: UpstreamState) -> dict[str, object]:
     number = partial(_total, samples)
     nodes = samples.get("rlproxy_upstream_node_up", {})
     up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())

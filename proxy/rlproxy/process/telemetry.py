@@ -32,7 +32,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.published import LaneFacts, Published, UpstreamFacts
+from rlproxy.observability.published import LaneFacts, Published
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -163,13 +163,11 @@ class Telemetry:
     def own(self) -> Published:
         """Return this worker's samples as of now."""
         self._stats.gather()
-        clients, context, circuit = self._clients, self._context, self._context.circuit
-        now, state = time.time(), self._upstream.state()
-        loop_began = now - clients.loop.time()
+        clients, context = self._clients, self._context
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
         return Published(
             self._worker,
-            now,
+            time.time(),
             age_s=0.0,
             samples=merged([self._before, self._samples()]),
             top=self._top_published,
@@ -180,15 +178,7 @@ class Telemetry:
             draining=clients.draining,
             mode="share" if context.shares else "private",
             on_upstream_failure=context.failure.mode,
-            upstream=UpstreamFacts(
-                where=context.server.where,
-                server=context.server.found.title(),
-                up=not circuit.open,
-                why=circuit.why,
-                changed=loop_began + circuit.since if circuit.since else None,
-                kind=state.kind,
-                problem=state.problem,
-            ),
+            upstream=self._upstream.state(),
             lanes=[
                 LaneFacts(
                     _shown(lane.key.user or b"default"),
@@ -220,7 +210,7 @@ class Telemetry:
 
     def _samples(self) -> Samples:
         stats, clients, state = self._stats, self._clients, self._upstream.state()
-        waiting, circuit = self._context.waiting, self._context.circuit
+        waiting, outages = self._context.waiting, self._context.circuit.counts
         hits: dict[Labels, float] = {}
         for name, counts in self._policies.by_algorithm().items():
             algorithm = name.decode().lower()
@@ -254,16 +244,16 @@ class Telemetry:
             "rlproxy_clients_max": _one(clients.admission.max_clients),
             "rlproxy_clients_accepted_total": _one(stats.accepted),
             "rlproxy_errors_total": {(kind,): stats.errors.get(kind, 0) for kind in ERRORS},
-            "rlproxy_upstream_up": _one(not circuit.open),
+            "rlproxy_upstream_up": _one(state.up),
             "rlproxy_upstream_connections": {
                 ("private",): stats.private,
                 ("lane",): sum(ready),
                 ("share",): len(ready) - sum(ready),
             },
             "rlproxy_upstream_problem": {(kind,): float(kind == state.kind) for kind in PROBLEMS},
-            "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
-            "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),
-            "rlproxy_upstream_connects_failed_total": _one(circuit.counts.connects_failed),
+            "rlproxy_upstream_opened_total": _one(outages.opened),
+            "rlproxy_upstream_timeouts_total": _one(outages.timeouts),
+            "rlproxy_upstream_connects_failed_total": _one(outages.connects_failed),
             "rlproxy_scripts_loaded": _one(state.loaded),
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(clients.draining),

@@ -22,7 +22,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.published import UpstreamFacts
+from rlproxy.observability.published import UpstreamState
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import warnings
 from starlette.types import ASGIApp
@@ -30,7 +30,7 @@ from starlette.types import ASGIApp
 from tests.unit.admin.test_page_data import FACTS
 
 PATHS = ["/", "/live.json", "/metrics", "/healthz", "/readyz"]
-AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused")
+AWAY = UpstreamState("redis:6379", up=False, why="connection refused")
 
 
 class Proxy:

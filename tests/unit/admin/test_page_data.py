@@ -12,7 +12,7 @@ from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import LaneFacts, Published, UpstreamFacts
+from rlproxy.observability.published import LaneFacts, Published, UpstreamState
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 from tests.unit.observability.histograms import times
@@ -24,7 +24,7 @@ FACTS = Published(
     pid=7,
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
-    upstream=UpstreamFacts("redis:6379", "Redis 8", changed=1995.0),
+    upstream=UpstreamState("redis:6379", "Redis 8", changed=1995.0),
     lanes=[LANE],
     addresses=[("10.0.0.1", 3), ("10.0.0.2", 2)],
 )
@@ -103,7 +103,7 @@ def test_data_of_one_worker() -> None:
 
 
 def test_several_workers_are_merged() -> None:
-    away = UpstreamFacts("redis:6379", up=False, changed=1998.0, why="refused")
+    away = UpstreamState("redis:6379", up=False, changed=1998.0, why="refused")
     idle = LANE._replace(ready=False, unanswered=0)
     other = replace(FACTS, upstream=away, lanes=[LANE, idle])
     found = made([FACTS, replace(other, worker=1), Published(2)])
@@ -118,12 +118,12 @@ def test_several_workers_are_merged() -> None:
 def test_first_worker_without_redis_determines_the_outages_start() -> None:
     seen = []
     for number, changed in enumerate((1998.0, 1939.5, 1970.0)):
-        away = UpstreamFacts("redis:6379", up=False, changed=changed, why=f"why {number}")
+        away = UpstreamState("redis:6379", up=False, changed=changed, why=f"why {number}")
         seen.append(replace(FACTS, worker=number, upstream=away))
     found = made(seen)["upstream"]
     assert (found["up"], found["seen_by"], found["workers"]) == (False, 0, 3)
     assert (found["changed"], found["why"]) == (1940, "why 1")
-    never = replace(FACTS, upstream=UpstreamFacts("redis:6379"))
+    never = replace(FACTS, upstream=UpstreamState("redis:6379"))
     assert made([never])["upstream"]["changed"] is None
 
 

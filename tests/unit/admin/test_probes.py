@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
-from rlproxy.observability.published import SILENT_S, Published, UpstreamFacts
+from rlproxy.observability.published import SILENT_S, Published, UpstreamState
 
-UP = UpstreamFacts("redis:6379")
-AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")
+UP = UpstreamState("redis:6379")
+AWAY = UpstreamState("redis:6379", up=False, why="connection refused", problem="refused")
 GOOD = Published(0, pid=42, on_upstream_failure="error", upstream=UP)
 
 

@@ -9,7 +9,7 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.published import Published, UpstreamState
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
@@ -23,7 +23,7 @@ FACTS = Published(
     pid=7,
     mode="share",
     on_upstream_failure="deny",
-    upstream=UpstreamFacts(where="h:1", server="Redis 7", why="late"),
+    upstream=UpstreamState(where="h:1", server="Redis 7", why="late"),
 )
 
 

@@ -14,7 +14,7 @@ from rlproxy.downstream.connection import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.hot_keys import HotKey, HotKeys, Top, merge
-from rlproxy.observability.published import Published
+from rlproxy.observability.published import Published, UpstreamState
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
@@ -36,9 +36,6 @@ class Nobody:
     draining = False
     max_clients = 1
     denial_cache = DenialCache(0, lambda: 0.0)
-    problem = kind = "login"
-    server = "Redis 7"
-    loaded = True
     loop = SimpleNamespace(time=lambda: 0.0)
 
     def __init__(self, settings: WorkerContext) -> None:
@@ -49,10 +46,8 @@ class Nobody:
     def lanes(self) -> list[object]:
         return []
 
-    def state(self) -> Nobody:
-        return self
-
-    nodes: tuple[()] = ()
+    def state(self) -> UpstreamState:
+        return UpstreamState("redis:1", "Redis 7", kind="login", problem="login", loaded=True)
 
 
 def context() -> WorkerContext:

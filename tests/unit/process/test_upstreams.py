@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rlproxy.config.urls import parse_upstream
 from rlproxy.observability.metrics import FULL, SCRIPTS, UNREACHABLE
-from rlproxy.process.upstreams import State, describe_upstream
+from rlproxy.observability.published import UpstreamState
+from rlproxy.process.upstreams import describe_upstream
 
 URL = "redis://:secret@h"
 
 
-STATE = State(loaded=True, kind="", problem="", reached=True, settled=True)
+STATE = UpstreamState(loaded=True, reached=True, settled=True)
 NO_ANSWER = "it accepts connections, but does not answer as Redis does"
 AWAY = "h:6379: refused; retrying"
 
@@ -65,6 +67,6 @@ AWAY = "h:6379: refused; retrying"
 def test_the_state_of_the_upstream(
     url: str, server: str, now: str, state: dict[str, Any], text: str
 ) -> None:
-    found = STATE._replace(now=now, **state)
+    found = replace(STATE, server=server, now=now, **state)
     upstream = parse_upstream(url)
-    assert describe_upstream(upstream, server, found) == text
+    assert describe_upstream(upstream, found) == text
