@@ -34,7 +34,7 @@ from rlproxy.config.config import ConfigError
 from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
-from rlproxy.observability.published import Reloaded
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.resp.escape import unescaped
 
 MAX_BODY: Final = 4096  # bytes

@@ -45,8 +45,8 @@ from rlproxy.admin.reader import Reader, latest_reload
 from rlproxy.net.peers import Peer
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.published import Published
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Snapshot
 from rlproxy.upstream.embedded import end_with_parent
 
 if TYPE_CHECKING:
@@ -131,22 +131,22 @@ class Pages:
         return Response(self._reader.reading().metrics, headers={"content-type": METRICS_TYPE})
 
     async def _alive(self, _request: Request) -> Response:
-        return _verdict(not_alive(self._reader.reading().seen), "ok")
+        return _verdict(not_alive(self._reader.reading().workers), "ok")
 
     async def _ready(self, request: Request) -> Response:
         given = request.query_params.multi_items()
         if any(each != IGNORE_REDIS for each in given):
             known = "=".join(IGNORE_REDIS)
             return PlainTextResponse(f"The parameters here are {known}.\n", 400)
-        seen = self._reader.reading().seen
-        return _verdict(not_ready(seen, bool(given)), _ready_text(seen))
+        workers = self._reader.reading().workers
+        return _verdict(not_ready(workers, bool(given)), _ready_text(workers))
 
 
-def _ready_text(seen: Sequence[Published]) -> str:
+def _ready_text(workers: Sequence[Snapshot]) -> str:
     """Return the text of /readyz while the proxy is ready."""
-    if without := without_redis(seen):
+    if without := without_redis(workers):
         return f"ok, but Redis does not answer: hits are {without}"
-    problem = degraded(seen)
+    problem = degraded(workers)
     return f"degraded: {problem}" if problem else "ok"
 
 
@@ -260,7 +260,7 @@ class AdminServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Look at the samples once a second; see uvicorn.Server, which calls it every 0.1 s."""
         if counter % 10 == 0:
-            self._reader.look()
+            self._reader.record()
             self._throttle.sweep()
         return await super().on_tick(counter) or os.getppid() != self._parent
 

@@ -1,7 +1,7 @@
 """The counters of the last two minutes, as rates and percentiles per second; and the rates of
 policies, over the last ten seconds. No I/O, no clock.
 
-samples ──add()──> Recent ──> rates, quantiles, busiest policies
+samples ──add()──> History ──> rates, quantiles, busiest policies
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PolicyRate(NamedTuple):
     shadow_refused: float
 
 
-class Recent:
+class History:
     """The counters of the last KEPT_S seconds, oldest first, and the hits of policies in the last
     SMOOTH_S seconds; each with their time.
     """

@@ -10,7 +10,7 @@ from math import isinf
 from typing import Final
 
 from rlproxy.observability.metrics import FULL, MISFITS, REPLICA, UNABLE, UNREACHABLE
-from rlproxy.observability.published import Published, UpstreamState
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, *MISFITS)  # kinds of problem with which the proxy is never ready
@@ -19,18 +19,18 @@ NO_HITS: Final = (FULL, REPLICA, UNABLE)
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
-def not_alive(seen: Sequence[Published]) -> list[str]:
+def not_alive(workers: Sequence[Snapshot]) -> list[str]:
     """Return a reason for each worker that is not alive; empty if all are."""
-    return [_silence(one) for one in seen if not one.fresh]
+    return [_silence(one) for one in workers if not one.fresh]
 
 
-def not_ready(seen: Sequence[Published], ignore_redis: bool = False) -> list[str]:
+def not_ready(workers: Sequence[Snapshot], ignore_redis: bool = False) -> list[str]:
     """Return the reasons why no worker is ready; empty if at least one is.
 
     ignore_redis: the state of Redis does not count.
     """
     found: dict[str, None] = {}
-    for one in seen:
+    for one in workers:
         reasons = _reasons(one, ignore_redis) if one.fresh else [_silence(one)]
         if not reasons:
             return []
@@ -38,20 +38,20 @@ def not_ready(seen: Sequence[Published], ignore_redis: bool = False) -> list[str
     return list(found)
 
 
-def without_redis(seen: Sequence[Published]) -> str:
+def without_redis(workers: Sequence[Snapshot]) -> str:
     """Return how hits are answered while Redis is away: "admitted", "refused", or "" for errors.
 
     Empty also if Redis is up for all workers.
     """
-    for one in seen:
+    for one in workers:
         if one.fresh and not one.upstream.up:
             return WITHOUT.get(one.on_upstream_failure, "")
     return ""
 
 
-def degraded(seen: Sequence[Published]) -> str:
+def degraded(workers: Sequence[Snapshot]) -> str:
     """Return the problem of the control connection while clients are served; empty if none."""
-    for one in seen:
+    for one in workers:
         upstream = one.upstream
         if one.fresh and upstream.up and upstream.problem:
             return _problem(upstream)
@@ -62,13 +62,13 @@ def _problem(upstream: UpstreamState) -> str:
     return f"Redis at {upstream.where}: {upstream.problem}"
 
 
-def _silence(one: Published) -> str:
+def _silence(one: Snapshot) -> str:
     if isinf(one.age_s):
         return f"worker {one.worker + 1} has not reported yet"
     return f"worker {one.worker + 1} (process {one.pid}) last reported {abs(one.age_s):.1f} s ago"
 
 
-def _reasons(one: Published, ignore_redis: bool) -> list[str]:
+def _reasons(one: Snapshot, ignore_redis: bool) -> list[str]:
     found = []
     if one.draining:
         found.append("the proxy is ending: it takes no new clients")

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from rlproxy.admin.history import Recent
+from rlproxy.admin.history import History
 from rlproxy.admin.page_data import KEYS, view
 from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.key_prefixes import samples as prefix_samples
@@ -32,8 +32,8 @@ from rlproxy.observability.metrics import (
 )
 from rlproxy.observability.policy_counters import HitsByPolicy, hits_of, summed
 from rlproxy.observability.policy_counters import samples as policy_samples
-from rlproxy.observability.published import Published, Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded, Snapshot
 
 READ_S: Final = 0.1  # seconds between two readings of shared memory, at least
 
@@ -41,32 +41,32 @@ READ_S: Final = 0.1  # seconds between two readings of shared memory, at least
 class Reading:
     """What all workers had published in `memory` at the time `at`; each value is made once.
 
-    seen: the state of each worker.
-    recent: the history, for the page.
+    workers: the state of each, as far as it is valid.
+    history: for the page.
     """
 
-    def __init__(self, memory: SharedMemory, at: float, recent: Recent) -> None:
+    def __init__(self, memory: SharedMemory, at: float, history: History) -> None:
         self.at = at
-        self._recent = recent
-        workers = range(memory.workers)
-        self.seen = [(memory.latest(n) or Published(n)).seen_at(at) for n in workers]
+        self._history = history
+        places = range(memory.workers)
+        self.workers = [(memory.latest(n) or Snapshot(n)).valid_at(at) for n in places]
         self._mistakes = latest_reload(memory).mistakes
 
     @cached_property
     def samples(self) -> Samples:
         """The sum of all workers' samples, without policies; of a silent one its counters."""
-        samples = merged(each.samples for each in self.seen)
-        prefixes = prefix_samples(each.prefixes for each in self.seen)
+        samples = merged(each.samples for each in self.workers)
+        prefixes = prefix_samples(each.prefixes for each in self.workers)
         if prefixes:
             samples[PREFIX_HITS] = prefixes
-        samples["rlproxy_workers"] = {(): float(sum(one.fresh for one in self.seen))}
+        samples["rlproxy_workers"] = {(): float(sum(one.fresh for one in self.workers))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self._mistakes))}
         return samples
 
     @cached_property
     def policies(self) -> HitsByPolicy:
         """The hits of policies in all workers."""
-        return summed(hits_of(each.policies) for each in self.seen)
+        return summed(hits_of(each.policies) for each in self.workers)
 
     @cached_property
     def metrics(self) -> bytes:
@@ -76,10 +76,10 @@ class Reading:
     @cached_property
     def view(self) -> dict[str, Any]:
         """The data of the live page."""
-        tops = [each.top for each in self.seen]
+        tops = [each.top for each in self.workers]
         busiest, refused = (merge(tops, KEYS, kind) for kind in (False, True))
         return view(
-            self.at, self.seen, self.samples, self._recent, busiest, refused, self._mistakes
+            self.at, self.workers, self.samples, self._history, busiest, refused, self._mistakes
         )
 
 
@@ -89,7 +89,7 @@ class Reader:
     def __init__(self, memory: SharedMemory, clock: Callable[[], float] = time.time) -> None:
         self._memory = memory
         self._clock = clock
-        self._recent = Recent()
+        self._history = History()
         self._reading: Reading | None = None
 
     def reading(self) -> Reading:
@@ -97,14 +97,14 @@ class Reader:
         now = self._clock()
         found = self._reading
         if found is None or abs(now - found.at) >= READ_S:
-            self._reading = found = Reading(self._memory, now, self._recent)
+            self._reading = found = Reading(self._memory, now, self._history)
         return found
 
-    def look(self) -> None:
+    def record(self) -> None:
         """Add the present counters to the history; called once a second."""
         found = self.reading()
-        if any(one.fresh for one in found.seen):  # otherwise rates are unknown, not 0
-            self._recent.add(found.at, found.samples, found.policies)
+        if any(one.fresh for one in found.workers):  # otherwise rates are unknown, not 0
+            self._history.add(found.at, found.samples, found.policies)
 
 
 def latest_reload(memory: SharedMemory) -> Reloaded:

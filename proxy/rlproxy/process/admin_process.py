@@ -96,7 +96,7 @@ class AdminProcess:
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
             pipe.write(pickle.dumps(self._launch))
 
-    def look(self) -> None:
+    def restart_if_ended(self) -> None:
         """Start the process again if it has ended and that is due.
 
         Call it once a second or as a child has ended, and at `restarts.due`.

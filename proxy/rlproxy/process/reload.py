@@ -10,8 +10,8 @@ from rlproxy.config.config import Config, ConfigError, differences, reloaded
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.process import admin_process
 from rlproxy.ratelimit import policies
 from rlproxy.session.command_policy import unknown

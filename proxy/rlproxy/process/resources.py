@@ -115,7 +115,7 @@ class Resources:
         Call it once a second or as a child has ended, and at `admin.restarts.due`.
         """
         if self.admin is not None and self.up_at is not None:
-            self.admin.look()
+            self.admin.restart_if_ended()
         return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
 
     def reload(self, config: Config, apply: Apply) -> Config:

@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import (
     total,
 )
 from rlproxy.observability.policy_counters import HitsByPolicy
-from rlproxy.observability.published import Published, UpstreamState
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -40,7 +40,7 @@ _TOP: Final = (
 )
 
 
-def stats_text(several: Sequence[Published], now: float) -> bytes:
+def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
     """Return the text of RL.STATS: the sum of all workers, in the format of INFO.
 
     several: the samples of each worker, those of the worker that replies first.
@@ -81,7 +81,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     return "\r\n".join(parts).encode("utf-8", "replace")
 
 
-def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
+def _hits(samples: Samples, several: Sequence[Snapshot]) -> dict[str, object]:
     number = partial(_total, samples)
     hits = {outcome: number("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
     found: dict[str, object] = {
@@ -128,7 +128,7 @@ def _classes(classes: Iterable[float]) -> str:
     return ",".join(f"{bound}={n:.0f}" for bound, n in zip(bounds, classes, strict=True))
 
 
-def stats_request(several: Sequence[Published], now: float) -> bytes:
+def stats_request(several: Sequence[Snapshot], now: float) -> bytes:
     """Return a request to which Redis replies with stats_text()."""
     return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", stats_text(several, now))
 

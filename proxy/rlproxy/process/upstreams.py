@@ -21,7 +21,7 @@ from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
-from rlproxy.observability.published import UpstreamState
+from rlproxy.observability.snapshots import UpstreamState
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts

@@ -22,8 +22,8 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.published import UpstreamState
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import UpstreamState
 from rlproxy.process.admin_process import warnings
 from starlette.types import ASGIApp
 
@@ -111,7 +111,7 @@ async def test_every_response_has_the_security_headers(
     proxy.now = time.time()
     proxy.publish()
     if status == 500:
-        monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(seen=[]))
+        monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(workers=[]))
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     server = served(sock, proxy.memory, os.getppid())
@@ -270,11 +270,11 @@ def test_content_security_policy_names_style_and_script(proxy: Proxy) -> None:
 
 
 async def test_numbers_of_the_page(proxy: Proxy) -> None:
-    proxy.watch.look()
+    proxy.watch.record()
     for hits in (10, 20):
         proxy.now += 1
         proxy.publish(hits=hits)
-        proxy.watch.look()
+        proxy.watch.record()
     found = json.loads((await proxy.ask("/live.json")).text)
     assert found["hits"][0] == 20.0
     assert [row[1] for row in found["history"]] == [10.0, 10.0]
@@ -284,13 +284,13 @@ async def test_numbers_of_the_page(proxy: Proxy) -> None:
 async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
     """Counters of a restarted process have grown for days."""
     proxy = Proxy()
-    proxy.watch.look()
+    proxy.watch.record()
     proxy.now += 1
     proxy.publish(hits=1_000_000)
-    proxy.watch.look()
+    proxy.watch.record()
     proxy.now += 1
     proxy.publish(hits=1_000_001)
-    proxy.watch.look()
+    proxy.watch.record()
     found = json.loads((await proxy.ask("/live.json")).text)
     assert [row[1] for row in found["history"]] == [1.0]
 
@@ -343,7 +343,7 @@ def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
         proxy.now += 1
         if not 5 <= second < 25:
             proxy.publish(hits=10.0 * second)
-        proxy.watch.look()
+        proxy.watch.record()
     rows = proxy.watch.reading().view["history"]
     assert [len(row) for row in rows].count(1) == 1
     assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}

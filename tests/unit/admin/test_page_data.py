@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import ROUND_TRIP, Recent
+from rlproxy.admin.history import ROUND_TRIP, History
 from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import LaneFacts, Published, UpstreamState
+from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 from tests.unit.observability.histograms import times
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
-FACTS = Published(
+FACTS = Snapshot(
     0,
     age_s=0.1,
     pid=7,
@@ -36,9 +36,9 @@ SAMPLES: Samples = {
 }
 
 
-def with_policies() -> Recent:
+def with_policies() -> History:
     """Moments three seconds apart, between which two policies were hit."""
-    recent, none = Recent(), [0] * len(OUTCOMES)
+    recent, none = History(), [0] * len(OUTCOMES)
     recent.add(0.0, {}, {})
     login, new = list(none), list(none)
     login[OUTCOMES.index("admitted")], login[OUTCOMES.index("refused")] = 4, 3
@@ -48,7 +48,7 @@ def with_policies() -> Recent:
     return recent
 
 
-def made(seen: list[Published], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
+def made(seen: list[Snapshot], samples: Samples = SAMPLES, recent: History | None = None) -> Any:
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
     found = view(2000.0, seen, samples, recent or with_policies(), busiest, refused, ["a\n"])
@@ -106,7 +106,7 @@ def test_several_workers_are_merged() -> None:
     away = UpstreamState("redis:6379", up=False, changed=1998.0, why="refused")
     idle = LANE._replace(ready=False, unanswered=0)
     other = replace(FACTS, upstream=away, lanes=[LANE, idle])
-    found = made([FACTS, replace(other, worker=1), Published(2)])
+    found = made([FACTS, replace(other, worker=1), Snapshot(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
     assert (found["upstream"]["seen_by"], found["upstream"]["workers"]) == (1, 2)
@@ -128,7 +128,7 @@ def test_first_worker_without_redis_determines_the_outages_start() -> None:
 
 
 def test_round_trips_are_omitted_during_an_outage() -> None:
-    recent = Recent()
+    recent = History()
     recent.add(1999.0, {}, {})
     took: Samples = {ROUND_TRIP: times((9,), 0.001)}
     recent.add(2000.0, took, {})

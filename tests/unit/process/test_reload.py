@@ -6,8 +6,8 @@ import time
 
 import pytest
 from rlproxy.config.config import Config, ConfigError
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.process.reload import MAX_MISTAKES, Apply, reload
 
 OLD = Config(max_clients=1)

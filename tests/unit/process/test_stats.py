@@ -9,7 +9,7 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import Published, UpstreamState
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
@@ -18,7 +18,7 @@ from rlproxy.version import VERSION
 
 from tests.unit.observability.histograms import times
 
-FACTS = Published(
+FACTS = Snapshot(
     0,
     pid=7,
     mode="share",
@@ -27,7 +27,7 @@ FACTS = Published(
 )
 
 
-def published(factor: int) -> Published:
+def published(factor: int) -> Snapshot:
     names = [name.decode().lower() for name in ALGORITHMS]
     samples: Samples = {
         "rlproxy_hits_total": {

@@ -9,8 +9,8 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.observability import shared_memory
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import LASTS_S, MAX_FAILURES, PAUSES_S, RestartPolicy, ending
 from rlproxy.process.supervisor import Supervisor

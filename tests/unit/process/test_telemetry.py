@@ -14,8 +14,8 @@ from rlproxy.downstream.connection import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.hot_keys import HotKey, HotKeys, Top, merge
-from rlproxy.observability.published import Published, UpstreamState
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
@@ -81,7 +81,7 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
         shared_memory, "pickle", SimpleNamespace(**{**vars(pickle), "loads": reads})
     )
     for clients in (2.0, 3.0):
-        memory.publish(2, Published(2, time.time(), samples={"rlproxy_clients": {(): clients}}))
+        memory.publish(2, Snapshot(2, time.time(), samples={"rlproxy_clients": {(): clients}}))
         for _ in range(3):
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
@@ -108,7 +108,7 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
         return request.split(b"\r\n")[8::2]  # behind EVAL, the script, and 0
 
     other.add({b"$1\r\na\r\n": 2}, {})
-    memory.publish(1, Published(1, time.time(), top=other.state()))
+    memory.publish(1, Snapshot(1, time.time(), top=other.state()))
     count = settings.stats.on_keys
     count({b"$1\r\na\r\n": 1, b"$1\r\nb\r\n": 1}, {b"$1\r\nb\r\n": 1}, 1, {})
     assert top(1) == [b"a", b"3", b"0"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rlproxy.config.urls import parse_upstream
 from rlproxy.observability.metrics import FULL, SCRIPTS, UNREACHABLE
-from rlproxy.observability.published import UpstreamState
+from rlproxy.observability.snapshots import UpstreamState
 from rlproxy.process.upstreams import describe_upstream
 
 URL = "redis://:secret@h"

@@ -57,12 +57,12 @@ class LaneFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Published:
+class Snapshot:
     """The published state of one worker.
 
     worker: its number, from 0.
     at: time of publication, seconds since 1970.
-    age_s: seconds since then, infinite if there was none; see seen_at().
+    age_s: seconds since then, infinite if there was none; see valid_at().
     samples: metrics, without those of prefixes and policies.
     top: hot keys; see HotKeys.state().
     prefixes: hits by key prefix; see `key_prefixes`.
@@ -93,7 +93,7 @@ class Published:
         """Whether the worker counts as running: it has published within SILENT_S."""
         return abs(self.age_s) <= SILENT_S  # a negative age: the clock was set back since
 
-    def seen_at(self, now: float) -> Published:
+    def valid_at(self, now: float) -> Snapshot:
         """Return what is valid at the time `now`: all, or the counters of a silent worker."""
         made = replace(self, age_s=now - self.at)
         return made if made.fresh else replace(made, samples=kept(self.samples), top=NO_TOP)
