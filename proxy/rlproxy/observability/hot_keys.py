@@ -135,36 +135,6 @@ class Top(NamedTuple):
 NO_TOP: Final = Top(Summary(), Summary(), 0.0)
 
 
-class RecentKeys:
-    """The keys of the last minute, in slots by their number: clock time / SLOT_S, rounded down."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._slots: dict[int, Summary] = {}
-
-    def count(self, hits: HitsByKey, number: int, stride: int) -> None:
-        """Count hits by key in slot `number`, the newest; each stands for `stride` hits."""
-        if number not in self._slots:
-            for slot in self._slots.values():
-                slot.prune(self._sizes.kept)
-            self._slots = self._minute(number)
-            self._slots[number] = Summary()
-        live = self._slots[number]
-        live.count(hits, stride)
-        if len(live.counts) > self._sizes.room:
-            live.prune(self._sizes.kept)
-
-    def summary(self, number: int) -> Summary:
-        """Return the sum of the minute that ends with slot `number`, the newest."""
-        out = Summary()
-        for each in self._minute(number).values():
-            out.add(each)
-        return out
-
-    def _minute(self, number: int) -> dict[int, Summary]:
-        return {at: each for at, each in self._slots.items() if at > number - SLOTS}
-
-
 class HotKeys:
     """The busiest keys of one process, and the keys that were refused most.
 
@@ -175,8 +145,8 @@ class HotKeys:
         self._clock = clock
         self._sizes = sizes
         self._began = clock()
-        self._hits = RecentKeys(sizes)
-        self._refused = RecentKeys(sizes)
+        # Hits and refusals of the last minute, by the number of their slot: time / SLOT_S.
+        self._slots: dict[int, tuple[Summary, Summary]] = {}
         self._rules: dict[bytes, bytes] = {}  # see Summary.rules
 
     def add(
@@ -192,29 +162,40 @@ class HotKeys:
         stride: number of hits that each of these stands for.
         rules: rules that have refused keys of `refused`.
         """
-        number = self._number()
-        if hits:
-            self._hits.count(hits, number, stride)
-        if refused:
-            self._refused.count(refused, number, stride)
+        number = int(self._clock() // SLOT_S)
+        if number not in self._slots:
+            for closed in self._slots.values():
+                for summary in closed:
+                    summary.prune(self._sizes.kept)
+            self._slots = {at: slot for at, slot in self._slots.items() if at > number - SLOTS}
+            self._slots[number] = (Summary(), Summary())
+        for summary, found in zip(self._slots[number], (hits, refused), strict=True):
+            if found:
+                summary.count(found, stride)
+                if len(summary.counts) > self._sizes.room:
+                    summary.prune(self._sizes.kept)
         if rules:
             self._rules.update({brief(key): rule.label() for key, rule in rules.items()})
             if len(self._rules) > 2 * self._sizes.room:
-                top = self._refused.summary(number).top(self._sizes.published).counts
+                top = self._summary(1).counts
                 self._rules = {key: label for key, label in self._rules.items() if key in top}
 
     def state(self) -> Top:
         """Return the current state."""
-        now, number = self._clock(), self._number()
-        hits, refused = (
-            keys.summary(number).top(self._sizes.published) for keys in (self._hits, self._refused)
-        )
+        now = self._clock()
+        hits, refused = self._summary(0), self._summary(1)
         refused.rules = {key: self._rules[key] for key in refused.counts if key in self._rules}
         seconds = now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
         return Top(hits, refused, round(seconds, 3))
 
-    def _number(self) -> int:
-        return int(self._clock() // SLOT_S)
+    def _summary(self, kind: int) -> Summary:
+        """Return the busiest keys of the last minute: of all hits (0), or of the refused (1)."""
+        oldest = int(self._clock() // SLOT_S) - SLOTS + 1
+        out = Summary()
+        for at, slot in self._slots.items():
+            if at >= oldest:
+                out.add(slot[kind])
+        return out.top(self._sizes.published)
 
 
 def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:
