@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples, classes_of, total
@@ -31,21 +31,6 @@ _NO_HITS: Final = PolicyHits(False, [0] * len(OUTCOMES))
 # The counters at one time, by name: hits in the order of OUTCOMES, classes of histograms.
 Counts = dict[str, list[float]]
 _NONE: Final[Counts] = {HITS: [0.0] * len(OUTCOMES), COMMANDS: [0.0], ROUND_TRIP: [], LAG: []}
-
-
-class PolicyRate(NamedTuple):
-    """The hits of one policy per second.
-
-    hits: of all outcomes.
-    refused: by Redis and by the denial cache.
-    shadow_refused: refused by the policy in shadow, and answered as admitted.
-    """
-
-    name: str
-    shadow: bool
-    hits: float
-    refused: float
-    shadow_refused: float
 
 
 class History:
@@ -107,10 +92,11 @@ class History:
         before, old = next(begins, moments[0])
         return _rates(at - before, old[name], new[name])
 
-    def busiest(self, number: int) -> list[PolicyRate]:
+    def busiest(self, number: int) -> list[tuple[str, bool, float, float, float]]:
         """Return the `number` policies with most hits, at present and then since the start.
 
-        Policies without a hit are left out.
+        The rows are (name, whether it is in shadow, hits, refused, refused in shadow), the last
+        three per second; see _columns(). Policies without a hit are left out.
         """
         if not self._policies:
             return []
@@ -119,10 +105,10 @@ class History:
         rates = []
         for name, found in hits.items():
             if any(found.counts):
-                pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
-                per_second = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append(PolicyRate(name, found.shadow, *per_second))
-        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
+                then = _columns(before.get(name, _NO_HITS))
+                every, refused, in_shadow = _rates(span_s, then, _columns(found))
+                rates.append((name, found.shadow, every, refused, in_shadow))
+        rates.sort(key=lambda row: (-row[2], -sum(hits[row[0]].counts), row[0]))
         return rates[:number]
 
 
@@ -154,6 +140,6 @@ def _rates(span_s: float, old: Sequence[float], new: Sequence[float]) -> list[fl
 
 
 def _columns(hits: PolicyHits) -> tuple[int, int, int]:
-    """Return all hits of a policy, the refused ones, and those refused in shadow."""
+    """Return all hits of a policy, those refused by Redis or the denial cache, and in shadow."""
     counts = hits.counts
     return sum(counts), counts[REFUSED] + counts[REFUSED_LOCALLY], counts[SHADOW_REFUSED]

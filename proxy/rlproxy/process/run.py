@@ -94,7 +94,7 @@ async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     resources = Resources(settings, read)
     try:
         await resources.start()
-        await Server(settings, 0, resources, None, stop).run()
+        await Server(settings, 0, resources, resources, stop).run()
     finally:
         resources.close()
     resources.log_end()

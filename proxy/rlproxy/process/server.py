@@ -77,7 +77,7 @@ class Server:
 
     config: the settings at the start.
     worker: its number, from 0.
-    channel: to its supervisor; None without one.
+    channel: to its supervisor; without one, the resources take what is reported.
     stop: ends it.
     Raises ConfigError.
     """
@@ -87,12 +87,12 @@ class Server:
         config: Config,
         worker: int,
         resources: Resources,
-        channel: Channel | None,
+        channel: Channel | Resources,
         stop: StopSignals,
     ) -> None:
         self._config = config
         self._resources = resources
-        self._channel = channel or resources
+        self._channel = channel
         self._wiring = Wiring(config, worker, resources)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = stop.requested

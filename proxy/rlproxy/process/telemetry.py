@@ -32,7 +32,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.snapshots import LaneFacts, Snapshot
+from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -163,13 +163,13 @@ class Telemetry:
     def own(self) -> Snapshot:
         """Return this worker's samples as of now."""
         self._stats.gather()
-        clients, context = self._clients, self._context
+        clients, context, state = self._clients, self._context, self._upstream.state()
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
         return Snapshot(
             self._worker,
             time.time(),
             age_s=0.0,
-            samples=merged([self._before, self._samples()]),
+            samples=merged([self._before, self._samples(state)]),
             top=self._top_published,
             prefixes=self._prefixes.counts,
             policies=self._policies.state(),
@@ -178,7 +178,7 @@ class Telemetry:
             draining=clients.draining,
             mode="share" if context.shares else "private",
             on_upstream_failure=context.failure.mode,
-            upstream=self._upstream.state(),
+            upstream=state,
             lanes=[
                 LaneFacts(
                     _shown(lane.key.user or b"default"),
@@ -208,8 +208,8 @@ class Telemetry:
         places = (place for place in range(self._memory.workers) if place != self._worker)
         return [each.valid_at(now) for each in map(self._memory.latest, places) if each is not None]
 
-    def _samples(self) -> Samples:
-        stats, clients, state = self._stats, self._clients, self._upstream.state()
+    def _samples(self, state: UpstreamState) -> Samples:
+        stats, clients = self._stats, self._clients
         waiting, outages = self._context.waiting, self._context.circuit.counts
         hits: dict[Labels, float] = {}
         for name, counts in self._policies.by_algorithm().items():
