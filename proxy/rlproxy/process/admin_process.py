@@ -51,13 +51,14 @@ class AdminProcess:
     config: its address, the permissions of its unix socket, and how it logs.
     memory: the samples that the process serves.
     listening: where the proxy listens; with --admin-actions the process connects there.
-    Raises ListenError.
+    Raises StartError.
     """
 
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
-        (self.address,) = self._listeners.addresses()
+        (address,) = self._listeners.addresses()
+        self.url = str(address) if address.path else f"http://{address}/"  # of the live page
         ((sock, _),) = self._listeners.sockets
         self._launch = Launch(
             sock.fileno(),
@@ -70,11 +71,6 @@ class AdminProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = RestartPolicy(time.monotonic)
-
-    @property
-    def url(self) -> str:
-        """The address of the live page, for the banner."""
-        return str(self.address) if self.address.path else f"http://{self.address}/"
 
     def start(self) -> None:
         """Start the process; until it serves, connections wait in the socket's queue."""

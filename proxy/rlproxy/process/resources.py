@@ -10,25 +10,18 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.build import describe
-from rlproxy.config.config import Config, ConfigError
-from rlproxy.net.listeners import ListenError, Listeners
+from rlproxy.config.config import Config, StartError
+from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
 from rlproxy.process.intake import client_counts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
+from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedServer
 from rlproxy.version import VERSION
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
-
-
-class StartError(Exception):
-    """The proxy can't start or can't continue; the message states the reason for the operator."""
-
-
-CANNOT_RUN: Final = (StartError, ConfigError, ListenError, EmbeddedError, scripts.ScriptError)
 
 
 class Resources:
@@ -38,7 +31,7 @@ class Resources:
     started: time.time() at the start of the proxy.
     upstream: as in the settings; of an embedded server or cluster, where it was started.
     up_at: time.monotonic() when all workers were first ready; None before, and in these workers.
-    Raises one of CANNOT_RUN.
+    Raises StartError.
     """
 
     def __init__(self, config: Config, read: Callable[[], Config]) -> None:
@@ -60,12 +53,12 @@ class Resources:
         if config.admin is not None:
             try:
                 self.admin = AdminProcess(config, self.memory, self.listeners.addresses())
-            except ListenError:
+            except StartError:
                 self.listeners.close()
                 raise
 
     async def start(self) -> None:
-        """Start the embedded server, if there is one. Raises EmbeddedError."""
+        """Start the embedded server, if there is one. Raises StartError."""
         if self.upstream.embedded:
             masters = self.upstream.masters
             self._embedded = EmbeddedCluster(masters) if masters else EmbeddedServer()

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
-from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.config import Config, StartError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
-from rlproxy.process.resources import CANNOT_RUN, Resources
+from rlproxy.process.resources import Resources
 from rlproxy.process.server import Server, StopSignals, run
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
-from rlproxy.upstream.embedded import EmbeddedError, binary
+from rlproxy.upstream.embedded import binary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             read_token(settings.admin_token_file)
         if args.check_config:
             return _approve(settings)
-    except (ConfigError, EmbeddedError) as error:
+    except StartError as error:
         for mistake in str(error).splitlines():
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _run(settings, read)
-    except CANNOT_RUN as error:
+    except StartError as error:
         plain = [f"rlproxy: {error}"]
         log.critical("failed", "failed: {reason}", reason=str(error), plain=plain)
         return 1
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 def _approve(settings: Config) -> int:
     """Print the result of --check-config for valid settings; the exit code.
 
-    Raises EmbeddedError if the embedded server is needed and not installed.
+    Raises StartError if the embedded server is needed and not installed.
     """
     if settings.upstream.embedded:
         binary()
@@ -89,7 +89,7 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
 
 
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
-    """Serve as the only process of a proxy. Raises one of CANNOT_RUN."""
+    """Serve as the only process of a proxy. Raises StartError."""
     stop = StopSignals(supervised=False)
     resources = Resources(settings, read)
     try:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
 
-from rlproxy.config.config import Config
+from rlproxy.config.config import Config, StartError
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
 from rlproxy.process.channel import Channel
-from rlproxy.process.resources import Resources, StartError
+from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import EVERY_S
 from rlproxy.process.upstreams import describe_upstream, first_contact
 from rlproxy.process.wiring import Wiring
@@ -38,7 +38,7 @@ def run(serving: Coroutine[None, None, None]) -> None:
 
 
 async def serve(config: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    """Serve as a worker with a supervisor. Raises one of CANNOT_RUN."""
+    """Serve as a worker with a supervisor. Raises StartError."""
     await Server(config, worker, resources, channel, StopSignals(supervised=True)).run()
 
 

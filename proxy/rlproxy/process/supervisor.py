@@ -21,14 +21,14 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import Final, NoReturn
 
-from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.config import Config, ConfigError, StartError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
-from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
+from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
 from rlproxy.process.server import CUT, run, serve
 from rlproxy.upstream.embedded import end_with_parent
@@ -177,7 +177,7 @@ class Supervisor:
                 logs.configure(self._config.log_level, self._config.log_format, worker.number + 1)
                 run(serve(self._config, worker.number, self._resources, channel))
             code = 0
-        except CANNOT_RUN as error:
+        except StartError as error:
             channel.failed(str(error))
         except BaseException:
             log.critical("unexpected_error", "unexpected error", exc_info=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import rlproxy
+from rlproxy.config.config import StartError
 from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
 from rlproxy.resp import encoding
 
@@ -37,10 +38,6 @@ local done = (function(ARGV) %s end)({'%s', ARGV[5], ARGV[3], ARGV[7]})
 if done.err then return done end
 ARGV[5] = 'peek'
 %s"""
-
-
-class ScriptError(ValueError):
-    """A Lua file is missing."""
 
 
 class Script:
@@ -134,7 +131,7 @@ def directory() -> Path:
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, and blocking() of that.
 
-    They are read once per process. Raises ScriptError if a Lua file is missing.
+    They are read once per process. Raises StartError if a Lua file is missing.
     """
     paths = sorted(directory().glob("*.lua"))
     found = {path.stem: Script(path.stem, strip(path.read_text())) for path in paths}
@@ -142,5 +139,5 @@ def load() -> dict[str, Script]:
         block = found[BLOCK]
         both = [_blocking(block, found[row.script], row) for row in ALGORITHMS.values()]
     except KeyError as missing:
-        raise ScriptError(f"no {missing.args[0]}.lua in {directory()}") from None
+        raise StartError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in both}

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rlproxy.config.config import Config
+from rlproxy.config.config import Config, StartError
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability import logs
 from rlproxy.process import resources as module
-from rlproxy.process.resources import CANNOT_RUN, Resources
-from rlproxy.upstream.embedded import EmbeddedError
+from rlproxy.process.resources import Resources
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_memory_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(module, "SharedMemory", fails)
-    with pytest.raises(CANNOT_RUN, match=r"^cannot start: Too many open files$"):
+    with pytest.raises(StartError, match=r"^cannot start: Too many open files$"):
         Resources(Config((Address(path="s"),), Upstream(Address("h", 1))), Config)
     assert not list(tmp_path.iterdir())
 
@@ -40,12 +39,12 @@ async def test_an_embedded_server_that_cannot_start(
     monkeypatch.chdir(tmp_path)
 
     async def start() -> Upstream:
-        raise EmbeddedError("no server")
+        raise StartError("no server")
 
     embedded = SimpleNamespace(start=start, stop=lambda: None)
     monkeypatch.setattr(module, "EmbeddedServer", lambda: embedded)
     resources = Resources(Config((Address(path="s"),), Upstream(None)), Config)
-    with pytest.raises(CANNOT_RUN, match="no server"):
+    with pytest.raises(StartError, match="no server"):
         await resources.start()
     resources.close()
     assert not list(tmp_path.iterdir())
