@@ -42,7 +42,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rlproxy.admin.access import Access, Launch
 from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader, latest_reload
-from rlproxy.net.peers import Peer
+from rlproxy.config.urls import Address
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
@@ -274,7 +274,7 @@ def served(
     access: what actions need; None without --admin-actions.
     """
     name = sock.getsockname()
-    local = isinstance(name, tuple) and Peer(name[0]).local
+    local = isinstance(name, tuple) and Address(name[0]).local
     throttle = LogThrottle(time.monotonic, logs.log.error)
     reader = Reader(memory)
     actions = None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
@@ -25,9 +25,10 @@ _PARTS: Final = re.compile(r"://(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(#
 _PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Address:
-    """An address to listen at or connect to: `path` of a unix socket, or else `host` and `port`.
+    """An address to listen at or connect to, or of a client: `host` and `port`, or else `path` of a
+    unix socket. Clients of a unix socket have none of these.
 
     `tls`: clients that connect to this address use TLS.
     """
@@ -37,16 +38,37 @@ class Address:
     path: str = ""
     tls: bool = False
 
+    @property
+    def local(self) -> bool:
+        """Whether it is a unix socket or a loopback IP address."""
+        if not self.host:
+            return True
+        try:
+            address = ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address.is_loopback
+
     def dialled(self) -> Address:
         """Return the address to which clients on this machine connect: no wildcard."""
         hosts = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
         return replace(self, host=hosts.get(self.host, self.host))
 
     def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
+        if not self.host:
+            return f"unix:{self.path}" if self.path else "unix socket"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+
+UNIX_CLIENT: Final = Address()
+
+
+def peer_of(name: object) -> Address:
+    """Return the address of a client by the result of getpeername(): a tuple for TCP."""
+    return Address(name[0], name[1]) if isinstance(name, tuple) else UNIX_CLIENT
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from rlproxy.admin.access import Launch, access_of
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
-from rlproxy.net.peers import Peer
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.restart_policy import RestartPolicy, ending
@@ -36,7 +35,7 @@ _CODE: Final = (
 def warnings(config: Config) -> list[str]:
     """Return warnings about an `--admin` that is valid but reachable from other machines."""
     admin = config.admin
-    if admin is None or admin.path or admin.host == "localhost" or Peer(admin.host).local:
+    if admin is None or admin.host == "localhost" or admin.local:
         return []
     seen = "every client that reaches it sees keys and addresses of clients"
     found = [f"--admin {admin}: it has no authentication: {seen}"]

@@ -17,7 +17,6 @@ from rlproxy.downstream.connection import ClientConnection, Clients
 from rlproxy.downstream.handshake import Handshakes
 from rlproxy.fairness.budget import Budget
 from rlproxy.net import file_limit, tls_contexts
-from rlproxy.net.peers import Peer
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
@@ -105,7 +104,7 @@ class Wiring:
         self.clients.on_leave = self.handshakes.on_gone = self.intake.left
         self.probe: Probe | None = None
         addresses = resources.listeners.addresses()
-        if config.proxy_protocol or any(one.host and not Peer(one.host).local for one in addresses):
+        if config.proxy_protocol or any(not one.local for one in addresses):
             self.probe = Probe(upstream.target, lambda: self.admission.protected, self._judged)
 
     def reconfigure(self, config: Config) -> None:
