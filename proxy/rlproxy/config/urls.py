@@ -14,15 +14,9 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 EMBEDDED_MASTERS: Final = 3  # the least number that a cluster is usually made of
-_SCHEMES: Final = (
-    *("redis", "rediss", "unix"),
-    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
-)
 # The parts of a URL behind its scheme: credentials, hosts, path, query, fragment. urllib.parse
 # accepts no IPv6 address behind another host.
 _PARTS: Final = re.compile(r"://(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(#?)")
-# The parameters of URLs, by kind.
-_PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,8 @@ def parse_upstream(url: str) -> Upstream:
     if url.lower() == "embedded:cluster":
         return Upstream(None, masters=EMBEDDED_MASTERS)
     parts = _PARTS.match(url, len(scheme))
-    if scheme not in _SCHEMES or parts is None:
+    kind = scheme.replace("rediss", "redis", 1)
+    if kind not in _KINDS or parts is None:
         raise ValueError(
             "expected redis://HOST[:PORT], rediss://HOST[:PORT] with TLS, unix:///PATH, "
             "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., embedded: "
@@ -211,17 +206,11 @@ def parse_upstream(url: str) -> Upstream:
         path = unquote(path, errors="strict")
     except UnicodeDecodeError:  # whose text has a byte of the password
         raise ValueError("its bytes written %XX are not UTF-8") from None
-    kind = scheme.rpartition("+")[2]
-    if kind == "sentinel":
-        place = _behind_sentinels(hosts, path, query)
-    elif kind == "cluster":
-        place = _cluster(hosts, path)
-    else:
-        place = _socket(hosts, path, query) if kind == "unix" else _server(hosts, path, query)
+    make, known = _KINDS[kind]
+    place = make(hosts, path, query)
     if query:
-        known = " and ".join(_PARAMETERS.get(kind, ("standalone",))) or "none"
         raise ValueError(f"unknown parameter; this URL may have {known}")
-    return replace(place, user=user, password=password, tls=scheme.startswith("rediss"))
+    return replace(place, user=user, password=password, tls=kind != scheme)
 
 
 # Each returns the upstream without its credentials, and takes the parameters that it uses from
@@ -261,9 +250,18 @@ def _behind_sentinels(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     return Upstream(None, sentinels=Sentinels(addresses, name, user, password))
 
 
-def _cluster(hosts: str, path: str) -> Upstream:
+def _cluster(hosts: str, path: str, _query: dict[str, str]) -> Upstream:
     _no_database(path.lstrip("/"))
     return Upstream(None, cluster=tuple(_hosts(hosts, DEFAULT_REDIS_PORT)))
+
+
+# By scheme, with `redis` for rediss, too: what makes the upstream, and the parameters it takes.
+_KINDS: Final = {
+    "redis": (_server, "standalone"),
+    "unix": (_socket, "standalone"),
+    "redis+sentinel": (_behind_sentinels, "sentinel_user and sentinel_password"),
+    "redis+cluster": (_cluster, "none"),
+}
 
 
 def _hosts(text: str, default_port: int) -> list[Address]:
