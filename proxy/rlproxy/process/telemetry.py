@@ -43,8 +43,7 @@ from rlproxy.version import VERSION
 
 EVERY_S: Final = 1.0  # seconds between two publications
 TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept
-POLICIES_S: Final = 1.0  # seconds for which the reply to RL.POLICIES is kept, at most
-SHARE: Final = 50  # the same, in multiples of the time that it took to make
+POLICIES_S: Final = 1.0  # seconds for which the reply to RL.POLICIES is kept
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
 FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
@@ -126,14 +125,14 @@ class Telemetry:
         return top_request(self._tops[refused][:number], refused)
 
     def _policies_request(self) -> bytes:
-        """Return the request for RL.POLICIES. It may be large: kept for up to POLICIES_S."""
+        """Return the request for RL.POLICIES. It may be large: kept for POLICIES_S."""
         now = time.monotonic()
         if now >= self._policies_until:
             self._stats.gather()
             states = [self._policies.state(), *(each.policies for each in self._others())]
             policies = self._context.grammar.policies.values()
             self._policies_call = policies_request(policies, summed(map(hits_of, states)))
-            self._policies_until = now + min(SHARE * (time.monotonic() - now), POLICIES_S)
+            self._policies_until = now + POLICIES_S
         return self._policies_call
 
     def tick(self, late_s: float) -> None:
