@@ -90,6 +90,7 @@ class Reader:
         self._memory = memory
         self._clock = clock
         self._history = History()
+        self._recorded_at = 0.0  # time of the latest counters in the history
         self._reading: Reading | None = None
 
     def reading(self) -> Reading:
@@ -101,10 +102,16 @@ class Reader:
         return found
 
     def record(self) -> None:
-        """Add the present counters to the history; called once a second."""
+        """Add the present counters to the history; called once a second.
+
+        Their time is that of the latest publication. Otherwise a rate would be wrong by the time
+        that passes until they are read.
+        """
         found = self.reading()
-        if any(one.fresh for one in found.workers):  # otherwise rates are unknown, not 0
-            self._history.add(found.at, found.samples, found.policies)
+        at = max((one.at for one in found.workers if one.fresh), default=self._recorded_at)
+        if at != self._recorded_at:
+            self._recorded_at = at
+            self._history.add(at, found.samples, found.policies)
 
 
 def latest_reload(memory: SharedMemory) -> Reloaded:

@@ -337,6 +337,18 @@ def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool
     assert bool(warnings(made)) == warned
 
 
+def test_rates_are_exact_whenever_the_counters_are_read(proxy: Proxy) -> None:
+    for tenth in range(10, 200):
+        proxy.now += 0.1
+        if tenth % 10 == 0:
+            proxy.publish(hits=float(tenth))
+        if tenth % 7 == 0:
+            proxy.watch.record()
+    rates = [row[1] for row in proxy.watch.reading().view["history"]]
+    assert len(rates) > 10
+    assert set(rates) == {10.0}
+
+
 def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
     """The workers are silent for 20 seconds."""
     for second in range(30):
