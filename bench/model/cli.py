@@ -33,7 +33,7 @@ Key = tuple[int, int, str, int, int]  # the first five fields of a run
 
 EPILOG: Final = """\
 examples:
-  python -m bench model                                    about 10 minutes
+  python -m bench model                                    about 13 minutes
   python -m bench model --quick --output /tmp/model.json   does it run? (the figures mean nothing)
   python -m bench.model.page bench/results/model.json docs/scale.md
 

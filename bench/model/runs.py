@@ -144,7 +144,7 @@ TIMES: Final = Times(1.2, 0.3, 1.4)
 QUICK_TIMES: Final = Times(0.03, 0.05, 0.05)
 MAX_WINDOWS: Final = 50  # windows until one has a hit
 ANSWERED_S: Final = 0.05  # pause until what was under way is answered
-PUBLISHED_S: Final = 0.35  # the same, and until each worker has published its counters
+PUBLISHED_S: Final = 1.1  # the same, and until each worker has published its counters
 # Counts of the masters, by names of INFO, and of the proxy, by names of RL.STATS.
 _OF_MASTERS: Final = ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
 _OF_PROXY: Final = ("hits", "bytes_in", "bytes_out")

@@ -630,7 +630,7 @@ def test_modules_in_the_working_directory_are_not_imported(
         "made = AdminProcess(Config(admin=Address('127.0.0.1', 0)), SharedMemory(1), ())\n"
         "made.start()\n"
         "import http.client\n"
-        "page = http.client.HTTPConnection('127.0.0.1', made.address.port, timeout=20)\n"
+        "page = http.client.HTTPConnection(made.url.split('/')[2], timeout=20)\n"
         "page.request('GET', '/healthz')\n"
         "print(page.getresponse().read().decode(), end='')\n"
         "made.stop()\n"

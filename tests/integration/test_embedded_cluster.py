@@ -9,11 +9,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from rlproxy.config.config import Config
+from rlproxy.config.config import Config, StartError
 from rlproxy.config.urls import Address, Upstream, parse_upstream
 from rlproxy.process.resources import EMBEDDED_ENDED, Resources
 from rlproxy.upstream import embedded as module
-from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError
+from rlproxy.upstream.embedded import EmbeddedCluster
 
 from tests.harness import Raw, wait_until
 from tests.integration.started import alive, children
@@ -82,7 +82,7 @@ async def test_a_failed_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(module, "_free_ports", lambda _: ports)
         cluster = EmbeddedCluster(3)
         # A node listens for clients first. So it may end during the first query, too.
-        with pytest.raises(EmbeddedError, match=r"ended at once: .*|a node of the embedded clus"):
+        with pytest.raises(StartError, match=r"ended at once: .*|a node of the embedded clus"):
             await cluster.start()
         assert set(children(os.getpid())) - before
         cluster.stop()

@@ -83,7 +83,7 @@ class Named:
         return int(found["unseen"]) + int(found["shadow_refused"])
 
     def settled(self, wanted: dict[bytes, list[object]]) -> None:
-        """Wait until RL.POLICIES has these rows. It is made four times a second."""
+        """Wait until RL.POLICIES has these rows. It is made once a second."""
         wait_until(lambda: self.policies() == wanted, f"{wanted}")
 
 

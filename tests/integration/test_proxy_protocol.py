@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rlproxy.config.urls import Address
 from rlproxy.downstream.handshake import MIN_HANDSHAKES, Handshakes
-from rlproxy.net.peers import Peer
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 
@@ -124,9 +124,9 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
             pass
 
-    peers: list[Peer | None] = []
+    peers: list[Address | None] = []
 
-    def serve(peer: Peer | None) -> asyncio.Protocol:
+    def serve(peer: Address | None) -> asyncio.Protocol:
         peers.append(peer)
         return asyncio.Protocol()
 
@@ -135,7 +135,7 @@ async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
         handshake = handshakes.protocol(False, True)
         handshake.connection_made(FromAfar())
         handshake.data_received(header)
-    assert peers == [Peer("10.0.0.1", 5), Peer("10.0.0.9", 40000)]
+    assert peers == [Address("10.0.0.1", 5), Address("10.0.0.9", 40000)]
 
 
 async def test_silent_connections_keep_no_client_out() -> None:

@@ -122,7 +122,7 @@ def test_upstream_that_is_not_redis_prints_no_password() -> None:
 def test_error_and_help_output_hide_passwords() -> None:
     code, output, log = ended("--upstream", f"redis://:{SECRET}")
     assert (code, output) == (2, "")
-    assert log.startswith("rlproxy: --upstream redis://:***")
+    assert log.startswith("rlproxy: --upstream redis://***")
     shown = subprocess.run(
         [sys.executable, "-m", "rlproxy", "--help"],
         env={**os.environ, "RLPROXY_UPSTREAM": f"redis://:{SECRET}@h"},

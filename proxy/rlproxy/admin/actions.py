@@ -31,10 +31,10 @@ from starlette.responses import JSONResponse, Response
 from rlproxy.admin.access import Access, read_token
 from rlproxy.admin.page_data import label
 from rlproxy.config.config import ConfigError
-from rlproxy.net.peers import NOBODY, Peer
+from rlproxy.config.urls import UNIX_CLIENT, Address
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
-from rlproxy.observability.published import Reloaded
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.resp.escape import unescaped
 
 MAX_BODY: Final = 4096  # bytes
@@ -141,7 +141,7 @@ class Actions:
 
     async def respond(self, request: Request) -> Response:
         """Carry out the action of a request: 200 with its reply, or an error; both as JSON."""
-        client = str(Peer(*request.client) if request.client else NOBODY)
+        client = str(Address(*request.client) if request.client else UNIX_CLIENT)
         try:
             await self._check_token(request, client)
             command = command_of(await _body(request))

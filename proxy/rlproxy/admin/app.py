@@ -40,12 +40,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlproxy.admin.access import Access, Launch
-from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader, latest_reload
-from rlproxy.net.peers import Peer
+from rlproxy.config.urls import Address
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Snapshot
 from rlproxy.upstream.embedded import end_with_parent
 
 if TYPE_CHECKING:
@@ -130,22 +131,22 @@ class Pages:
         return Response(self._reader.reading().metrics, headers={"content-type": METRICS_TYPE})
 
     async def _alive(self, _request: Request) -> Response:
-        return _verdict(not_alive(self._reader.reading().seen), "ok")
+        return _verdict(not_alive(self._reader.reading().workers), "ok")
 
     async def _ready(self, request: Request) -> Response:
         given = request.query_params.multi_items()
         if any(each != IGNORE_REDIS for each in given):
             known = "=".join(IGNORE_REDIS)
             return PlainTextResponse(f"The parameters here are {known}.\n", 400)
-        seen = self._reader.reading().seen
-        return _verdict(not_ready(seen, bool(given)), _ready_text(seen))
+        workers = self._reader.reading().workers
+        return _verdict(not_ready(workers, bool(given)), _ready_text(workers))
 
 
-def _ready_text(seen: Sequence[Seen]) -> str:
+def _ready_text(workers: Sequence[Snapshot]) -> str:
     """Return the text of /readyz while the proxy is ready."""
-    if without := without_redis(seen):
+    if without := without_redis(workers):
         return f"ok, but Redis does not answer: hits are {without}"
-    problem = degraded(seen)
+    problem = degraded(workers)
     return f"degraded: {problem}" if problem else "ok"
 
 
@@ -250,7 +251,6 @@ class AdminServer(uvicorn.Server):
         self._reader = reader
         self._throttle = throttle
         self._parent = parent
-        self._look_at = 0.0  # time.monotonic() of the next look at the samples
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -258,10 +258,9 @@ class AdminServer(uvicorn.Server):
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Look at the samples if that is due; see uvicorn.Server, which calls it every 0.1 s."""
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + self._reader.look()
+        """Look at the samples once a second; see uvicorn.Server, which calls it every 0.1 s."""
+        if counter % 10 == 0:
+            self._reader.record()
             self._throttle.sweep()
         return await super().on_tick(counter) or os.getppid() != self._parent
 
@@ -275,7 +274,7 @@ def served(
     access: what actions need; None without --admin-actions.
     """
     name = sock.getsockname()
-    local = isinstance(name, tuple) and Peer(name[0]).local
+    local = isinstance(name, tuple) and Address(name[0]).local
     throttle = LogThrottle(time.monotonic, logs.log.error)
     reader = Reader(memory)
     actions = None

@@ -1,16 +1,15 @@
 """The counters of the last two minutes, as rates and percentiles per second; and the rates of
 policies, over the last ten seconds. No I/O, no clock.
 
-samples ──add()──> Recent ──> rates, quantiles, busiest policies
+samples ──add()──> History ──> rates, quantiles, busiest policies
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples, classes_of, total
@@ -24,60 +23,40 @@ GAP_S: Final = 5.0  # seconds; moments further apart have no rate between them
 
 ROUND_TRIP: Final = "rlproxy_lane_round_trip_seconds"
 LAG: Final = "rlproxy_event_loop_lag_seconds"
-_HISTOGRAMS: Final = (ROUND_TRIP, LAG)
+HITS: Final = "hits"
+COMMANDS: Final = "commands"
 _NO_HITS: Final = PolicyHits(False, [0] * len(OUTCOMES))
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The counters at the time `at`, in seconds: hits in the order of OUTCOMES, other commands,
-    and the classes of each of _HISTOGRAMS, by its name.
-    """
-
-    at: float
-    hits: tuple[float, ...]
-    commands: float
-    times: dict[str, list[float]]
+# The counters at one time, by name: hits in the order of OUTCOMES, classes of histograms.
+Counts = dict[str, list[float]]
+_NONE: Final[Counts] = {HITS: [0.0] * len(OUTCOMES), COMMANDS: [0.0], ROUND_TRIP: [], LAG: []}
 
 
-class PolicyRate(NamedTuple):
-    """The hits of one policy per second.
-
-    hits: of all outcomes.
-    refused: by Redis and by the denial cache.
-    shadow_refused: refused by the policy in shadow, and answered as admitted.
-    """
-
-    name: str
-    shadow: bool
-    hits: float
-    refused: float
-    shadow_refused: float
-
-
-class Recent:
-    """The moments of the last KEPT_S seconds, oldest first, and the hits of policies in the last
-    SMOOTH_S seconds.
+class History:
+    """The counters of the last KEPT_S seconds, oldest first, and the hits of policies in the last
+    SMOOTH_S seconds; each with their time.
     """
 
     def __init__(self) -> None:
-        self._moments: deque[Moment] = deque()
-        self._policies: deque[tuple[float, HitsByPolicy]] = deque()  # with their time
+        self._moments: deque[tuple[float, Counts]] = deque()
+        self._policies: deque[tuple[float, HitsByPolicy]] = deque()
 
     def add(self, at: float, samples: Samples, policies: HitsByPolicy) -> None:
-        """Append the moment `at`, with the samples and the hits of policies of all workers.
+        """Append the counters of all workers at the time `at`: samples, and hits of policies.
 
         If it is not later than the last (a clock was set), all others are dropped.
         """
         moments, marks = self._moments, self._policies
-        if moments and at <= moments[-1].at:
+        if moments and at <= moments[-1][0]:
             moments.clear()
             marks.clear()
-        hits = tuple(total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES)
-        times = {name: classes_of(samples, name) for name in _HISTOGRAMS}
-        moments.append(Moment(at, hits, total(samples, "rlproxy_commands_total"), times))
+        counts = {name: classes_of(samples, name) for name in (ROUND_TRIP, LAG)}
+        counts[HITS] = [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES]
+        counts[COMMANDS] = [total(samples, "rlproxy_commands_total")]
+        moments.append((at, counts))
         marks.append((at, policies))
-        while moments[0].at < at - KEPT_S - 1:
+        while moments[0][0] < at - KEPT_S - 1:
             moments.popleft()
         while len(marks) > 1 and marks[1][0] <= at - SMOOTH_S:
             marks.popleft()
@@ -87,19 +66,14 @@ class Recent:
 
         After a gap of more than GAP_S the row consists of the time only.
         """
-        rows: list[tuple[float, ...]] = []
-        for old, new in pairwise(self._moments):
-            span_s = new.at - old.at
-            rows.append((new.at, *(_rates(old.hits, new.hits, span_s) if span_s <= GAP_S else ())))
-        return rows
+        return [
+            (at, *(_rates(at - before, old[HITS], new[HITS]) if at - before <= GAP_S else ()))
+            for (before, old), (at, new) in pairwise(self._moments)
+        ]
 
     def now(self) -> tuple[float, ...]:
         """Return the present hits per second by outcome, then other commands per second."""
-        span = self._span(RATE_S)
-        if span is None:
-            return (0.0,) * (len(OUTCOMES) + 1)
-        old, new = span
-        return tuple(_rates((*old.hits, old.commands), (*new.hits, new.commands), new.at - old.at))
+        return (*self._growth(HITS, RATE_S), *self._growth(COMMANDS, RATE_S))
 
     def quantiles(self, name: str, wanted: Iterable[float]) -> list[float | None]:
         """Return quantiles, in seconds, of a histogram's values in the last SMOOTH_S seconds.
@@ -107,18 +81,22 @@ class Recent:
         name: ROUND_TRIP or LAG.
         wanted: shares from 0 to 1; see quantile() for the results.
         """
-        span = self._span(SMOOTH_S)
-        if span is None:
-            return [None for _ in wanted]
-        old, new = (which.times[name] for which in span)
-        pairs = zip_longest(old, new, fillvalue=0)  # the old ones may be missing
-        classes = [max(0, after - before) for before, after in pairs]
+        classes = self._growth(name, SMOOTH_S)
         return [quantile(TIMES_S, classes, each) for each in wanted]
 
-    def busiest(self, number: int) -> list[PolicyRate]:
+    def _growth(self, name: str, length_s: float) -> list[float]:
+        """Return the growth of counters per second in the last `length_s`; 0 if unknown."""
+        moments = self._moments or [(0.0, _NONE)]
+        at, new = moments[-1]
+        begins = (moment for moment in reversed(moments) if moment[0] <= at - length_s)
+        before, old = next(begins, moments[0])
+        return _rates(at - before, old[name], new[name])
+
+    def busiest(self, number: int) -> list[tuple[str, bool, float, float, float]]:
         """Return the `number` policies with most hits, at present and then since the start.
 
-        Policies without a hit are left out.
+        The rows are (name, whether it is in shadow, hits, refused, refused in shadow), the last
+        three per second; see _columns(). Policies without a hit are left out.
         """
         if not self._policies:
             return []
@@ -127,21 +105,11 @@ class Recent:
         rates = []
         for name, found in hits.items():
             if any(found.counts):
-                pairs = zip(_columns(found), _columns(before.get(name, _NO_HITS)), strict=True)
-                per_second = (max(0, now - then) / span_s for now, then in pairs)
-                rates.append(PolicyRate(name, found.shadow, *per_second))
-        rates.sort(key=lambda rate: (-rate.hits, -sum(hits[rate.name].counts), rate.name))
+                then = _columns(before.get(name, _NO_HITS))
+                every, refused, in_shadow = _rates(span_s, then, _columns(found))
+                rates.append((name, found.shadow, every, refused, in_shadow))
+        rates.sort(key=lambda row: (-row[2], -sum(hits[row[0]].counts), row[0]))
         return rates[:number]
-
-    def _span(self, length_s: float) -> tuple[Moment, Moment] | None:
-        """Return the latest moment at least `length_s` before the last (or the first), and the
-        last; None if there are fewer than two.
-        """
-        if len(self._moments) < 2:
-            return None
-        new = self._moments[-1]
-        before = (old for old in reversed(self._moments) if old.at <= new.at - length_s)
-        return next(before, self._moments[0]), new
 
 
 def quantile(bounds: Sequence[float], classes: Sequence[float], wanted: float) -> float | None:
@@ -165,11 +133,13 @@ def quantile(bounds: Sequence[float], classes: Sequence[float], wanted: float) -
     return float("inf")
 
 
-def _rates(old: Sequence[float], new: Sequence[float], span_s: float) -> list[float]:
-    return [max(0.0, after - before) / span_s for before, after in zip(old, new, strict=True)]
+def _rates(span_s: float, old: Sequence[float], new: Sequence[float]) -> list[float]:
+    """Return the growth of each counter per second; the old ones may be missing."""
+    pairs = zip_longest(old, new, fillvalue=0.0)
+    return [max(0.0, after - before) / span_s if span_s else 0.0 for before, after in pairs]
 
 
 def _columns(hits: PolicyHits) -> tuple[int, int, int]:
-    """Return all hits of a policy, the refused ones, and those refused in shadow."""
+    """Return all hits of a policy, those refused by Redis or the denial cache, and in shadow."""
     counts = hits.counts
     return sum(counts), counts[REFUSED] + counts[REFUSED_LOCALLY], counts[SHADOW_REFUSED]

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from math import inf, isinf
 from typing import Any, Final
 
-from rlproxy.admin.history import LAG, ROUND_TRIP, Recent
-from rlproxy.admin.probes import Seen, not_ready
+from rlproxy.admin.history import LAG, ROUND_TRIP, History
+from rlproxy.admin.probes import not_ready
 from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
-from rlproxy.observability.published import NO_FACTS
+from rlproxy.observability.snapshots import Snapshot
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -41,9 +41,9 @@ def label(text: bytes | str) -> str:
 
 def view(
     at: float,
-    seen: Sequence[Seen],
+    workers: Sequence[Snapshot],
     samples: Samples,
-    recent: Recent,
+    history: History,
     busiest: Iterable[HotKey],
     refused: Iterable[HotKey],
     rejected: Iterable[str],
@@ -51,37 +51,37 @@ def view(
     """Return the data of the live page.
 
     at: the present time, in seconds since 1970.
-    seen: each worker.
+    workers: the latest snapshot of each.
     samples: the sum of all workers' samples.
     busiest, refused: the keys with most hits and most refusals, of the last minute.
     rejected: mistakes for which the latest reload was rejected.
     """
-    fresh = [one for one in seen if one.fresh()]
-    facts = next((one.facts for one in (*fresh, *seen) if one.age_s is not None), NO_FACTS)
-    *now, commands = recent.now()
+    fresh = [one for one in workers if one.fresh]
+    latest = max(workers, key=lambda one: one.at)
+    *now, commands = history.now()
     upstream = _upstream(fresh)
     # While Redis is away, earlier round trips are not shown as present ones.
-    trips = recent.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
+    trips = history.quantiles(ROUND_TRIP, _QUANTILES) if upstream.get("seen_by") else _UNKNOWN
     return {
         "at": at,
         "version": VERSION,
         "compiled": compiled(),
         "python": platform.python_version(),
         "started": _plain(samples, "rlproxy_start_time_seconds"),
-        "listen": [label(each) for each in facts.listen],
-        "draining": any(one.facts.draining for one in fresh),
-        "not_ready": [label(why) for why in not_ready(seen)],
+        "listen": [label(each) for each in latest.listen],
+        "draining": any(one.draining for one in fresh),
+        "not_ready": [label(why) for why in not_ready(workers)],
         "rejected": [label(why) for why in rejected],
-        "on_upstream_failure": label(facts.on_upstream_failure),
+        "on_upstream_failure": label(latest.on_upstream_failure),
         "upstream": upstream,
         "outcomes": list(OUTCOMES),
         "hits": [total(samples, "rlproxy_hits_total", outcome) for outcome in OUTCOMES],
         "rates": [round(each, 2) for each in now],
-        "history": [[round(each, 2) for each in row] for row in recent.rates()],
+        "history": [[round(each, 2) for each in row] for row in history.rates()],
         "commands": round(commands, 2),
         "times": {
             "round_trip": [_seconds(each) for each in trips],
-            "lag": [_seconds(each) for each in recent.quantiles(LAG, _QUANTILES)],
+            "lag": [_seconds(each) for each in history.quantiles(LAG, _QUANTILES)],
         },
         "clients": _plain(samples, "rlproxy_clients"),
         "clients_max": _plain(samples, "rlproxy_clients_max"),
@@ -91,10 +91,10 @@ def view(
         "prefixes": _prefixes(samples),
         "policies": [
             [label(name), mode(shadow), *(round(rate, 2) for rate in rates)]
-            for name, shadow, *rates in recent.busiest(POLICIES)
+            for name, shadow, *rates in history.busiest(POLICIES)
         ],
         "lanes": _lanes(fresh),
-        "workers": [_worker(one, samples) for one in seen],
+        "workers": [_worker(one, samples) for one in workers],
         "busiest": [[label(key), count, error] for key, count, error, _ in busiest],
         "refused": [[label(key), count, error, label(rule)] for key, count, error, rule in refused],
     }
@@ -108,13 +108,13 @@ def _seconds(found: float | None) -> float | str | None:
     return OVER if found is not None and isinf(found) else found
 
 
-def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
+def _upstream(fresh: Sequence[Snapshot]) -> dict[str, Any]:
     """Return the upstream's state as seen by the worker for which Redis is away for longest.
 
     `changed` is the time of its last change, in seconds since 1970. Redis is up for `seen_by` of
     `workers` workers.
     """
-    rows = [one.facts.upstream for one in fresh]
+    rows = [one.upstream for one in fresh]
     if not rows:
         return {}
     worst = min(rows, key=lambda row: (row.up, row.changed or inf))
@@ -130,10 +130,10 @@ def _upstream(fresh: Sequence[Seen]) -> dict[str, Any]:
     }
 
 
-def _addresses(fresh: Sequence[Seen]) -> list[list[Any]]:
+def _addresses(fresh: Sequence[Snapshot]) -> list[list[Any]]:
     clients: Counter[str] = Counter()
     for one in fresh:
-        clients.update(dict(one.facts.addresses))
+        clients.update(dict(one.addresses))
     most = sorted(clients.items(), key=lambda row: (-row[1], row[0]))[:ADDRESSES]
     return [[label(address), count] for address, count in most]
 
@@ -150,14 +150,14 @@ def _prefixes(samples: Samples) -> list[list[Any]]:
     return [[label(prefix), *counts] for prefix, counts in most]
 
 
-def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
+def _lanes(fresh: Sequence[Snapshot]) -> list[list[Any]]:
     """Return the lanes of all workers, grouped by user, database and kind of calls.
 
     The rows are [user, database, kind, lanes, lanes that are ready, unanswered calls].
     """
     found: dict[tuple[str, int, str], list[int]] = {}
     for one in fresh:
-        for lane in one.facts.lanes:
+        for lane in one.lanes:
             counts = found.setdefault((lane.user, lane.db, lane.carries), [0, 0, 0])
             counts[0] += 1
             counts[1] += lane.ready
@@ -166,14 +166,14 @@ def _lanes(fresh: Sequence[Seen]) -> list[list[Any]]:
     return [[label(user), db, label(carries), *counts] for (user, db, carries), counts in most]
 
 
-def _worker(one: Seen, samples: Samples) -> dict[str, Any]:
+def _worker(one: Snapshot, samples: Samples) -> dict[str, Any]:
     number = str(one.worker + 1)
     return {
         "number": one.worker + 1,
-        "pid": one.facts.pid or None,
-        "age": one.age_s,
-        "fresh": one.fresh(),
-        "draining": one.facts.draining,
+        "pid": one.pid or None,
+        "age": None if isinf(one.age_s) else one.age_s,
+        "fresh": one.fresh,
+        "draining": one.draining,
         "cpu": _plain(samples, "rlproxy_process_cpu_seconds_total", number),
         "memory": _plain(samples, "rlproxy_process_resident_bytes", number),
         "files": _plain(samples, "rlproxy_process_open_fds", number),

@@ -6,11 +6,11 @@ with a named problem. No HTTP.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import isinf
 from typing import Final
 
 from rlproxy.observability.metrics import FULL, MISFITS, REPLICA, UNABLE, UNREACHABLE
-from rlproxy.observability.published import NO_FACTS, Facts, UpstreamFacts, fresh
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 
 ERROR: Final = "error"  # the value of --on-upstream-failure
 UNUSABLE: Final = (UNREACHABLE, *MISFITS)  # kinds of problem with which the proxy is never ready
@@ -19,79 +19,62 @@ NO_HITS: Final = (FULL, REPLICA, UNABLE)
 WITHOUT: Final = {"allow": "admitted", "deny": "refused"}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One worker, counted from 0: its facts and their age in seconds.
-
-    The age is None if it has never published.
-    """
-
-    worker: int
-    age_s: float | None = None
-    facts: Facts = NO_FACTS
-
-    def fresh(self) -> bool:
-        """Whether the worker has published within SILENT_S."""
-        return self.age_s is not None and fresh(self.age_s)
-
-
-def not_alive(seen: Sequence[Seen]) -> list[str]:
+def not_alive(workers: Sequence[Snapshot]) -> list[str]:
     """Return a reason for each worker that is not alive; empty if all are."""
-    return [_silence(one) for one in seen if not one.fresh()]
+    return [_silence(one) for one in workers if not one.fresh]
 
 
-def not_ready(seen: Sequence[Seen], ignore_redis: bool = False) -> list[str]:
+def not_ready(workers: Sequence[Snapshot], ignore_redis: bool = False) -> list[str]:
     """Return the reasons why no worker is ready; empty if at least one is.
 
     ignore_redis: the state of Redis does not count.
     """
     found: dict[str, None] = {}
-    for one in seen:
-        reasons = _reasons(one.facts, ignore_redis) if one.fresh() else [_silence(one)]
+    for one in workers:
+        reasons = _reasons(one, ignore_redis) if one.fresh else [_silence(one)]
         if not reasons:
             return []
         found.update(dict.fromkeys(reasons))
     return list(found)
 
 
-def without_redis(seen: Sequence[Seen]) -> str:
+def without_redis(workers: Sequence[Snapshot]) -> str:
     """Return how hits are answered while Redis is away: "admitted", "refused", or "" for errors.
 
     Empty also if Redis is up for all workers.
     """
-    for one in seen:
-        if one.fresh() and not one.facts.upstream.up:
-            return WITHOUT.get(one.facts.on_upstream_failure, "")
+    for one in workers:
+        if one.fresh and not one.upstream.up:
+            return WITHOUT.get(one.on_upstream_failure, "")
     return ""
 
 
-def degraded(seen: Sequence[Seen]) -> str:
+def degraded(workers: Sequence[Snapshot]) -> str:
     """Return the problem of the control connection while clients are served; empty if none."""
-    for one in seen:
-        upstream = one.facts.upstream
-        if one.fresh() and upstream.up and upstream.problem:
+    for one in workers:
+        upstream = one.upstream
+        if one.fresh and upstream.up and upstream.problem:
             return _problem(upstream)
     return ""
 
 
-def _problem(upstream: UpstreamFacts) -> str:
+def _problem(upstream: UpstreamState) -> str:
     return f"Redis at {upstream.where}: {upstream.problem}"
 
 
-def _silence(one: Seen) -> str:
-    if one.age_s is None:
+def _silence(one: Snapshot) -> str:
+    if isinf(one.age_s):
         return f"worker {one.worker + 1} has not reported yet"
-    process = one.facts.pid
-    return f"worker {one.worker + 1} (process {process}) last reported {abs(one.age_s):.1f} s ago"
+    return f"worker {one.worker + 1} (process {one.pid}) last reported {abs(one.age_s):.1f} s ago"
 
 
-def _reasons(facts: Facts, ignore_redis: bool) -> list[str]:
+def _reasons(one: Snapshot, ignore_redis: bool) -> list[str]:
     found = []
-    if facts.draining:
+    if one.draining:
         found.append("the proxy is ending: it takes no new clients")
     if ignore_redis:
         return found
-    upstream, errors = facts.upstream, facts.on_upstream_failure == ERROR
+    upstream, errors = one.upstream, one.on_upstream_failure == ERROR
     if upstream.up:
         if upstream.kind in UNUSABLE or (errors and upstream.kind in NO_HITS):
             found.append(_problem(upstream))

@@ -52,7 +52,11 @@ LIMITS: Final = Group("limits")
 SEEING: Final = Group("observability")
 
 
-class ConfigError(Exception):
+class StartError(Exception):
+    """The proxy can't start or can't continue; the message states the reason for the operator."""
+
+
+class ConfigError(StartError):
     """Settings that can't be used; one line for each mistake."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:

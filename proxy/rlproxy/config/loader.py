@@ -76,9 +76,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        # A password that contains a blank spans several words.
-        starred = without_password(message) if "@" in message else message
-        shown = " ".join(without_password(word) for word in starred.split(" "))
+        what, colon, given = message.partition(": ")
+        shown = what + colon + without_password(given)
         _, _, unknown = message.partition("unrecognized arguments: ")
         first = unknown.split(" ")[0].partition("=")[0]
         hint = ""

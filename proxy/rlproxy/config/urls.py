@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
@@ -14,20 +14,15 @@ DEFAULT_LISTEN: Final = "127.0.0.1:6380"
 DEFAULT_REDIS_PORT: Final = 6379
 DEFAULT_SENTINEL_PORT: Final = 26379
 EMBEDDED_MASTERS: Final = 3  # the least number that a cluster is usually made of
-_SCHEMES: Final = (
-    *("redis", "rediss", "unix"),
-    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
-)
 # The parts of a URL behind its scheme: credentials, hosts, path, query, fragment. urllib.parse
 # accepts no IPv6 address behind another host.
 _PARTS: Final = re.compile(r"://(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(#?)")
-# The parameters of URLs, by kind.
-_PARAMETERS: Final = {"sentinel": ("sentinel_user", "sentinel_password"), "cluster": ()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Address:
-    """An address to listen at or connect to: `path` of a unix socket, or else `host` and `port`.
+    """An address to listen at or connect to, or of a client: `host` and `port`, or else `path` of a
+    unix socket. Clients of a unix socket have none of these.
 
     `tls`: clients that connect to this address use TLS.
     """
@@ -37,16 +32,37 @@ class Address:
     path: str = ""
     tls: bool = False
 
+    @property
+    def local(self) -> bool:
+        """Whether it is a unix socket or a loopback IP address."""
+        if not self.host:
+            return True
+        try:
+            address = ip_address(self.host.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address.is_loopback
+
     def dialled(self) -> Address:
         """Return the address to which clients on this machine connect: no wildcard."""
         hosts = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
         return replace(self, host=hosts.get(self.host, self.host))
 
     def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
+        if not self.host:
+            return f"unix:{self.path}" if self.path else "unix socket"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls:' if self.tls else ''}{host}:{self.port}"
+
+
+UNIX_CLIENT: Final = Address()
+
+
+def peer_of(name: object) -> Address:
+    """Return the address of a client by the result of getpeername(): a tuple for TCP."""
+    return Address(name[0], name[1]) if isinstance(name, tuple) else UNIX_CLIENT
 
 
 @dataclass(frozen=True)
@@ -170,7 +186,8 @@ def parse_upstream(url: str) -> Upstream:
     if url.lower() == "embedded:cluster":
         return Upstream(None, masters=EMBEDDED_MASTERS)
     parts = _PARTS.match(url, len(scheme))
-    if scheme not in _SCHEMES or parts is None:
+    kind = scheme.replace("rediss", "redis", 1)
+    if kind not in _KINDS or parts is None:
         raise ValueError(
             "expected redis://HOST[:PORT], rediss://HOST[:PORT] with TLS, unix:///PATH, "
             "redis+sentinel://HOST[:PORT],.../MASTER, redis+cluster://HOST[:PORT],..., embedded: "
@@ -189,17 +206,11 @@ def parse_upstream(url: str) -> Upstream:
         path = unquote(path, errors="strict")
     except UnicodeDecodeError:  # whose text has a byte of the password
         raise ValueError("its bytes written %XX are not UTF-8") from None
-    kind = scheme.rpartition("+")[2]
-    if kind == "sentinel":
-        place = _behind_sentinels(hosts, path, query)
-    elif kind == "cluster":
-        place = _cluster(hosts, path)
-    else:
-        place = _socket(hosts, path, query) if kind == "unix" else _server(hosts, path, query)
+    make, known = _KINDS[kind]
+    place = make(hosts, path, query)
     if query:
-        known = " and ".join(_PARAMETERS.get(kind, ("standalone",))) or "none"
         raise ValueError(f"unknown parameter; this URL may have {known}")
-    return replace(place, user=user, password=password, tls=scheme.startswith("rediss"))
+    return replace(place, user=user, password=password, tls=kind != scheme)
 
 
 # Each returns the upstream without its credentials, and takes the parameters that it uses from
@@ -239,9 +250,18 @@ def _behind_sentinels(hosts: str, path: str, query: dict[str, str]) -> Upstream:
     return Upstream(None, sentinels=Sentinels(addresses, name, user, password))
 
 
-def _cluster(hosts: str, path: str) -> Upstream:
+def _cluster(hosts: str, path: str, _query: dict[str, str]) -> Upstream:
     _no_database(path.lstrip("/"))
     return Upstream(None, cluster=tuple(_hosts(hosts, DEFAULT_REDIS_PORT)))
+
+
+# By scheme, with `redis` for rediss, too: what makes the upstream, and the parameters it takes.
+_KINDS: Final = {
+    "redis": (_server, "standalone"),
+    "unix": (_socket, "standalone"),
+    "redis+sentinel": (_behind_sentinels, "sentinel_user and sentinel_password"),
+    "redis+cluster": (_cluster, "none"),
+}
 
 
 def _hosts(text: str, default_port: int) -> list[Address]:
@@ -289,24 +309,12 @@ def whole_number(text: str, least: int, most: int, wrong: str) -> int:
     return int(text)
 
 
-def without_password(url: str) -> str:
-    """Return `url` with every part that may be a secret replaced by ***."""
-    scheme, found, rest = url.partition("://")
-    if not found:
-        _, at, tail = url.rpartition("@")
-        return f"***@{tail}" if at else url
-    place, mark, query = rest.partition("?")
-    if "@" in query:  # a password that contains a question mark
+def without_password(text: str) -> str:
+    """Return a text that was given, with *** in place of all that may have a password.
+
+    That is what follows ://, or the whole of another text with @.
+    """
+    scheme, found, _ = text.partition("://")
+    if found:
         return f"{scheme}://***"
-    _, at, tail = place.rpartition("@")
-    if at:
-        place = f"***@{tail}"
-    else:  # the host may have been left out
-        authority, slash, path = place.partition("/")
-        host, colon, port = authority.rpartition(":")
-        if colon and not port.isdigit() and "]" not in port:
-            place = f"{host}:***{slash}{path}"
-    name, equals, _ = query.partition("=")
-    if equals:
-        query = f"{name}=***"
-    return f"{scheme}://{place}{mark}{query}"
+    return "***" if "@" in text else text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlproxy.config.config import Config
-from rlproxy.net.peers import Peer
+from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.resp.command_table import CommandTable
 from rlproxy.session import command_policy
@@ -76,7 +76,7 @@ class Admission:
         self._for_local = command_policy.table(config.deny_command, False)
         self._for_remote = command_policy.table(config.deny_command, not config.local_commands)
 
-    def refusal(self, peer: Peer, clients: int, of_address: int) -> Refusal | None:
+    def refusal(self, peer: Address, clients: int, of_address: int) -> Refusal | None:
         """Decide about a new client.
 
         clients: the number of present clients.
@@ -91,6 +91,6 @@ class Admission:
             return self._unjudged if self.needs_password is None else PROTECTED
         return None
 
-    def table_of(self, peer: Peer) -> CommandTable:
+    def table_of(self, peer: Address) -> CommandTable:
         """Return the table of commands that applies to a client; see command_policy.table()."""
         return self._for_local if peer.local else self._for_remote

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
 from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
 from rlproxy.fairness.scheduler import Scheduler
-from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import WorkerContext
@@ -64,7 +63,7 @@ class ClientConnection(asyncio.Protocol):
         "stats",
     )
 
-    def __init__(self, clients: Clients, peer: Peer | None = None) -> None:
+    def __init__(self, clients: Clients, peer: Address | None = None) -> None:
         self.clients = clients
         self._peer = peer
         self.session = Session(clients.context)
@@ -126,10 +125,10 @@ class ClientConnection(asyncio.Protocol):
         """Apply the present command policy to the client."""
         self.session.requests.commands = self.clients.admission.table_of(self._address())
 
-    def _address(self) -> Peer:
+    def _address(self) -> Address:
         transport = self._transport
         if self._peer is not None or transport is None:
-            return self._peer or NOBODY
+            return self._peer or UNIX_CLIENT
         return peer_of(transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
@@ -511,7 +510,7 @@ class Clients:
         for client in self.clients:
             client.restrict()
 
-    def enter(self, client: ClientConnection, peer: Peer) -> Refusal | None:
+    def enter(self, client: ClientConnection, peer: Address) -> Refusal | None:
         """Add a new client if it is admitted. Returns the refusal, or None."""
         count = self.addresses.get(peer.host, 0)
         refusal = self.admission.refusal(peer, len(self.clients), count)

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
+from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
 from rlproxy.downstream.admission import TURNED_AWAY
 from rlproxy.downstream.proxy_protocol import HeaderError, parse
-from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import TlsStream
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
@@ -41,7 +41,7 @@ class Handshakes:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        serve: Callable[[Peer | None], asyncio.Protocol],
+        serve: Callable[[Address | None], asyncio.Protocol],
         header: bool,
         timeout_s: float,
         throttle: LogThrottle,
@@ -85,7 +85,7 @@ class Handshake(asyncio.Protocol):
         self._stream: TlsStream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head = b""
-        self._peer = NOBODY
+        self._peer = UNIX_CLIENT
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""

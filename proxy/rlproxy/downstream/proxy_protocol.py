@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from rlproxy.net.peers import Peer
+from rlproxy.config.urls import Address
 
 MAX_V1: Final = 107  # bytes with CRLF: the maximum of the protocol
 MAX_V2: Final = 4096  # bytes: addresses, and a load balancer's additions (names, a certificate)
@@ -23,7 +23,7 @@ class HeaderError(ValueError):
     """The bytes are no header of the PROXY protocol; the message is the reason."""
 
 
-Header = tuple[int, Peer | None]  # length in bytes, the client's address
+Header = tuple[int, Address | None]  # length in bytes, the client's address
 
 
 def parse(data: bytes) -> Header | None:
@@ -62,7 +62,7 @@ def _version_1(data: bytes) -> Header | None:
     for word in words[3:]:
         if not (word.isdigit() and len(word) <= 5 and int(word) <= 65535):
             raise HeaderError("a PROXY header with a port that is none")
-    return end + 2, Peer(str(source), int(words[3]))
+    return end + 2, Address(str(source), int(words[3]))
 
 
 def _version_2(data: bytes) -> Header | None:
@@ -87,4 +87,4 @@ def _version_2(data: bytes) -> Header | None:
         raise HeaderError("a PROXY header too short for its addresses")
     packed = data[_V2_FIXED : _V2_FIXED + size]
     port = int.from_bytes(data[_V2_FIXED + 2 * size :][:2], "big")
-    return length, Peer(str(ipaddress.ip_address(packed)), port)
+    return length, Address(str(ipaddress.ip_address(packed)), port)

@@ -1,1 +1,1 @@
-"""Sockets without Redis: listeners, TLS, peer addresses, the limit of open files."""
+"""Sockets without Redis: listeners, TLS, the limit of open files."""

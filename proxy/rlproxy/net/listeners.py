@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rlproxy.config.config import StartError
 from rlproxy.config.urls import Address
 from rlproxy.net.keepalive import keep_alive
 
@@ -28,17 +29,13 @@ UNSENT: Final = 65536
 Listening = tuple[socket.socket, bool]  # a listening socket, and whether its clients use TLS
 
 
-class ListenError(Exception):
-    """The proxy cannot listen at an address; the message names it."""
-
-
 class Listeners:
     """Listening sockets at `addresses`. All processes that are forked later accept from them.
 
     unix_mode: the permissions of unix sockets.
     option: the option that errors name.
     keepalive_s: see keep_alive().
-    Raises ListenError.
+    Raises StartError.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Listeners:
             except OSError as error:
                 self.close()
                 why = error.strerror or str(error)
-                raise ListenError(f"cannot listen on {address}: {why} (see {option})") from None
+                raise StartError(f"cannot listen on {address}: {why} (see {option})") from None
             self.sockets.append((bound, address.tls))
 
     def addresses(self) -> list[Address]:

@@ -74,75 +74,95 @@ def contexts(config: Config) -> Contexts:
 
     Raises ConfigError, which lists every mistake.
     """
-    mistakes: list[str] = []
-    server = client = None
-    if any(address.tls for address in config.listen):
-        server = _server(config, mistakes)
-    if config.upstream.tls:
-        client = _client(config, mistakes)
+    server = _server(config) if any(address.tls for address in config.listen) else None
+    client = _client(config) if config.upstream.tls else None
+    mistakes = [mistake for side in (server, client) if side for mistake in side.mistakes]
     if mistakes:
         raise ConfigError(mistakes)
-    return Contexts(server, client)
+    return Contexts(
+        server.context if server else None,
+        ClientSide(client.context, config.upstream_tls_name) if client else None,
+    )
 
 
-def _server(config: Config, mistakes: list[str]) -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _common(made, config)
+def _server(config: Config) -> _Side:
+    made = _Side(ssl.PROTOCOL_TLS_SERVER, config)
     # A resumed session would admit a client whose certificate has expired since the first one.
-    made.num_tickets = 0
-    _load_certificate(made, config, "--tls", config.tls_cert, config.tls_key, mistakes)
+    made.context.num_tickets = 0
+    made.load("--tls", config.tls_cert, config.tls_key)
     if config.tls_client_ca:
-        _trust(made, config, "--tls-client-ca", config.tls_client_ca, mistakes)
+        made.trust("--tls-client-ca", config.tls_client_ca)
         required = config.tls_client_auth == "required"
-        made.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        made.context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return made
 
 
-def _client(config: Config, mistakes: list[str]) -> ClientSide:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _common(made, config)
+def _client(config: Config) -> _Side:
+    made = _Side(ssl.PROTOCOL_TLS_CLIENT, config)
     if not config.upstream_tls_verify:
-        made.check_hostname = False
-        made.verify_mode = ssl.CERT_NONE
+        made.context.check_hostname = False
+        made.context.verify_mode = ssl.CERT_NONE
     if config.upstream_tls_ca:
-        _trust(made, config, "--upstream-tls-ca", config.upstream_tls_ca, mistakes)
+        made.trust("--upstream-tls-ca", config.upstream_tls_ca)
     else:
-        made.load_default_certs()
+        made.context.load_default_certs()
     if config.upstream_tls_cert:
-        cert, key = config.upstream_tls_cert, config.upstream_tls_key
-        _load_certificate(made, config, "--upstream-tls", cert, key, mistakes)
-    if config.upstream_tls_name:
+        made.load("--upstream-tls", config.upstream_tls_cert, config.upstream_tls_key)
+    if name := config.upstream_tls_name:
         try:
-            made.wrap_bio(
-                ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=config.upstream_tls_name
-            )
+            made.context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=name)
         except (ValueError, ssl.SSLError):
-            mistakes.append(f"--upstream-tls-name {config.upstream_tls_name}: no name of a host")
-    return ClientSide(made, config.upstream_tls_name)
+            made.mistakes.append(f"--upstream-tls-name {name}: no name of a host")
+    return made
 
 
-def _common(made: ssl.SSLContext, config: Config) -> None:
-    made.minimum_version = _VERSIONS[config.tls_min_version]
-    made.options |= ssl.OP_NO_RENEGOTIATION
+class _Side:
+    """One context in the making, and the mistakes in what was loaded into it."""
 
+    def __init__(self, protocol: int, config: Config) -> None:
+        self.context = ssl.SSLContext(protocol)
+        self.context.minimum_version = _VERSIONS[config.tls_min_version]
+        self.context.options |= ssl.OP_NO_RENEGOTIATION
+        self.mistakes: list[str] = []
+        self._files = config.pem
 
-def _load_certificate(
-    made: ssl.SSLContext, config: Config, option: str, cert: str, key: str, mistakes: list[str]
-) -> None:
-    """Load a certificate and its key into `made`; `option` begins the names of their options."""
-    named = f"{option}-cert {cert}", f"{option}-key {key}"
-    shown = _pem(config, "certificate", cert, named[0], mistakes)
-    secret = _pem(config, "private key", key, named[1], mistakes)
-    if not shown or not secret:
-        return
-    try:
-        with _file(shown) as cert_file, _file(secret) as key_file:
-            made.load_cert_chain(cert_file, key_file, _refuse)
-    except _EncryptedError:
-        mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
-    except OSError as error:
-        reason = getattr(error, "reason", error.strerror) or _TORN
-        mistakes.append(f"{', '.join(named)}: {_words(reason)}")
+    def load(self, option: str, cert: str, key: str) -> None:
+        """Load a certificate and its key; `option` begins the names of their options."""
+        named = f"{option}-cert {cert}", f"{option}-key {key}"
+        shown = self._pem("certificate", cert, named[0])
+        secret = self._pem("private key", key, named[1])
+        if not shown or not secret:
+            return
+        try:
+            with _file(shown) as cert_file, _file(secret) as key_file:
+                self.context.load_cert_chain(cert_file, key_file, _refuse)
+        except _EncryptedError:
+            self.mistakes.append(f"{named[1]}: the key is encrypted, and there is no passphrase")
+        except OSError as error:
+            reason = getattr(error, "reason", error.strerror) or _TORN
+            self.mistakes.append(f"{', '.join(named)}: {_words(reason)}")
+
+    def trust(self, option: str, path: str) -> None:
+        """Load the certificates in the file `path`, the value of `option`, as trusted."""
+        named = f"{option} {path}"
+        ca = self._pem("certificate", path, named)
+        if ca:
+            try:
+                with _file(ca) as ca_file:
+                    self.context.load_verify_locations(ca_file)
+            except OSError:
+                self.mistakes.append(f"{named}: damaged, or not PEM")
+
+    def _pem(self, what: str, path: str, named: str) -> bytes:
+        """Return the contents of a file; b"" without one of _MARKS, and a mistake is added."""
+        found = self._files[path]
+        if isinstance(found, str):
+            self.mistakes.append(f"{named}: {found}")
+        elif _MARKS[what] not in found:
+            self.mistakes.append(f"{named}: no {what} in it (PEM)")
+        else:
+            return found
+        return b""
 
 
 class _EncryptedError(Exception):
@@ -154,21 +174,6 @@ def _refuse() -> NoReturn:
     raise _EncryptedError
 
 
-def _trust(
-    made: ssl.SSLContext, config: Config, option: str, path: str, mistakes: list[str]
-) -> None:
-    """Load the certificates in the file `path`, the value of `option`, into `made` as trusted."""
-    named = f"{option} {path}"
-    ca = _pem(config, "certificate", path, named, mistakes)
-    if not ca:
-        return
-    try:
-        with _file(ca) as ca_file:
-            made.load_verify_locations(ca_file)
-    except OSError:
-        mistakes.append(f"{named}: damaged, or not PEM")
-
-
 @contextlib.contextmanager
 def _file(pem: bytes) -> Iterator[str]:
     """Yield a path to a file that contains `pem`: OpenSSL loads no key from memory."""
@@ -177,18 +182,6 @@ def _file(pem: bytes) -> Iterator[str]:
         made.write(pem)
         made.seek(0)  # also writes what is buffered
         yield f"/dev/fd/{made.fileno()}"
-
-
-def _pem(config: Config, what: str, path: str, named: str, mistakes: list[str]) -> bytes:
-    """Return the contents of a file; b"" without one of _MARKS, and a mistake is added."""
-    found = config.pem[path]
-    if isinstance(found, str):
-        mistakes.append(f"{named}: {found}")
-    elif _MARKS[what] not in found:
-        mistakes.append(f"{named}: no {what} in it (PEM)")
-    else:
-        return found
-    return b""
 
 
 def why(error: BaseException) -> str:
@@ -215,7 +208,7 @@ def warnings(config: Config) -> Sequence[str]:
         found.append("Redis' certificate is not checked (--upstream-tls-verify no)")
     if any(address.tls for address in config.listen):
         try:
-            _verify(_server(config, []), config)
+            _verify(_server(config).context, config)
         except ssl.SSLError as error:
             found.append(f"--tls-cert {config.tls_cert}: {why(error)}")
     return found
@@ -223,8 +216,9 @@ def warnings(config: Config) -> Sequence[str]:
 
 def _verify(server: ssl.SSLContext, config: Config) -> None:
     """Raise SSLError if a client that trusts this very certificate of the server refuses it."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _trust(client, config, "--tls-cert", config.tls_cert, [])
+    side = _Side(ssl.PROTOCOL_TLS_CLIENT, config)
+    side.trust("--tls-cert", config.tls_cert)
+    client = side.context
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -235,12 +235,8 @@ class TlsStream(asyncio.Protocol):
 
         It does not wait for the close_notify of the other side.
         """
-        if self._closing:
-            return
-        self._send_close_notify()
-        self._closing = True
-        if self._transport is not None:
-            self._transport.close()
+        if not self._closing:
+            self.end().close()
 
     def end(self) -> asyncio.Transport:
         """Send close_notify behind the written data, and stop decrypting.

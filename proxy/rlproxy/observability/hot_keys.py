@@ -6,7 +6,7 @@ subtracted from those of the others. There is one summary for each ten seconds. 
 up to a minute, and over several workers.
 
     keys ──> live slot ──every 10 s──> closed slots ──┐
-                 └────────────────────────────────────┴──their sum──> published()
+                 └────────────────────────────────────┴──their sum──> state()
 
 A key is reported with a count and an error: it was hit at least `count` times and at most
 `count + error` times. The counts begin with the slot that began 50 to 60 s ago. While no slot sees
@@ -33,7 +33,6 @@ from rlproxy.ratelimit.grammar import Rule
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
 MAX_KEYS: Final = 1000  # largest number of keys in a request or a published summary
-CACHED_S: Final = 1.0  # age at which a published summary is replaced, seconds
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
@@ -136,36 +135,6 @@ class Top(NamedTuple):
 NO_TOP: Final = Top(Summary(), Summary(), 0.0)
 
 
-class RecentKeys:
-    """The keys of the last minute, in slots by their number: clock time / SLOT_S, rounded down."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._slots: dict[int, Summary] = {}
-
-    def count(self, hits: HitsByKey, number: int, stride: int) -> None:
-        """Count hits by key in slot `number`, the newest; each stands for `stride` hits."""
-        if number not in self._slots:
-            for slot in self._slots.values():
-                slot.prune(self._sizes.kept)
-            self._slots = self._minute(number)
-            self._slots[number] = Summary()
-        live = self._slots[number]
-        live.count(hits, stride)
-        if len(live.counts) > self._sizes.room:
-            live.prune(self._sizes.kept)
-
-    def summary(self, number: int) -> Summary:
-        """Return the sum of the minute that ends with slot `number`, the newest."""
-        out = Summary()
-        for each in self._minute(number).values():
-            out.add(each)
-        return out
-
-    def _minute(self, number: int) -> dict[int, Summary]:
-        return {at: each for at, each in self._slots.items() if at > number - SLOTS}
-
-
 class HotKeys:
     """The busiest keys of one process, and the keys that were refused most.
 
@@ -176,11 +145,9 @@ class HotKeys:
         self._clock = clock
         self._sizes = sizes
         self._began = clock()
-        self._hits = RecentKeys(sizes)
-        self._refused = RecentKeys(sizes)
+        # Hits and refusals of the last minute, by the number of their slot: time / SLOT_S.
+        self._slots: dict[int, tuple[Summary, Summary]] = {}
         self._rules: dict[bytes, bytes] = {}  # see Summary.rules
-        self._published = NO_TOP
-        self._published_until = self._began
 
     def add(
         self,
@@ -195,43 +162,46 @@ class HotKeys:
         stride: number of hits that each of these stands for.
         rules: rules that have refused keys of `refused`.
         """
-        number = self._number()
-        if hits:
-            self._hits.count(hits, number, stride)
-        if refused:
-            self._refused.count(refused, number, stride)
+        number = int(self._clock() // SLOT_S)
+        if number not in self._slots:
+            for closed in self._slots.values():
+                for summary in closed:
+                    summary.prune(self._sizes.kept)
+            self._slots = {at: slot for at, slot in self._slots.items() if at > number - SLOTS}
+            self._slots[number] = (Summary(), Summary())
+        for summary, found in zip(self._slots[number], (hits, refused), strict=True):
+            if found:
+                summary.count(found, stride)
+                if len(summary.counts) > self._sizes.room:
+                    summary.prune(self._sizes.kept)
         if rules:
             self._rules.update({brief(key): rule.label() for key, rule in rules.items()})
             if len(self._rules) > 2 * self._sizes.room:
-                top = self._refused.summary(number).top(self._sizes.published).counts
+                top = self._summary(1).counts
                 self._rules = {key: label for key, label in self._rules.items() if key in top}
 
     def state(self) -> Top:
         """Return the current state."""
-        now, number = self._clock(), self._number()
-        hits, refused = (
-            keys.summary(number).top(self._sizes.published) for keys in (self._hits, self._refused)
-        )
+        now = self._clock()
+        hits, refused = self._summary(0), self._summary(1)
         refused.rules = {key: self._rules[key] for key in refused.counts if key in self._rules}
         seconds = now - max(self._began, (now // SLOT_S - SLOTS + 1) * SLOT_S)
         return Top(hits, refused, round(seconds, 3))
 
-    def published(self) -> Top:
-        """Return a state at most one second old."""
-        now = self._clock()
-        if now >= self._published_until:
-            self._published_until = now + CACHED_S
-            self._published = self.state()
-        return self._published
-
-    def _number(self) -> int:
-        return int(self._clock() // SLOT_S)
+    def _summary(self, kind: int) -> Summary:
+        """Return the busiest keys of the last minute: of all hits (0), or of the refused (1)."""
+        oldest = int(self._clock() // SLOT_S) - SLOTS + 1
+        out = Summary()
+        for at, slot in self._slots.items():
+            if at >= oldest:
+                out.add(slot[kind])
+        return out.top(self._sizes.published)
 
 
 def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:
     """Return the `n` keys with most hits (refusals) of the last 50 to 60 s, busiest first.
 
-    several: HotKeys.published() or state() of each worker.
+    several: HotKeys.state() of each worker.
     """
     found = [each.refused if refused else each.hits for each in several]
     total = Summary()

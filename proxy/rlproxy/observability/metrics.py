@@ -106,7 +106,7 @@ TABLE: Final = (
     Row(
         "rlproxy_event_loop_lag_seconds",
         HISTOGRAM,
-        "How late a timer was, four times a second",
+        "How late a timer was, once a second",
     ),
     # traffic
     Row("rlproxy_commands_total", COUNTER, "Commands that were passed on to Redis as they came"),

@@ -18,7 +18,6 @@ from rlproxy.admin.access import Launch, access_of
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
-from rlproxy.net.peers import Peer
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.restart_policy import RestartPolicy, ending
@@ -36,7 +35,7 @@ _CODE: Final = (
 def warnings(config: Config) -> list[str]:
     """Return warnings about an `--admin` that is valid but reachable from other machines."""
     admin = config.admin
-    if admin is None or admin.path or admin.host == "localhost" or Peer(admin.host).local:
+    if admin is None or admin.host == "localhost" or admin.local:
         return []
     seen = "every client that reaches it sees keys and addresses of clients"
     found = [f"--admin {admin}: it has no authentication: {seen}"]
@@ -51,13 +50,14 @@ class AdminProcess:
     config: its address, the permissions of its unix socket, and how it logs.
     memory: the samples that the process serves.
     listening: where the proxy listens; with --admin-actions the process connects there.
-    Raises ListenError.
+    Raises StartError.
     """
 
     def __init__(self, config: Config, memory: SharedMemory, listening: Sequence[Address]) -> None:
         assert config.admin is not None
         self._listeners = Listeners([config.admin], config.unix_mode, "--admin")
-        (self.address,) = self._listeners.addresses()
+        (address,) = self._listeners.addresses()
+        self.url = str(address) if address.path else f"http://{address}/"  # of the live page
         ((sock, _),) = self._listeners.sockets
         self._launch = Launch(
             sock.fileno(),
@@ -70,11 +70,6 @@ class AdminProcess:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = RestartPolicy(time.monotonic)
-
-    @property
-    def url(self) -> str:
-        """The address of the live page, for the banner."""
-        return str(self.address) if self.address.path else f"http://{self.address}/"
 
     def start(self) -> None:
         """Start the process; until it serves, connections wait in the socket's queue."""
@@ -96,7 +91,7 @@ class AdminProcess:
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
             pipe.write(pickle.dumps(self._launch))
 
-    def look(self) -> None:
+    def restart_if_ended(self) -> None:
         """Start the process again if it has ended and that is due.
 
         Call it once a second or as a child has ended, and at `restarts.due`.
@@ -114,11 +109,8 @@ class AdminProcess:
         log.warning("admin_died", "the admin process {reason}; it is started again", reason=how)
 
     def forget(self) -> None:
-        """Give up the process and the socket in a forked child: they belong to the parent."""
+        """Close the socket in a forked child: it belongs to the parent."""
         self._listeners.close()
-        if self._process is not None:
-            self._process.returncode = 0  # not a child of this process: nothing to wait for
-        self._process = None
 
     def stop(self) -> None:
         """End the process, and stop listening."""

@@ -8,23 +8,19 @@ from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
 from rlproxy.config.config import Config
+from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.reload import Apply, reload
+from rlproxy.process.reload import Apply
 
-# kinds of reports
-READY: Final = "ready"
-LEAVING: Final = "leaving"
-FAILED: Final = "failed"
-MAX_TEXT: Final = 450  # characters of a text: up to 4 bytes each, a pipe takes two in one write
+MAX_TEXT: Final = 900  # characters of a report, up to 4 bytes each: a pipe takes it in one write
 
 
 class Report(NamedTuple):
-    """A worker's report. `text` is the reason of FAILED, or the first text of ready()."""
+    """A worker's report: that it serves, with the text of ready(), or why it has `failed`."""
 
     worker: int
-    kind: str
-    text: str = ""
-    advice: str = ""
+    failed: bool
+    text: str
 
 
 class Channel:
@@ -44,26 +40,25 @@ class Channel:
         self._settings = settings
         self._supervisor = supervisor
 
-    def ready(self, upstream: str, advice: str) -> None:
-        """Report that the worker serves; see print_banner() for the texts."""
-        self._report(READY, upstream, advice)
-
-    def leaving(self) -> None:
-        """Report that the worker takes no more clients."""
-        self._report(LEAVING)
+    def ready(self, upstream: str) -> None:
+        """Report that the worker serves; see Resources.ready() for the text."""
+        self._report(False, upstream)
 
     def failed(self, reason: str) -> None:
         """Report why the worker ends."""
-        self._report(FAILED, reason)
+        self._report(True, reason)
 
-    def _report(self, kind: str, *texts: str) -> None:
+    def _report(self, failed: bool, text: str) -> None:
         with contextlib.suppress(OSError):  # the supervisor has ended
-            self._reports.send(Report(self._worker, kind, *(text[:MAX_TEXT] for text in texts)))
+            self._reports.send(Report(self._worker, failed, text[:MAX_TEXT]))
 
     def check(self) -> str:
         """Return a reason to end, or "". Called every second."""
         return "" if os.getppid() == self._supervisor else "the supervisor has ended"
 
-    def reload(self, config: Config, apply: Apply) -> Config:
-        """Put the settings in force by `apply`, after the supervisor has logged the changes."""
-        return reload(config, apply, lambda: self._settings.latest(0), None)
+    def reload(self, _config: Config, apply: Apply) -> Config:
+        """Put the settings in force that the supervisor has checked, logged and published."""
+        new: Config = self._settings.latest(0)
+        apply(new)
+        logs.set_level(new.log_level)
+        return new

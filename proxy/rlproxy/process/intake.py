@@ -20,24 +20,18 @@ from rlproxy.observability.logs import log
 
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
 SHORTEST_S: Final = 0.001  # shortest timer of the event loop, in seconds
-STUCK_S: Final = 1.0  # seconds in which a worker that new clients are left to must accept one
+STUCK_S: Final = 1.0  # seconds without a change of its clients: others take what is left to it
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
 
 
-class ClientCounts:
-    """Two numbers of each worker, shared by all processes that are forked later.
+def client_counts(workers: int) -> memoryview[int]:
+    """Return the number of clients of each worker, or AWAY, in memory that forked processes share.
 
-    Each has one writer: its worker, or the supervisor while there is no such worker.
-
-    clients: number of present clients, or AWAY.
-    accepted: number of clients accepted so far.
+    Each number has one writer: its worker, or the supervisor while there is no such worker.
     """
-
-    def __init__(self, workers: int) -> None:
-        # 8 aligned bytes are written in one step
-        shared = memoryview(mmap.mmap(-1, 16 * workers)).cast("q")
-        self.clients, self.accepted = shared[:workers], shared[workers:]
+    # 8 aligned bytes are written in one step
+    return memoryview(mmap.mmap(-1, 8 * workers)).cast("q")
 
 
 class Intake:
@@ -47,6 +41,7 @@ class Intake:
     loop and listening socket. While `busy()`, at most `rate` are accepted in a second.
 
     worker: the worker's number, from 0.
+    counts: see client_counts().
     listening: the sockets that all workers accept from: list of (socket, whether it is for TLS).
     client: makes a client's protocol from two flags: address with TLS, address of TCP.
     busy: returns whether the worker serves clients that new ones might delay.
@@ -55,7 +50,7 @@ class Intake:
     def __init__(
         self,
         worker: int,
-        counts: ClientCounts,
+        counts: memoryview[int],
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
         busy: Callable[[], bool],
@@ -72,9 +67,9 @@ class Intake:
         self._count = 0
         self._open = False
         self._full = False  # no file descriptor was free at the latest attempt
-        self._left_to = (-1, 0)  # worker that clients are left to, and how many it has accepted
+        self._left_to = (0, -1)  # clients and number of the worker that clients are left to
         self._left_since = 0.0
-        # Workers that accepted no client in time, and the number that each had accepted by then.
+        # Workers that accepted no client in time, with the clients that each had then.
         self._stuck: dict[int, int] = {}
 
     def open(self) -> None:
@@ -87,7 +82,7 @@ class Intake:
         """Accept no more clients."""
         if self._open:
             self._open = False
-            self._counts.clients[self._worker] = AWAY
+            self._counts[self._worker] = AWAY
             self._unwatch()
 
     def left(self) -> None:
@@ -97,7 +92,7 @@ class Intake:
 
     def _publish(self) -> None:
         if self._open:
-            self._counts.clients[self._worker] = AWAY if self._full else self._count
+            self._counts[self._worker] = AWAY if self._full else self._count
 
     def _watch(self) -> None:
         if self._open:
@@ -143,26 +138,24 @@ class Intake:
 
     def _is_for_another(self) -> bool:
         """Whether the next client is left to another worker, which has fewer and is not stuck."""
-        counts = self._counts
         fewer = [
-            (n, worker)
-            for worker, n in enumerate(counts.clients)
-            if AWAY != n < self._count and self._stuck.get(worker) != counts.accepted[worker]
+            (clients, worker)
+            for worker, clients in enumerate(self._counts)
+            if AWAY != clients < self._count and self._stuck.get(worker) != clients
         ]
         if not fewer:
             return False
-        _, worker = min(fewer)
-        left_to = (worker, counts.accepted[worker])
+        left_to = min(fewer)
         if left_to != self._left_to:
             self._left_to, self._left_since = left_to, self._loop.time()
         if self._loop.time() - self._left_since < STUCK_S:
             return True
-        self._stuck[worker] = counts.accepted[worker]
+        clients, worker = left_to
+        self._stuck[worker] = clients
         return False
 
     def _begin(self, client: socket.socket, tls: bool) -> None:
         self._count += 1
-        self._counts.accepted[self._worker] += 1
         self._publish()
         client.setblocking(False)
         task = self._loop.create_task(self._connect(client, tls))

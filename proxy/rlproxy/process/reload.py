@@ -8,11 +8,10 @@ from typing import Final
 
 from rlproxy.config.config import Config, ConfigError, differences, reloaded
 from rlproxy.net import tls_contexts
-from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.process import admin_process
 from rlproxy.ratelimit import policies
 from rlproxy.session.command_policy import unknown
@@ -23,18 +22,15 @@ MAX_NAMES: Final = 10  # policies that one line of the log names
 
 # Puts settings in force. They differ from the present ones only in what SIGHUP may change.
 # Raises ConfigError.
-Apply = Callable[[Config, Contexts], None]
+Apply = Callable[[Config], None]
 
 
-def reload(
-    old: Config, apply: Apply, read: Callable[[], Config], memory: SharedMemory | None
-) -> Config:
+def reload(old: Config, apply: Apply, read: Callable[[], Config], memory: SharedMemory) -> Config:
     """Read settings and certificates again, and put them in force.
 
     old: the settings in force.
     read: returns the settings. Raises ConfigError.
-    memory: where the outcome is published; None in a worker of several, whose supervisor has done
-        that, and has logged the changes.
+    memory: where the outcome is published.
     Returns the settings in force now: `old` if there is a mistake. Each mistake is logged.
     """
     began = time.monotonic()
@@ -43,18 +39,16 @@ def reload(
     try:
         new = read()
         made = reloaded(old, new)
-        apply(made, tls_contexts.contexts(made))
-        if memory is not None:
-            later = _log_changes(old, new, made.log_level)
-            log_warnings(made)
+        apply(made)
+        later = _log_changes(old, new, made.log_level)
+        log_warnings(made)
         logs.set_level(made.log_level)
     except ConfigError as error:
         made, mistakes = old, list(error.mistakes)
         for mistake in mistakes:
             text = "SIGHUP: {reason}; all stays as it was"
             log.error("settings_rejected", text, reason=mistake)
-    if memory is not None:
-        memory.publish(memory.parent, Reloaded(began, _some(mistakes), later))
+    memory.publish(memory.parent, Reloaded(began, _some(mistakes), later))
     return made
 
 

@@ -4,29 +4,24 @@ the processes beside the workers. The supervisor opens them before it forks, or 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.config.config import Config, ConfigError
-from rlproxy.net.listeners import ListenError, Listeners
+from rlproxy.build import describe
+from rlproxy.config.config import Config, StartError
+from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.banner import print_banner
-from rlproxy.process.intake import ClientCounts
+from rlproxy.process.intake import client_counts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
-from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedError, EmbeddedServer
+from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedServer
+from rlproxy.version import VERSION
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
-
-
-class StartError(Exception):
-    """The proxy can't start or can't continue; the message states the reason for the operator."""
-
-
-CANNOT_RUN: Final = (StartError, ConfigError, ListenError, EmbeddedError, scripts.ScriptError)
 
 
 class Resources:
@@ -36,7 +31,7 @@ class Resources:
     started: time.time() at the start of the proxy.
     upstream: as in the settings; of an embedded server or cluster, where it was started.
     up_at: time.monotonic() when all workers were first ready; None before, and in these workers.
-    Raises one of CANNOT_RUN.
+    Raises StartError.
     """
 
     def __init__(self, config: Config, read: Callable[[], Config]) -> None:
@@ -46,7 +41,7 @@ class Resources:
         self.up_at: float | None = None
         self.scripts = scripts.load()
         try:
-            self.client_counts = ClientCounts(config.workers)
+            self.client_counts = client_counts(config.workers)
             self.memory = SharedMemory(config.workers)
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None
@@ -58,24 +53,55 @@ class Resources:
         if config.admin is not None:
             try:
                 self.admin = AdminProcess(config, self.memory, self.listeners.addresses())
-            except ListenError:
+            except StartError:
                 self.listeners.close()
                 raise
 
     async def start(self) -> None:
-        """Start the embedded server, if there is one. Raises EmbeddedError."""
+        """Start the embedded server, if there is one. Raises StartError."""
         if self.upstream.embedded:
             masters = self.upstream.masters
             self._embedded = EmbeddedCluster(masters) if masters else EmbeddedServer()
             self.upstream = await self._embedded.start()
 
-    def ready(self, upstream: str, advice: str) -> None:
-        """Log that all workers serve, and start the admin process; see print_banner()."""
+    def ready(self, upstream: str) -> None:
+        """Log that all workers serve, and start the admin process.
+
+        upstream: text about the upstream and its state.
+        """
         self.up_at = time.monotonic()
-        workers = self.memory.workers
-        print_banner(self.listeners.addresses(), upstream, advice, workers, self.admin)
+        self._print_banner(upstream)
         if self.admin is not None:
             self.admin.start()
+
+    def _print_banner(self, upstream: str) -> None:
+        """Log the version, the addresses, and a command to try."""
+        addresses, workers = self.listeners.addresses(), self.memory.workers
+        first, listen = addresses[0].dialled(), [str(each) for each in addresses]
+        cli = "redis-cli --tls" if first.tls else "redis-cli"
+        banner = [
+            f"rlproxy {describe()}, process {os.getpid()}",
+            f"  listening on  {', '.join(listen)}",
+            f"  in front of   {upstream}",
+        ]
+        if workers > 1:
+            banner.append(f"  served by     {workers} workers")
+        if self.admin is not None:
+            banner.append(f"  admin         {self.admin.url}")
+        host = "" if first.host in ("127.0.0.1", "localhost") else f"-h {first.host} "
+        place = f"-s {first.path}" if first.path else f"{host}-p {first.port}"
+        banner.append(f"  try           {cli} {place} RL.HIT user:42 5 60")
+        log.info(
+            "started",
+            "rlproxy {version} listens on {listen}, in front of {in_front_of}",
+            version=VERSION,
+            in_front_of=upstream,
+            listen=listen,
+            admin=self.admin.url if self.admin is not None else None,
+            workers=workers,
+            pid=os.getpid(),
+            plain=banner,
+        )
 
     def check(self) -> str:
         """Start the admin process again if it has ended. Returns a reason to end, or "".
@@ -83,11 +109,8 @@ class Resources:
         Call it once a second or as a child has ended, and at `admin.restarts.due`.
         """
         if self.admin is not None and self.up_at is not None:
-            self.admin.look()
+            self.admin.restart_if_ended()
         return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
-
-    def leaving(self) -> None:
-        """See Channel.leaving(); there is no supervisor to report to."""
 
     def reload(self, config: Config, apply: Apply) -> Config:
         """Read the settings again, after SIGHUP, and put them in force by `apply`."""

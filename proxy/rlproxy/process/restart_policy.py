@@ -7,17 +7,14 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-PAUSE_FIRST_S: Final = 0.1  # seconds before the second restart in a row; then they double
-MAX_PAUSE_S: Final = 5.0  # seconds before any restart, at most
-LASTS_S: Final = 10.0  # seconds of running after which a process is replaced at once
+PAUSES_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # seconds before each restart in a row
+LASTS_S: Final = 10.0  # seconds of running that end the row
 MAX_FAILURES: Final = 7  # failures in a row after which further restarts are in vain
 
 
 class RestartPolicy:
-    """When a process that ended is started again.
-
-    The first restart is immediate. The pause doubles with each further failure in a row, up to
-    MAX_PAUSE_S. A process that has run for LASTS_S ends the row.
+    """When a process that ended is started again: after each failure in a row, a longer pause, the
+    last of PAUSES_S at most.
 
     due: time of the next start; infinite if none is due.
     """
@@ -41,9 +38,8 @@ class RestartPolicy:
         if self._lasts():
             self._failures = 0
         self._started = inf
+        pause_s = PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
         self._failures += 1
-        first = self._failures == 1
-        pause_s = 0.0 if first else min(PAUSE_FIRST_S * 2.0 ** (self._failures - 2), MAX_PAUSE_S)
         self.due = self._clock() + pause_s
         return pause_s
 

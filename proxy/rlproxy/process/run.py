@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
 from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
-from rlproxy.config.config import Config, ConfigError
+from rlproxy.config.config import Config, StartError
 from rlproxy.net import tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
-from rlproxy.process.channel import Channel
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
-from rlproxy.process.resources import CANNOT_RUN, Resources
-from rlproxy.process.server import Server, StopSignals
+from rlproxy.process.resources import Resources
+from rlproxy.process.server import Server, StopSignals, run
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
-from rlproxy.upstream.embedded import EmbeddedError, binary
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
-    from asyncio import new_event_loop  # type: ignore[assignment]
+from rlproxy.upstream.embedded import binary
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             read_token(settings.admin_token_file)
         if args.check_config:
             return _approve(settings)
-    except (ConfigError, EmbeddedError) as error:
+    except StartError as error:
         for mistake in str(error).splitlines():
             print(f"rlproxy: {mistake}", file=sys.stderr)
         return 2
@@ -61,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _run(settings, read)
-    except CANNOT_RUN as error:
+    except StartError as error:
         plain = [f"rlproxy: {error}"]
         log.critical("failed", "failed: {reason}", reason=str(error), plain=plain)
         return 1
@@ -71,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 def _approve(settings: Config) -> int:
     """Print the result of --check-config for valid settings; the exit code.
 
-    Raises EmbeddedError if the embedded server is needed and not installed.
+    Raises StartError if the embedded server is needed and not installed.
     """
     if settings.upstream.embedded:
         binary()
@@ -90,33 +83,18 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
     if settings.workers == 1:
-        _start(_serve_alone(settings, read))
+        run(_serve_alone(settings, read))
     else:
-        Supervisor(settings, _work, read).run()
+        Supervisor(settings, read).run()
 
 
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
-    """Serve as the only process of a proxy. Raises one of CANNOT_RUN."""
+    """Serve as the only process of a proxy. Raises StartError."""
     stop = StopSignals(supervised=False)
     resources = Resources(settings, read)
     try:
         await resources.start()
-        await Server(settings, 0, resources, None, stop).run()
+        await Server(settings, 0, resources, resources, stop).run()
     finally:
         resources.close()
     resources.log_end()
-
-
-def _work(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    """Serve as a worker, in a separate process."""
-    logs.configure(settings.log_level, settings.log_format, worker + 1)
-    _start(_serve(settings, worker, resources, channel))
-
-
-async def _serve(settings: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    await Server(settings, worker, resources, channel, StopSignals(supervised=True)).run()
-
-
-def _start(serving: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serving)

@@ -1,29 +1,45 @@
-"""One worker process: start-up, main loop and shutdown, each a method; the signals that end it."""
+"""One worker process: start-up, main loop and shutdown, each a method; the signals that end it, and
+its event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Final
 
-from rlproxy.config.config import Config
-from rlproxy.net import tls_contexts
+from rlproxy.config.config import Config, StartError
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
-from rlproxy.process.banner import advise, describe_upstream
 from rlproxy.process.channel import Channel
-from rlproxy.process.resources import Resources, StartError
+from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import EVERY_S
-from rlproxy.process.upstreams import first_contact
+from rlproxy.process.upstreams import describe_upstream, first_contact
 from rlproxy.process.wiring import Wiring
 
-SWEEP_S: Final = 1.0  # seconds between two sweeps of the main loop
+try:
+    from uvloop import new_event_loop
+except ImportError:  # no uvloop for this platform: asyncio's own loop is slower, but works
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
+
+
+def run(serving: Coroutine[None, None, None]) -> None:
+    """Run a server, or what contains one, in an event loop."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serving)
+
+
+async def serve(config: Config, worker: int, resources: Resources, channel: Channel) -> None:
+    """Serve as a worker with a supervisor. Raises StartError."""
+    await Server(config, worker, resources, channel, StopSignals(supervised=True)).run()
 
 
 class StopSignals:
@@ -61,7 +77,7 @@ class Server:
 
     config: the settings at the start.
     worker: its number, from 0.
-    channel: to its supervisor; None without one.
+    channel: to its supervisor; without one, the resources take what is reported.
     stop: ends it.
     Raises ConfigError.
     """
@@ -71,13 +87,13 @@ class Server:
         config: Config,
         worker: int,
         resources: Resources,
-        channel: Channel | None,
+        channel: Channel | Resources,
         stop: StopSignals,
     ) -> None:
         self._config = config
         self._resources = resources
-        self._channel = channel or resources
-        self._wiring = Wiring(config, worker, resources, tls_contexts.contexts(config))
+        self._channel = channel
+        self._wiring = Wiring(config, worker, resources)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = stop.requested
         self._failed = ""  # reason to end without a signal
@@ -93,7 +109,6 @@ class Server:
             await self._stop.wait()
         finally:
             self._wiring.intake.close()
-            self._channel.leaving()
             self._resources.listeners.close()
             await self._shutdown()
         if self._failed:
@@ -109,16 +124,12 @@ class Server:
         if state.kind in MISFITS and self._resources.up_at is None:
             raise StartError(f"Redis at {wiring.upstream.target.where}: {state.problem}")
         wiring.intake.open()
-        self._tasks += [
-            asyncio.create_task(self._sweep()),
-            asyncio.create_task(self._publish()),
-        ]
+        self._tasks.append(asyncio.create_task(self._tick()))
         # SIGHUP was blocked so far; see cli.main() and Supervisor._become().
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-        url, server = self._config.upstream, wiring.upstream.facts.found.title()
-        self._channel.ready(describe_upstream(url, server, state), advise(url, state))
+        self._channel.ready(describe_upstream(self._config.upstream, state))
 
     async def _make_contact(self) -> None:
         """Start the connections to Redis. Wait for their first results, but not for long."""
@@ -131,28 +142,22 @@ class Server:
 
     # -- main loop --------------------------------------------------------------------------------
 
-    async def _sweep(self) -> None:
+    async def _tick(self) -> None:
+        """Do once a second what is to be done regularly."""
+        loop, wiring, late_s = asyncio.get_running_loop(), self._wiring, 0.0
         while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                self._wiring.upstream.close_idle()
-                self._wiring.clients.sweep()
-            except Exception:  # clients are still served
-                log.critical("unexpected_error", "unexpected error", exc_info=True)
-            reason = self._channel.check()
-            if reason:
+            publish = partial(wiring.telemetry.tick, late_s)
+            for work in (publish, wiring.upstream.close_idle, wiring.clients.sweep):
+                try:
+                    work()
+                except Exception:  # clients are still served; /healthz reports a silent worker
+                    log.critical("unexpected_error", "unexpected error", exc_info=True)
+            if reason := self._channel.check():
                 self._failed = reason
                 self._stop.set()
-
-    async def _publish(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+            due = loop.time() + EVERY_S
             await asyncio.sleep(EVERY_S)
-            try:
-                self._wiring.telemetry.publish(loop.time())
-            except Exception:  # clients are still served, and /healthz reports a silent worker
-                log.critical("unexpected_error", "unexpected error", exc_info=True)
-                return
+            late_s = max(0.0, loop.time() - due)
 
     def _reload(self) -> None:
         """Read settings, policies and certificates again; nothing changes if there is a mistake."""
@@ -168,7 +173,7 @@ class Server:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._wiring.telemetry.publish_last()
+        self._wiring.telemetry.publish()
         await self._wiring.upstream.stop()
 
     async def _drain(self) -> None:

@@ -18,7 +18,7 @@ from rlproxy.observability.metrics import (
     total,
 )
 from rlproxy.observability.policy_counters import HitsByPolicy
-from rlproxy.observability.published import Published, UpstreamFacts
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -40,14 +40,14 @@ _TOP: Final = (
 )
 
 
-def stats_text(several: Sequence[Published], now: float) -> bytes:
+def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
     """Return the text of RL.STATS: the sum of all workers, in the format of INFO.
 
     several: the samples of each worker, those of the worker that replies first.
     now: time.time().
     """
     samples = merged(each.samples for each in several)
-    facts = several[0].facts
+    first = several[0]
     number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {
         "Server": {
@@ -55,9 +55,9 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "compiled": int(compiled()),
             "uptime_in_seconds": max(0, int(now - total(samples, "rlproxy_start_time_seconds"))),
             "workers": number("rlproxy_workers_wanted"),
-            "process_id": facts.pid,
-            "mode": facts.mode,
-            "on_upstream_failure": facts.on_upstream_failure,
+            "process_id": first.pid,
+            "mode": first.mode,
+            "on_upstream_failure": first.on_upstream_failure,
         },
         "Hits": _hits(samples, several),
         "Calls": {name: number("rlproxy_calls_total", name) for name in CALLS},
@@ -68,7 +68,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
             "clients": number("rlproxy_clients"),
             "clients_accepted": number("rlproxy_clients_accepted_total"),
         },
-        "Upstream": _upstream(samples, facts.upstream),
+        "Upstream": _upstream(samples, first.upstream),
         "Errors": {
             "errors": number("rlproxy_errors_total"),
             **{f"errors_{kind}": number("rlproxy_errors_total", kind) for kind in ERRORS},
@@ -81,7 +81,7 @@ def stats_text(several: Sequence[Published], now: float) -> bytes:
     return "\r\n".join(parts).encode("utf-8", "replace")
 
 
-def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
+def _hits(samples: Samples, several: Sequence[Snapshot]) -> dict[str, object]:
     number = partial(_total, samples)
     hits = {outcome: number("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
     found: dict[str, object] = {
@@ -97,7 +97,7 @@ def _hits(samples: Samples, several: Sequence[Published]) -> dict[str, object]:
     return found
 
 
-def _upstream(samples: Samples, facts: UpstreamFacts) -> dict[str, object]:
+def _upstream(samples: Samples, facts: UpstreamState) -> dict[str, object]:
     number = partial(_total, samples)
     nodes = samples.get("rlproxy_upstream_node_up", {})
     up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
@@ -128,7 +128,7 @@ def _classes(classes: Iterable[float]) -> str:
     return ",".join(f"{bound}={n:.0f}" for bound, n in zip(bounds, classes, strict=True))
 
 
-def stats_request(several: Sequence[Published], now: float) -> bytes:
+def stats_request(several: Sequence[Snapshot], now: float) -> bytes:
     """Return a request to which Redis replies with stats_text()."""
     return encoding.bulks(b"EVAL", b"return ARGV[1]", b"0", stats_text(several, now))
 

@@ -21,15 +21,16 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import Final, NoReturn
 
-from rlproxy.config.config import Config, ConfigError
-from rlproxy.net.tls_contexts import Contexts
+from rlproxy.config.config import Config, ConfigError, StartError
+from rlproxy.net import tls_contexts
+from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.process.channel import FAILED, LEAVING, READY, Channel, Report
+from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
-from rlproxy.process.resources import CANNOT_RUN, Resources, StartError
+from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.process.server import CUT
+from rlproxy.process.server import CUT, run, serve
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
@@ -53,18 +54,11 @@ class _Worker:
 class Supervisor:
     """The workers of a proxy.
 
-    serve: called in each worker's process, which ends when it returns.
     read: returns the settings of the file, on SIGHUP. Raises ConfigError.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        serve: Callable[[Config, int, Resources, Channel], None],
-        read: Callable[[], Config],
-    ) -> None:
+    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
         self._config = config
-        self._serve = serve
         self._read = read
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
@@ -135,7 +129,8 @@ class Supervisor:
         self._hung_up = False
         self._config = self._resources.reload(self._config, self._apply)
 
-    def _apply(self, config: Config, _contexts: Contexts) -> None:
+    def _apply(self, config: Config) -> None:
+        tls_contexts.contexts(config)  # raises ConfigError; the workers make their own
         self._accept(config)
         self._signal(signal.SIGHUP)
 
@@ -179,9 +174,10 @@ class Supervisor:
             if self._resources.admin is not None:
                 self._resources.admin.forget()
             if not channel.check():
-                self._serve(self._config, worker.number, self._resources, channel)
+                logs.configure(self._config.log_level, self._config.log_format, worker.number + 1)
+                run(serve(self._config, worker.number, self._resources, channel))
             code = 0
-        except CANNOT_RUN as error:
+        except StartError as error:
             channel.failed(str(error))
         except BaseException:
             log.critical("unexpected_error", "unexpected error", exc_info=True)
@@ -208,19 +204,15 @@ class Supervisor:
     def _received(self, report: Report) -> None:
         """Act on a worker's report."""
         worker = self._workers[report.worker]
-        if report.kind == READY:
-            worker.ready = True
+        worker.ready = not report.failed
         if self._resources.up_at is None:
-            if report.kind == FAILED:
+            if report.failed:
                 self._failed = report.text
             elif all(each.ready for each in self._workers):
-                self._resources.ready(report.text, report.advice)
-        elif report.kind == FAILED:
+                self._resources.ready(report.text)
+        elif report.failed:
             why = f"{worker.name}: {report.text}"
             log.error("failed", "failed: {reason}", reason=why)
-        elif report.kind == LEAVING:
-            text = "worker {worker} (process {process}) ends"
-            log.info("worker_ends", text, worker=worker.number + 1, process=worker.pid)
         else:
             text = "worker {worker} (process {process}) serves"
             log.info("worker_serves", text, worker=worker.number + 1, process=worker.pid)
@@ -247,14 +239,15 @@ class Supervisor:
             return
         # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
-        self._resources.client_counts.clients[worker.number] = AWAY if pause_s else 0
-        number, when = worker.number + 1, f"in {pause_s:g} s" if pause_s else "at once"
-        if pid:
-            text = "worker {worker} (process {process}) {reason}; it is started again {when}"
-            log.warning("worker_died", text, worker=number, process=pid, reason=how, when=when)
-        else:
-            text = "worker {worker} {reason}; it is started again {when}"
-            log.warning("worker_died", text, worker=number, reason=how, when=when)
+        self._resources.client_counts[worker.number] = AWAY if pause_s else 0
+        log.warning(
+            "worker_died",
+            "worker {worker} (process {process}) {reason}; it is started again {when}",
+            worker=worker.number + 1,
+            process=pid,
+            reason=how,
+            when=f"in {pause_s:g} s" if pause_s else "at once",
+        )
 
     # -- the end ----------------------------------------------------------------------------------
 

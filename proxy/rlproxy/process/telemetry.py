@@ -1,5 +1,5 @@
-"""The worker's samples for the metrics, RL.STATS and RL.TOP, published to shared memory four times
-a second.
+"""The worker's samples for the metrics, RL.STATS and RL.TOP, published to shared memory once a
+second.
 
     counters, circuit, lanes ... ──> own() ──publish()──> shared memory ──> the admin process
                                        │                        │
@@ -20,7 +20,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, HitsByKey
-from rlproxy.observability.hot_keys import MAX_KEYS, HotKey, HotKeys, merge, stride_for
+from rlproxy.observability.hot_keys import MAX_KEYS, NO_TOP, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -32,7 +32,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.published import Facts, LaneFacts, Published, UpstreamFacts
+from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -41,10 +41,9 @@ from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
 
-EVERY_S: Final = 0.25  # seconds between two calls of publish()
-MAX_PAUSE_S: Final = 1.0  # seconds of the pause after a publication, at most
-SHARE: Final = 50  # the same, in multiples of the duration of the publication, up to MAX_PAUSE_S
+EVERY_S: Final = 1.0  # seconds between two publications
 TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept
+POLICIES_S: Final = 1.0  # seconds for which the reply to RL.POLICIES is kept
 MAX_USER: Final = 200  # bytes of a user's name that are published
 MAX_ADDRESSES: Final = 10  # published addresses of clients, those with the most connections
 FILES_EVERY_S: Final = 10.0  # seconds between two counts of open files
@@ -66,15 +65,13 @@ class Telemetry:
     ) -> None:
         self._worker = worker
         self._memory = memory = resources.memory
-        # whether another process reads the shared memory
-        self._has_readers = config.admin is not None or memory.workers > 1
         self._clients = clients
         self._context = clients.context
         self._upstream = upstream
         self._listen = [str(address) for address in resources.listeners.addresses()]
         self._stats: Counters = clients.context.stats
         # of the process that this one replaces
-        before: Published = memory.latest(worker) or Published(0.0, {})
+        before: Snapshot = memory.latest(worker) or Snapshot(worker)
         self._before: Samples = kept(before.samples)
         self._policies = PolicyCounters(self._stats, hits_of(before.policies))
         self._policies_call: bytes = b""  # latest result of _policies_request()
@@ -82,6 +79,7 @@ class Telemetry:
         self._started = resources.started
         self._began = time.time()  # the start of this process
         self._top = HotKeys(time.monotonic)
+        self._top_published = NO_TOP
         self._tops: dict[bool, list[HotKey]] = {}  # result of merge(), by whether of refusals
         self._tops_until = 0.0  # time.monotonic() until which it is kept
         self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
@@ -90,10 +88,8 @@ class Telemetry:
         self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
         self._denials = upstream.settings.denial_cache
         self._stats.harvest = self._denials.harvest
-        self._due = 0.0
-        self._publish_due = 0.0
         self._files = 0
-        self._files_due = 0.0
+        self._files_due = 0.0  # time.monotonic() of their next count
         self._decided = 0  # Counters.decided() at the latest call of _pace()
 
     def _count_both(
@@ -129,39 +125,31 @@ class Telemetry:
         return top_request(self._tops[refused][:number], refused)
 
     def _policies_request(self) -> bytes:
-        """Return the request for RL.POLICIES. It may be large: kept for up to MAX_PAUSE_S."""
+        """Return the request for RL.POLICIES. It may be large: kept for POLICIES_S."""
         now = time.monotonic()
         if now >= self._policies_until:
             self._stats.gather()
             states = [self._policies.state(), *(each.policies for each in self._others())]
             policies = self._context.grammar.policies.values()
             self._policies_call = policies_request(policies, summed(map(hits_of, states)))
-            self._policies_until = now + _pause_s(time.monotonic() - now)
+            self._policies_until = now + POLICIES_S
         return self._policies_call
 
-    def publish(self, now: float) -> None:
-        """Publish this worker's samples if they are due.
+    def tick(self, late_s: float) -> None:
+        """Publish this worker's samples; called every EVERY_S seconds.
 
-        now: the event loop's time in seconds. Call it every EVERY_S seconds: the delay of each
-        call is counted as the loop's lag.
+        late_s: the delay of this call, which is counted as the loop's lag.
         """
-        if self._due:
-            late_s = max(0.0, now - self._due)
-            self._stats.lag.add(late_s)
-            if self._samples_keys:
-                self._pace(EVERY_S + late_s)
-        self._due = now + EVERY_S
-        if not self._has_readers:
-            self._stats.gather()
-        elif now >= self._publish_due:
-            begun = time.monotonic()
-            self._memory.publish(self._worker, self.own())
-            self._publish_due = now + _pause_s(time.monotonic() - begun)
+        self._stats.lag.add(late_s)
+        if self._samples_keys:
+            self._pace(EVERY_S + late_s)
+        self.publish()
 
-    def publish_last(self) -> None:
-        """Publish the counters as they end: the worker's successor continues them."""
-        if self._has_readers:
-            self._memory.publish(self._worker, self.own())
+    def publish(self) -> None:
+        """Publish this worker's samples as of now. Its successor continues the counters."""
+        self._stats.gather()
+        self._top_published = self._top.state()
+        self._memory.publish(self._worker, self.own())
 
     def _pace(self, passed_s: float) -> None:
         """Adapt the share of hits whose keys are counted to the rate of hits in `passed_s`."""
@@ -171,52 +159,25 @@ class Telemetry:
             self._stats.sample(every)
         self._decided = decided
 
-    def own(self) -> Published:
+    def own(self) -> Snapshot:
         """Return this worker's samples as of now."""
         self._stats.gather()
-        return Published(
-            time.time(),
-            merged([self._before, self._samples()]),
-            self._top.published(),
-            self._facts(),
-            self._prefixes.counts,
-            self._policies.state(),
-        )
-
-    def all(self) -> list[Published]:
-        """Return the samples of all workers.
-
-        This worker comes first, as of now; the others follow as last published. Of a worker that
-        has stopped publishing, only its counters remain: see Published.seen_at().
-        """
-        return [self.own(), *self._others()]
-
-    def _others(self) -> list[Published]:
-        """Return what the other workers have published last, as far as it is valid now."""
-        now = time.time()
-        places = (place for place in range(self._memory.workers) if place != self._worker)
-        return [each.seen_at(now) for each in map(self._memory.latest, places) if each is not None]
-
-    def _facts(self) -> Facts:
-        clients, context, circuit = self._clients, self._context, self._context.circuit
-        state = self._upstream.state()
-        loop_began = time.time() - clients.loop.time()
+        clients, context, state = self._clients, self._context, self._upstream.state()
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
-        return Facts(
+        return Snapshot(
+            self._worker,
+            time.time(),
+            age_s=0.0,
+            samples=merged([self._before, self._samples(state)]),
+            top=self._top_published,
+            prefixes=self._prefixes.counts,
+            policies=self._policies.state(),
             pid=os.getpid(),
             listen=self._listen,
             draining=clients.draining,
             mode="share" if context.shares else "private",
             on_upstream_failure=context.failure.mode,
-            upstream=UpstreamFacts(
-                where=context.server.where,
-                server=context.server.found.title(),
-                up=not circuit.open,
-                why=circuit.why,
-                changed=loop_began + circuit.since if circuit.since else None,
-                kind=state.kind,
-                problem=state.problem,
-            ),
+            upstream=state,
             lanes=[
                 LaneFacts(
                     _shown(lane.key.user or b"default"),
@@ -232,9 +193,23 @@ class Telemetry:
             ],
         )
 
-    def _samples(self) -> Samples:
-        stats, clients, state = self._stats, self._clients, self._upstream.state()
-        waiting, circuit = self._context.waiting, self._context.circuit
+    def all(self) -> list[Snapshot]:
+        """Return the samples of all workers.
+
+        This worker comes first, as of now; the others follow as last published. Of a worker that
+        has stopped publishing, only its counters remain: see Snapshot.valid_at().
+        """
+        return [self.own(), *self._others()]
+
+    def _others(self) -> list[Snapshot]:
+        """Return what the other workers have published last, as far as it is valid now."""
+        now = time.time()
+        places = (place for place in range(self._memory.workers) if place != self._worker)
+        return [each.valid_at(now) for each in map(self._memory.latest, places) if each is not None]
+
+    def _samples(self, state: UpstreamState) -> Samples:
+        stats, clients = self._stats, self._clients
+        waiting, outages = self._context.waiting, self._context.circuit.counts
         hits: dict[Labels, float] = {}
         for name, counts in self._policies.by_algorithm().items():
             algorithm = name.decode().lower()
@@ -242,8 +217,9 @@ class Telemetry:
                 hits[(algorithm, of)] = count
         lanes = self._upstream.lanes()
         ready = [lane.key.carries() == "hits" for lane in lanes if lane.ready]
-        if self._due >= self._files_due:  # with thousands of clients, counting takes milliseconds
-            self._files_due = self._due + FILES_EVERY_S
+        now = time.monotonic()
+        if now >= self._files_due:  # with thousands of clients, counting takes milliseconds
+            self._files_due = now + FILES_EVERY_S
             self._files = _open_files()
         used = resource.getrusage(resource.RUSAGE_SELF)
         worker = str(self._worker + 1)  # counted from 1, as in the log
@@ -267,16 +243,16 @@ class Telemetry:
             "rlproxy_clients_max": _one(clients.admission.max_clients),
             "rlproxy_clients_accepted_total": _one(stats.accepted),
             "rlproxy_errors_total": {(kind,): stats.errors.get(kind, 0) for kind in ERRORS},
-            "rlproxy_upstream_up": _one(not circuit.open),
+            "rlproxy_upstream_up": _one(state.up),
             "rlproxy_upstream_connections": {
                 ("private",): stats.private,
                 ("lane",): sum(ready),
                 ("share",): len(ready) - sum(ready),
             },
             "rlproxy_upstream_problem": {(kind,): float(kind == state.kind) for kind in PROBLEMS},
-            "rlproxy_upstream_opened_total": _one(circuit.counts.opened),
-            "rlproxy_upstream_timeouts_total": _one(circuit.counts.timeouts),
-            "rlproxy_upstream_connects_failed_total": _one(circuit.counts.connects_failed),
+            "rlproxy_upstream_opened_total": _one(outages.opened),
+            "rlproxy_upstream_timeouts_total": _one(outages.timeouts),
+            "rlproxy_upstream_connects_failed_total": _one(outages.connects_failed),
             "rlproxy_scripts_loaded": _one(state.loaded),
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(clients.draining),
@@ -296,11 +272,6 @@ class Telemetry:
                 (where,): float(up) for where, up in state.nodes.items()
             }
         return found
-
-
-def _pause_s(took_s: float) -> float:
-    """Return the pause in seconds after work that took `took_s`."""
-    return min(SHARE * took_s, MAX_PAUSE_S)
 
 
 def _shown(user: bytes) -> str:

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import DEFAULT_REDIS_PORT
+from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
+from rlproxy.observability.snapshots import UpstreamState
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import IS_DOWN, Cluster
@@ -39,24 +42,37 @@ _AWAY: Final = (UNREACHABLE, UNABLE, FULL)  # with these, a server serves no key
 FIRST_CONTACT_S: Final = 2.0  # seconds that start-up waits for Sentinels, then for Redis, at most
 
 
-class State(NamedTuple):
-    """What the proxy's own connections have found.
+def _seen(facts: ServerFacts, circuit: CircuitBreaker) -> UpstreamState:
+    """Return what the circuit and the facts about the server show."""
+    changed = time.time() - asyncio.get_running_loop().time() + circuit.since
+    return UpstreamState(
+        facts.where,
+        facts.found.title(),
+        not circuit.open,
+        circuit.why,
+        changed if circuit.since else None,
+    )
 
-    loaded: the scripts are on all servers.
-    kind, problem: see metrics.PROBLEMS; empty if there is none.
-    reached: a server accepted the latest connection.
-    settled: the first attempt is over.
-    now: what stands behind the URL now, in a few words; "" if that is clear.
-    nodes: whether each master of a cluster answers, by its address; empty for one server.
-    """
 
-    loaded: bool
-    kind: str
-    problem: str
-    reached: bool
-    settled: bool
-    now: str = ""
-    nodes: Mapping[str, bool] = {}
+def describe_upstream(upstream: Upstream, state: UpstreamState) -> str:
+    """Return the upstream and its state as text for the log."""
+    if upstream.embedded:
+        kind = f"embedded cluster of {upstream.masters} masters" if upstream.masters else "embedded"
+        return f"{state.server or 'Valkey'}, {kind} (its data ends with this process)"
+    where = str(upstream)
+    if upstream.tls:
+        where += " (TLS)"
+    if state.now:
+        where += f" ({state.now})"
+    if state.kind in (FULL, UNREACHABLE):
+        return f"{where}: {state.problem}; retrying"
+    if state.settled:
+        found = f"{state.server or 'a server'} at {where}"
+        return f"{found}: {state.problem}" if state.problem else found
+    if state.reached:
+        silent = "it accepts connections, but does not answer as Redis does"
+        return f"{where}: {silent} (nothing within {FIRST_CONTACT_S:g} s)"
+    return f"{where}: no connection within {FIRST_CONTACT_S:g} s; retrying"
 
 
 class OneServer(ServerParts):
@@ -99,16 +115,17 @@ class OneServer(ServerParts):
         """Return the loop time of the latest reply."""
         return self.timeouts.circuit.last_reply_at
 
-    def state(self) -> State:
+    def state(self) -> UpstreamState:
         """Return what the proxy's own connections have found."""
         control, master = self.control, self.failover.master if self.failover else None
-        return State(
-            control.loading.loaded,
-            control.kind,
-            control.problem,
-            control.reached,
-            control.settled.is_set(),
-            f"now {master.address}" if master is not None else "",
+        return replace(
+            _seen(self.facts, self.circuit),
+            kind=control.kind,
+            problem=control.problem,
+            loaded=control.loading.loaded,
+            reached=control.reached,
+            settled=control.settled.is_set(),
+            now=f"now {master.address}" if master is not None else "",
         )
 
     def configure(self, config: Config, contexts: Contexts) -> None:
@@ -219,12 +236,13 @@ class ClusterUpstream:
         times = [node.circuit.last_reply_at for node in self.nodes.masters()]
         return max(times, default=self._circuit.last_reply_at)
 
-    def state(self) -> State:
+    def state(self) -> UpstreamState:
         """See OneServer.state(). The problem is that of one node, which it names."""
-        masters = self.nodes.masters()
+        seen, masters = _seen(self.facts, self._circuit), self.nodes.masters()
         if not masters:
             cluster = self.cluster
-            return State(False, cluster.kind, cluster.problem, False, cluster.settled.is_set())
+            settled = cluster.settled.is_set()
+            return replace(seen, kind=cluster.kind, problem=cluster.problem, settled=settled)
         found = list(map(_problem, masters))
         kind, problem = next(filter(None, found), ("", ""))
         if self.cluster.down_since:
@@ -232,14 +250,15 @@ class ClusterUpstream:
         elif kind in _AWAY and not all(each and each[0] in _AWAY for each in found):
             kind = NODE
         number = len(self.cluster.map.shards)
-        return State(
-            all(node.control.loading.loaded for node in masters),
-            kind,
-            problem,
-            any(node.control.reached for node in masters),
-            all(node.control.settled.is_set() for node in masters),
-            f"{number} master{'s' if number > 1 else ''}" if number else "",
-            {str(node.address): not node.circuit.open for node in masters},
+        return replace(
+            seen,
+            kind=kind,
+            problem=problem,
+            loaded=all(node.control.loading.loaded for node in masters),
+            reached=any(node.control.reached for node in masters),
+            settled=all(node.control.settled.is_set() for node in masters),
+            now=f"{number} master{'s' if number > 1 else ''}" if number else "",
+            nodes={str(node.address): not node.circuit.open for node in masters},
         )
 
     def configure(self, config: Config, contexts: Contexts) -> None:

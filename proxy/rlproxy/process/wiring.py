@@ -16,9 +16,7 @@ from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import ClientConnection, Clients
 from rlproxy.downstream.handshake import Handshakes
 from rlproxy.fairness.budget import Budget
-from rlproxy.net import file_limit
-from rlproxy.net.peers import Peer
-from rlproxy.net.tls_contexts import Contexts
+from rlproxy.net import file_limit, tls_contexts
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
@@ -42,12 +40,10 @@ class Wiring:
     """The objects of one worker. None of them does anything before the server starts it.
 
     worker: its number, from 0.
-    contexts: the TLS settings.
+    Raises ConfigError if a certificate or key can't be used.
     """
 
-    def __init__(
-        self, config: Config, worker: int, resources: Resources, contexts: Contexts
-    ) -> None:
+    def __init__(self, config: Config, worker: int, resources: Resources) -> None:
         self._worker = worker  # the process of the first worker logs what all find alike
         self._resources = resources
         settings = ServerSettings(
@@ -66,7 +62,7 @@ class Wiring:
         self._wire_context(config)
         self._wire_clients(config)
         self.telemetry = Telemetry(config, worker, resources, self.clients, self.upstream)
-        self.reconfigure(config, contexts)
+        self.reconfigure(config)
 
     def _wire_context(self, config: Config) -> None:
         upstream = self.upstream
@@ -114,11 +110,12 @@ class Wiring:
         self.clients.on_leave = self.handshakes.on_gone = self.intake.left
         self.probe: Probe | None = None
         addresses = resources.listeners.addresses()
-        if config.proxy_protocol or any(one.host and not Peer(one.host).local for one in addresses):
+        if config.proxy_protocol or any(not one.local for one in addresses):
             self.probe = Probe(upstream.target, lambda: self.admission.protected, self._judged)
 
-    def reconfigure(self, config: Config, contexts: Contexts) -> None:
-        """Apply those options of `config` that SIGHUP may change."""
+    def reconfigure(self, config: Config) -> None:
+        """Apply those options of `config` that SIGHUP may change. Raises ConfigError."""
+        contexts = tls_contexts.contexts(config)
         self.handshakes.context = contexts.server
         self.clients.reconfigure(config)
         self.upstream.configure(config, contexts)

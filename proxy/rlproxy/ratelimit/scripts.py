@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import rlproxy
+from rlproxy.config.config import StartError
 from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
 from rlproxy.resp import encoding
 
@@ -49,10 +50,6 @@ for index = 1, #KEYS do
 end
 return replies"""
 MAX_GROUP: Final = 16  # hits of a group, which Redis runs in about 0.1 ms
-
-
-class ScriptError(ValueError):
-    """A Lua file is missing."""
 
 
 class Script:
@@ -165,7 +162,7 @@ def directory() -> Path:
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, blocking() of that, and groups.
 
-    They are read once per process. Raises ScriptError if a Lua file is missing.
+    They are read once per process. Raises StartError if a Lua file is missing.
     """
     paths = sorted(directory().glob("*.lua"))
     found = {path.stem: Script(path.stem, strip(path.read_text())) for path in paths}
@@ -177,5 +174,5 @@ def load() -> dict[str, Script]:
             script.group = Group(script)
             more += [_blocking(block, script, row), script.group]
     except KeyError as missing:
-        raise ScriptError(f"no {missing.args[0]}.lua in {directory()}") from None
+        raise StartError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in more}

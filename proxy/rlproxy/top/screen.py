@@ -46,7 +46,7 @@ class View:
         self.trouble = ""  # the last error
         self.sort, self.filter, self.typing = "h", "", False
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take a sample. The rate of a counter that has fallen is 0: the proxy was restarted."""
         before, now = self.sample, self.client.sample()
         self.sample, self.trouble, seconds = now, "", max(now.at - before.at, 1e-3)
@@ -142,7 +142,7 @@ def once(client: Client, interval_s: float) -> None:
     """Print the values of one interval. Raises ConnectionError."""
     view = View(client)
     sleep(interval_s)
-    view.look()
+    view.update()
     Console(highlight=False).print(view, soft_wrap=True)
 
 
@@ -163,7 +163,7 @@ def live(client: Client, interval_s: float) -> None:
                     screen.refresh()
                     continue
                 try:
-                    view.look()
+                    view.update()
                 except ConnectionError as error:
                     view.trouble = str(error)
                 due = monotonic() + interval_s

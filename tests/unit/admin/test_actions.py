@@ -18,8 +18,8 @@ from rlproxy.admin.app import Pages, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.urls import Address
 from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from starlette.exceptions import HTTPException
 
 TOKEN = "0123456789abcdef"

@@ -22,15 +22,15 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.metrics import Samples
-from rlproxy.observability.published import Published, UpstreamFacts
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import UpstreamState
 from rlproxy.process.admin_process import warnings
 from starlette.types import ASGIApp
 
 from tests.unit.admin.test_page_data import FACTS
 
 PATHS = ["/", "/live.json", "/metrics", "/healthz", "/readyz"]
-AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused")
+AWAY = UpstreamState("redis:6379", up=False, why="connection refused")
 
 
 class Proxy:
@@ -48,7 +48,7 @@ class Proxy:
             "rlproxy_clients": {(): 3.0},
             "rlproxy_workers": {(): 1.0},
         }
-        snapshot = Published(self.now, samples, facts=replace(FACTS, **facts))
+        snapshot = replace(FACTS, worker=worker, at=self.now, samples=samples, **facts)
         assert self.memory.publish(worker, snapshot)
 
     def application(self, local: bool = True) -> ASGIApp:
@@ -111,7 +111,7 @@ async def test_every_response_has_the_security_headers(
     proxy.now = time.time()
     proxy.publish()
     if status == 500:
-        monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(seen=[]))
+        monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(workers=[]))
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
     server = served(sock, proxy.memory, os.getppid())
@@ -270,11 +270,11 @@ def test_content_security_policy_names_style_and_script(proxy: Proxy) -> None:
 
 
 async def test_numbers_of_the_page(proxy: Proxy) -> None:
-    proxy.watch.look()
+    proxy.watch.record()
     for hits in (10, 20):
         proxy.now += 1
         proxy.publish(hits=hits)
-        proxy.watch.look()
+        proxy.watch.record()
     found = json.loads((await proxy.ask("/live.json")).text)
     assert found["hits"][0] == 20.0
     assert [row[1] for row in found["history"]] == [10.0, 10.0]
@@ -284,13 +284,13 @@ async def test_numbers_of_the_page(proxy: Proxy) -> None:
 async def test_history_begins_with_the_first_snapshot_of_a_worker() -> None:
     """Counters of a restarted process have grown for days."""
     proxy = Proxy()
-    proxy.watch.look()
+    proxy.watch.record()
     proxy.now += 1
     proxy.publish(hits=1_000_000)
-    proxy.watch.look()
+    proxy.watch.record()
     proxy.now += 1
     proxy.publish(hits=1_000_001)
-    proxy.watch.look()
+    proxy.watch.record()
     found = json.loads((await proxy.ask("/live.json")).text)
     assert [row[1] for row in found["history"]] == [1.0]
 
@@ -337,13 +337,25 @@ def test_reachable_addresses_are_a_warning(address: Address | None, warned: bool
     assert bool(warnings(made)) == warned
 
 
+def test_rates_are_exact_whenever_the_counters_are_read(proxy: Proxy) -> None:
+    for tenth in range(10, 200):
+        proxy.now += 0.1
+        if tenth % 10 == 0:
+            proxy.publish(hits=float(tenth))
+        if tenth % 7 == 0:
+            proxy.watch.record()
+    rates = [row[1] for row in proxy.watch.reading().view["history"]]
+    assert len(rates) > 10
+    assert set(rates) == {10.0}
+
+
 def test_rate_without_a_worker_is_missing_and_not_zero(proxy: Proxy) -> None:
     """The workers are silent for 20 seconds."""
     for second in range(30):
         proxy.now += 1
         if not 5 <= second < 25:
             proxy.publish(hits=10.0 * second)
-        proxy.watch.look()
+        proxy.watch.record()
     rows = proxy.watch.reading().view["history"]
     assert [len(row) for row in rows].count(1) == 1
     assert {row[1] for row in rows if len(row) > 1} <= {10.0, 0.0}

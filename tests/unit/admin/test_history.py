@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, SMOOTH_S, Recent, quantile
+from rlproxy.admin.history import GAP_S, KEPT_S, LAG, ROUND_TRIP, SMOOTH_S, History, quantile
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import HitsByPolicy, PolicyHits
@@ -29,7 +29,7 @@ def samples(admitted: float, refused: float = 0, commands: float = 0, fast: int 
 
 
 def test_rates_sum_all_algorithms_over_the_interval() -> None:
-    recent = Recent()
+    recent = History()
     assert recent.rates() == []
     assert recent.now() == (0.0, 0.0, *NONE, 0.0)
     recent.add(100.0, samples(10), {})
@@ -40,7 +40,7 @@ def test_rates_sum_all_algorithms_over_the_interval() -> None:
 
 
 def test_two_minutes_are_kept() -> None:
-    recent = Recent()
+    recent = History()
     for second in range(1000):
         recent.add(float(second), samples(second), {})
     assert len(recent.rates()) == KEPT_S + 1
@@ -48,7 +48,7 @@ def test_two_minutes_are_kept() -> None:
 
 
 def test_samples_too_far_apart_have_no_rate() -> None:
-    recent = Recent()
+    recent = History()
     for at in (1.0, 2.0, 2.0 + GAP_S, 2.1 + 2 * GAP_S, 3.1 + 2 * GAP_S):
         recent.add(at, samples(at), {})
     assert [len(row) - 1 for row in recent.rates()] == [len(OUTCOMES)] * 2 + [0, len(OUTCOMES)]
@@ -56,22 +56,22 @@ def test_samples_too_far_apart_have_no_rate() -> None:
 
 
 def test_decreased_counters_give_no_negative_rate() -> None:
-    recent = Recent()
+    recent = History()
     recent.add(1.0, samples(100), {})
     recent.add(2.0, samples(10), {})
     assert recent.now()[0] == 0.0
 
 
 def test_a_clock_that_was_set_back_begins_anew() -> None:
-    recent = Recent()
+    recent = History()
     for at in (100.0, 101.0, 50.0, 52.0):
         recent.add(at, samples(at), policies(login={"admitted": int(at)}))
     assert recent.rates() == [(52.0, 1.0, 0.0, *NONE)]
-    assert recent.busiest(1)[0].hits == 1.0
+    assert recent.busiest(1)[0][2] == 1.0
 
 
 def test_times_cover_the_last_ten_seconds() -> None:
-    recent = Recent()
+    recent = History()
     recent.add(0.0, {}, {})
     assert recent.quantiles(ROUND_TRIP, (0.5,)) == [None]
     slow: Samples = {ROUND_TRIP: times((*[0] * len(TIMES_S), 1000))}
@@ -111,10 +111,10 @@ def policies(**hits: dict[str, int]) -> HitsByPolicy:
 
 
 def test_rates_cover_some_seconds() -> None:
-    rates = Recent()
+    rates = History()
     for second in range(200):
         rates.add(float(second), {}, policies(login={"admitted": max(0, second - 100)}))
         if second > 100 + SMOOTH_S:
-            assert rates.busiest(1)[0].hits == 1.0
+            assert rates.busiest(1)[0][2] == 1.0
     rates.add(200.0, {}, policies(login={"admitted": 99}))
-    assert 0 < 1 - rates.busiest(1)[0].hits < 0.2
+    assert 0 < 1 - rates.busiest(1)[0][2] < 0.2

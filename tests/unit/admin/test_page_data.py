@@ -7,23 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.history import ROUND_TRIP, Recent
+from rlproxy.admin.history import ROUND_TRIP, History
 from rlproxy.admin.page_data import PREFIXES, label, view
-from rlproxy.admin.probes import Seen
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import Facts, LaneFacts, UpstreamFacts
+from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 from tests.unit.observability.histograms import times
 
 LANE = LaneFacts("default", 0, "hits", True, 3)
-FACTS = Facts(
+FACTS = Snapshot(
+    0,
+    age_s=0.1,
     pid=7,
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
-    upstream=UpstreamFacts("redis:6379", "Redis 8", changed=1995.0),
+    upstream=UpstreamState("redis:6379", "Redis 8", changed=1995.0),
     lanes=[LANE],
     addresses=[("10.0.0.1", 3), ("10.0.0.2", 2)],
 )
@@ -35,9 +36,9 @@ SAMPLES: Samples = {
 }
 
 
-def with_policies() -> Recent:
+def with_policies() -> History:
     """Moments three seconds apart, between which two policies were hit."""
-    recent, none = Recent(), [0] * len(OUTCOMES)
+    recent, none = History(), [0] * len(OUTCOMES)
     recent.add(0.0, {}, {})
     login, new = list(none), list(none)
     login[OUTCOMES.index("admitted")], login[OUTCOMES.index("refused")] = 4, 3
@@ -47,7 +48,7 @@ def with_policies() -> Recent:
     return recent
 
 
-def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = None) -> Any:
+def made(seen: list[Snapshot], samples: Samples = SAMPLES, recent: History | None = None) -> Any:
     busiest = [(b"user:42", 5, 0, b"")]
     refused = [(b"user:42", 2, 0, b"login")]
     found = view(2000.0, seen, samples, recent or with_policies(), busiest, refused, ["a\n"])
@@ -55,11 +56,11 @@ def made(seen: list[Seen], samples: Samples = SAMPLES, recent: Recent | None = N
 
 
 def test_prefixes_are_those_with_most_hits() -> None:
-    assert made([Seen(0, 0.1, FACTS)])["prefixes"] == []
+    assert made([FACTS])["prefixes"] == []
     samples: Samples = {"rlproxy_prefix_hits_total": {("p19", REFUSED): 4.0}}
     for number in range(20):
         samples["rlproxy_prefix_hits_total"][f"p{number:02}", HITS] = float(number)
-    found = made([Seen(0, 0.1, FACTS)], samples)["prefixes"]
+    found = made([FACTS], samples)["prefixes"]
     assert len(found) == PREFIXES
     assert found[:2] == [["p19", 19, 4], ["p18", 18, 0]]
 
@@ -78,7 +79,7 @@ def test_names_become_lines_of_bounded_length(text: bytes, line: str) -> None:
 
 
 def test_data_of_one_worker() -> None:
-    found = made([Seen(0, 0.1, FACTS)])
+    found = made([FACTS])
     assert found["hits"] == [5.0, 2.0, *[0.0] * (len(OUTCOMES) - 2)]
     assert found["clients"] == 4.0
     assert found["waiting"] is None
@@ -102,10 +103,10 @@ def test_data_of_one_worker() -> None:
 
 
 def test_several_workers_are_merged() -> None:
-    away = UpstreamFacts("redis:6379", up=False, changed=1998.0, why="refused")
+    away = UpstreamState("redis:6379", up=False, changed=1998.0, why="refused")
     idle = LANE._replace(ready=False, unanswered=0)
     other = replace(FACTS, upstream=away, lanes=[LANE, idle])
-    found = made([Seen(0, 0.1, FACTS), Seen(1, 0.1, other), Seen(2)])
+    found = made([FACTS, replace(other, worker=1), Snapshot(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"
     assert (found["upstream"]["seen_by"], found["upstream"]["workers"]) == (1, 2)
@@ -117,22 +118,22 @@ def test_several_workers_are_merged() -> None:
 def test_first_worker_without_redis_determines_the_outages_start() -> None:
     seen = []
     for number, changed in enumerate((1998.0, 1939.5, 1970.0)):
-        away = UpstreamFacts("redis:6379", up=False, changed=changed, why=f"why {number}")
-        seen.append(Seen(number, 0.5, replace(FACTS, upstream=away)))
+        away = UpstreamState("redis:6379", up=False, changed=changed, why=f"why {number}")
+        seen.append(replace(FACTS, worker=number, upstream=away))
     found = made(seen)["upstream"]
     assert (found["up"], found["seen_by"], found["workers"]) == (False, 0, 3)
     assert (found["changed"], found["why"]) == (1940, "why 1")
-    never = replace(FACTS, upstream=UpstreamFacts("redis:6379"))
-    assert made([Seen(0, 0.1, never)])["upstream"]["changed"] is None
+    never = replace(FACTS, upstream=UpstreamState("redis:6379"))
+    assert made([never])["upstream"]["changed"] is None
 
 
 def test_round_trips_are_omitted_during_an_outage() -> None:
-    recent = Recent()
+    recent = History()
     recent.add(1999.0, {}, {})
     took: Samples = {ROUND_TRIP: times((9,), 0.001)}
     recent.add(2000.0, took, {})
-    here = Seen(0, 0.1, FACTS)
-    away = Seen(1, 0.1, replace(FACTS, upstream=replace(FACTS.upstream, up=False)))
+    here = FACTS
+    away = replace(FACTS, worker=1, upstream=replace(FACTS.upstream, up=False))
     assert None not in made([here], took, recent)["times"]["round_trip"]
     assert None not in made([here, away], took, recent)["times"]["round_trip"]
     assert made([away], took, recent)["times"]["round_trip"] == [None, None]

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.probes import Seen, degraded, not_alive, not_ready, without_redis
-from rlproxy.observability.published import SILENT_S, Facts, UpstreamFacts
+from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
+from rlproxy.observability.snapshots import SILENT_S, Snapshot, UpstreamState
 
-UP = UpstreamFacts("redis:6379")
-AWAY = UpstreamFacts("redis:6379", up=False, why="connection refused", problem="refused")
-GOOD = Facts(42, on_upstream_failure="error", upstream=UP)
+UP = UpstreamState("redis:6379")
+AWAY = UpstreamState("redis:6379", up=False, why="connection refused", problem="refused")
+GOOD = Snapshot(0, pid=42, on_upstream_failure="error", upstream=UP)
 
 
-def seen(worker: int = 0, age_s: float | None = 0.1, **facts: Any) -> Seen:
-    return Seen(worker, age_s, replace(GOOD, **facts))
+def seen(worker: int = 0, age_s: float = 0.1, **facts: Any) -> Snapshot:
+    return replace(GOOD, worker=worker, age_s=age_s, **facts)
 
 
 def test_worker_with_a_recent_snapshot_is_alive() -> None:
@@ -23,7 +23,7 @@ def test_worker_with_a_recent_snapshot_is_alive() -> None:
 
 
 def test_silent_worker_is_named() -> None:
-    assert not_alive([seen(0), seen(1, 3.21), Seen(2)]) == [
+    assert not_alive([seen(0), seen(1, 3.21), Snapshot(2)]) == [
         "worker 2 (process 42) last reported 3.2 s ago",
         "worker 3 has not reported yet",
     ]

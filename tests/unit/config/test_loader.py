@@ -200,7 +200,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 def test_a_byte_that_is_not_utf_8() -> None:
     (line,) = mistakes("--upstream", "redis://:p\udcffw@h")
-    assert line == "--upstream redis://***@h: it has a NUL character, or bytes that are not UTF-8"
+    assert line == "--upstream redis://***: it has a NUL character, or bytes that are not UTF-8"
 
 
 def test_a_missing_file() -> None:
@@ -257,8 +257,8 @@ def test_an_unknown_variable_is_a_mistake(name: str, value: str, near: str) -> N
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--upsteam", "redis://h"], "--upsteam redis://h; did you mean --upstream?"),
-        (["redis://h"], "redis://h; the URL of Redis is given with --upstream"),
+        (["--upsteam", "redis://h"], "--upsteam redis://***; did you mean --upstream?"),
+        (["redis://h"], "redis://***; the URL of Redis is given with --upstream"),
         (["--drain-timout=5"], "--drain-timout=5; did you mean --drain-timeout?"),
         (["--check-confg"], "--check-confg; did you mean --check-config?"),
         (["--nothing-of-the-kind"], "--nothing-of-the-kind"),
@@ -294,7 +294,7 @@ def test_all_mistakes_at_once() -> None:
         *("--connect-timeout", "0", "--drain-timeout", "x"),
         RLPROXY_HANDSHAKE_TIMEOUT="-1",
     )
-    starts = ["--listen a:", "--listen b:", "--upstream http://h:"]
+    starts = ["--listen a:", "--listen b:", "--upstream http://***:"]
     starts += ["--connect-timeout 0:", "--drain-timeout x:"]
     starts += ["RLPROXY_HANDSHAKE_TIMEOUT -1:"]
     assert len(found) == len(starts)

@@ -262,6 +262,10 @@ SECRETS = [
     ["--upstream", "redis+cluster://bob:secret,h"],
     ["--upstream", "redis://bob:secret@h?standalone=secret"],
     ["--upstream", "redis://bob:secret"],
+    ["--upstream", "redis://:12/secret"],
+    ["--upstream", "redis://:12?secret"],
+    ["--upstream", "redis://:secret 12@h:x"],
+    ["--upstrem", "redis://:12", "secret@h"],
     ["--upstream", "redis://bob:secret@h\u2100"],
     ["--upstrem", "redis://bob:secret@h"],
     ["redis://bob:secret@h"],
@@ -274,6 +278,10 @@ def test_no_password_in_a_message(argv: list[str]) -> None:
     assert "secret" not in "\n".join(mistakes(*argv))
     if argv[0] == "--upstream":
         assert "secret" not in "\n".join(mistakes(RLPROXY_UPSTREAM=argv[1]))
+
+
+def test_a_number_may_be_a_password() -> None:
+    assert "123" not in "\n".join(mistakes("--upstream", "redis://:123"))
 
 
 def test_no_password_in_what_is_shown() -> None:

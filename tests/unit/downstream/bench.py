@@ -12,7 +12,6 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import ClientConnection, Clients, PrivateConnection
-from rlproxy.net.peers import Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.ratelimit import scripts
 from rlproxy.ratelimit.grammar import Grammar
@@ -129,7 +128,7 @@ class Bench:
     def say(self, _: str, text: str, **fields: object) -> None:
         self.said.append(text.format(**fields))
 
-    def client(self, sock: socket.socket | None = None, peer: Peer | None = None) -> Client:
+    def client(self, sock: socket.socket | None = None, peer: Address | None = None) -> Client:
         return Client(self, sock, peer)
 
     def turn(self) -> None:
@@ -146,7 +145,7 @@ class Bench:
 
 
 class Client:
-    def __init__(self, bench: Bench, sock: socket.socket | None, peer: Peer | None) -> None:
+    def __init__(self, bench: Bench, sock: socket.socket | None, peer: Address | None) -> None:
         self.transport = Transport(sock)
         self.protocol = self.transport.protocol = ClientConnection(bench.clients, peer)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]

@@ -6,14 +6,13 @@ import dataclasses
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address, Upstream
+from rlproxy.config.urls import UNIX_CLIENT, Address, Upstream
 from rlproxy.downstream import admission
 from rlproxy.downstream.admission import Admission
-from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.resp.command_table import UNRESTRICTED
 
-HERE = Peer("127.0.0.1", 1)
-THERE = Peer("10.0.0.1", 1)
+HERE = Address("127.0.0.1", 1)
+THERE = Address("10.0.0.1", 1)
 CONFIG = Config((Address("0.0.0.0", 1),), Upstream(Address("redis", 6379)))
 
 
@@ -24,9 +23,9 @@ def made(needs_password: bool | None = True, **changes: object) -> Admission:
     return found
 
 
-@pytest.mark.parametrize("peer", [NOBODY, HERE])
+@pytest.mark.parametrize("peer", [UNIX_CLIENT, HERE])
 @pytest.mark.parametrize("needs", [None, True, False])
-def test_protected_mode_is_not_for_local_clients(peer: Peer, needs: bool | None) -> None:
+def test_protected_mode_is_not_for_local_clients(peer: Address, needs: bool | None) -> None:
     assert made(needs).refusal(peer, 0, 0) is None
 
 
@@ -42,7 +41,7 @@ def test_protected_mode() -> None:
 
 def test_the_number_of_clients() -> None:
     found = made(max_clients=3)
-    for peer in (NOBODY, HERE, THERE):
+    for peer in (UNIX_CLIENT, HERE, THERE):
         assert found.refusal(peer, 2, 2) is None
         assert found.refusal(peer, 3, 0) is admission.FULL
     assert admission.FULL.reply == b"-ERR max number of clients reached\r\n"
@@ -53,13 +52,13 @@ def test_the_number_of_an_address() -> None:
     assert found.refusal(THERE, 100, 1) is None
     assert found.refusal(THERE, 100, 2) is admission.FULL_ADDRESS
     assert found.refusal(HERE, 100, 2) is admission.FULL_ADDRESS
-    assert found.refusal(NOBODY, 100, 2) is None  # a unix socket has none
+    assert found.refusal(UNIX_CLIENT, 100, 2) is None  # a unix socket has none
     assert made().refusal(THERE, 100, 100) is None
 
 
 def test_each_has_its_commands() -> None:
     found = made()
-    assert found.table_of(HERE) is found.table_of(NOBODY) is UNRESTRICTED
+    assert found.table_of(HERE) is found.table_of(UNIX_CLIENT) is UNRESTRICTED
     assert found.table_of(THERE).rows[b"DEBUG"].ban is not None
     assert made(local_commands=True).table_of(THERE) is UNRESTRICTED
     for peer in (HERE, THERE):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import UNIX_CLIENT, Address
 from rlproxy.downstream.admission import Admission
 from rlproxy.downstream.connection import ROUND, SWEPT, ClientConnection, Clients
-from rlproxy.net.peers import NOBODY, Peer
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.connector import Target
@@ -16,7 +15,7 @@ from rlproxy.upstream.connector import Target
 from tests.contexts import worker_context
 from tests.unit.downstream.bench import CONFIG, GRAMMAR, Clock
 
-HERE, THERE = Peer("127.0.0.1", 1), Peer("127.0.0.2", 2)
+HERE, THERE = Address("127.0.0.1", 1), Address("127.0.0.2", 2)
 
 
 class Member:
@@ -52,7 +51,7 @@ class Worker:
     def _log(self, _: str, text: str, **fields: object) -> None:
         self.lines.append(f"{text.format(**fields)} {fields}")
 
-    def enter(self, peer: Peer, count: int = 1) -> list[Member]:
+    def enter(self, peer: Address, count: int = 1) -> list[Member]:
         """Let `count` clients enter; all are admitted."""
         members = [Member() for _ in range(count)]
         for member in members:
@@ -66,7 +65,7 @@ class Worker:
 def test_clients_are_counted_by_address() -> None:
     worker = Worker()
     (first, second), (third,) = worker.enter(HERE, 2), worker.enter(THERE)
-    (unix,) = worker.enter(NOBODY)
+    (unix,) = worker.enter(UNIX_CLIENT)
     assert worker.clients.addresses == {HERE.host: 2, THERE.host: 1}
     assert len(worker.clients.clients) == 4
     for member in (first, third, unix):
@@ -93,7 +92,7 @@ def test_a_client_that_leaves_is_forgotten_everywhere() -> None:
 
 def test_many_clients_are_all_checked_within_eight_sweeps() -> None:
     worker = Worker(max_clients=10_000)
-    members = worker.enter(NOBODY, ROUND * SWEPT + 800)
+    members = worker.enter(UNIX_CLIENT, ROUND * SWEPT + 800)
     for _ in range(ROUND):
         worker.clients.sweep()
     assert [len(member.swept) for member in members] == [1] * len(members)

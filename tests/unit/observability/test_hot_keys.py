@@ -70,7 +70,7 @@ def test_few_keys_are_counted_exactly() -> None:
     assert merge([bench.top.state()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
     assert merge([bench.top.state()], 1000, False)[2:] == [(b"c", 1, 0, b"")]
     assert merge([bench.top.state()], 10, True) == [(b"b", 1, 0, b"")]
-    assert merge([bench.top.published()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
+    assert merge([bench.top.state()], 2, False) == [(b"a", 3, 0, b""), (b"b", 2, 0, b"")]
 
 
 def test_empty_summary_reports_no_key() -> None:
@@ -78,7 +78,7 @@ def test_empty_summary_reports_no_key() -> None:
     bench.top.add({}, {})
     assert merge([bench.top.state()], 10, False) == merge([bench.top.state()], 10, True) == []
     assert merge([], 10, False) == merge([NO_TOP], 10, True) == []
-    assert merge([bench.top.published(), NO_TOP], 10, True) == []
+    assert merge([bench.top.state(), NO_TOP], 10, True) == []
 
 
 def test_counts_expire_after_a_minute() -> None:
@@ -105,7 +105,7 @@ def test_age_of_the_counts_is_reported() -> None:
     assert bench.top.state().seconds == 59.5
     bench.now += 0.5
     assert bench.top.state().seconds == 50
-    assert bench.top.published().seconds == 50
+    assert bench.top.state().seconds == 50
 
 
 def test_long_keys_are_reported_by_prefix_and_hash() -> None:
@@ -136,21 +136,11 @@ def test_some_of_many_equal_keys_are_reported() -> None:
     assert all(count <= 5 <= count + error for _, count, error, _ in found)
 
 
-def test_published_counts_are_at_most_a_second_old() -> None:
-    bench = Bench(SIZES)
-    bench.top.published()
-    bench.add([b"a"], [b"a"])
-    assert merge([bench.top.published()], 9, False) == []
-    bench.now += 1
-    assert merge([bench.top.published()], 9, False) == [(b"a", 1, 0, b"")]
-    assert merge([bench.top.published()], 9, True) == [(b"a", 1, 0, b"")]
-
-
 def test_published_keys_fit_the_shared_memory() -> None:
     top = HotKeys(lambda: 0.0)
     keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
     top.add(keys, keys)
-    assert len(pickle.dumps(top.published())) < 1 << 19
+    assert len(pickle.dumps(top.state())) < 1 << 19
 
 
 # -- the rules of refusals -------------------------------------------------------------------------
@@ -248,7 +238,7 @@ def test_error_bounds_hold_for_several_workers(
     end = max((bench.now for bench in benches), default=0.0)
     for bench in benches:
         bench.now = end
-    texts = [pickle.loads(pickle.dumps(bench.top.published())) for bench in benches]
+    texts = [pickle.loads(pickle.dumps(bench.top.state())) for bench in benches]
     for kind in (False, True):
         true: Counter[bytes] = Counter()
         for bench in benches:
@@ -266,7 +256,7 @@ def test_a_key_that_one_worker_leaves_out_has_an_error() -> None:
         bench.now += 1
     benches[0].add([b"1", b"2", b"3", b"4", b"5"] * 2 + [b"x"], [])
     benches[1].add([b"x"] * 3, [])
-    rows = merge([bench.top.published() for bench in benches], 1, False)
+    rows = merge([bench.top.state() for bench in benches], 1, False)
     assert rows == [(b"x", 3, 2, b"")]  # of 4 hits
 
 
@@ -317,7 +307,7 @@ def test_error_bounds_of_a_sample_hold(sizes: Sizes) -> None:
             bench.now += SLOT_S
     for bench in benches:
         bench.now -= SLOT_S / 2
-    texts = [pickle.loads(pickle.dumps(bench.top.published())) for bench in benches]
+    texts = [pickle.loads(pickle.dumps(bench.top.state())) for bench in benches]
     for kind in (False, True):
         found = merge(texts, 1000, kind)
         check_bounds(found, true, true.total(), 1000)
@@ -389,7 +379,7 @@ for _ in range(8):
         number += 2048
         top.add(Counter(keys[:1024]), Counter(keys[1024:]))
         del keys
-    top.published()
+    top.state()
     now += 10
 current, most = tracemalloc.get_traced_memory()
 print(current, most)

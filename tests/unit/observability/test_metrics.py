@@ -6,8 +6,8 @@ import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rlproxy.admin.reader import exposition
 from rlproxy.observability import metrics as m
-from rlproxy.observability.exposition import exposition
 from rlproxy.observability.metrics import Samples
 
 from tests.unit.observability.histograms import times

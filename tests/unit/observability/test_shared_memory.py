@@ -10,8 +10,8 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys
 from rlproxy.observability.key_prefixes import Prefixes, samples
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
-from rlproxy.observability.published import Facts, LaneFacts, Published
 from rlproxy.observability.shared_memory import HALF, SharedMemory
+from rlproxy.observability.snapshots import LaneFacts, Snapshot
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
@@ -73,12 +73,12 @@ def test_largest_value_fits() -> None:
         policies.use([Policy(name, b"5 60", True) for name in names])
     lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
     memory = SharedMemory(1)
-    snapshot = Published(
-        1.5, {}, top.state(), Facts(lanes=lanes), prefixes.counts, policies.state()
+    snapshot = Snapshot(
+        *(0, 1.5, 0.0, {}, top.state(), prefixes.counts, policies.state()), lanes=lanes
     )
     assert memory.publish(0, snapshot)
     found = memory.latest(0)
     assert found == snapshot
-    silent = found.seen_at(9.0)
+    silent = found.valid_at(9.0)
     assert len(samples([silent.prefixes])) == 20_000
     assert len(hits_of(silent.policies)) == MAX_POLICIES

@@ -6,9 +6,8 @@ import time
 
 import pytest
 from rlproxy.config.config import Config, ConfigError
-from rlproxy.net.tls_contexts import Contexts
-from rlproxy.observability.published import Reloaded
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Reloaded
 from rlproxy.process.reload import MAX_MISTAKES, Apply, reload
 
 OLD = Config(max_clients=1)
@@ -19,12 +18,11 @@ MADE = Config(max_clients=2)  # the number of workers takes a restart
 class Reading:
     """A process with settings, and what it publishes and logs at a reload."""
 
-    def __init__(self, caplog: pytest.LogCaptureFixture, memory: bool = True) -> None:
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
         self._caplog = caplog
         self.memory = SharedMemory(1)
         self.applied: list[Config] = []
-        self._published_to = self.memory if memory else None
 
     def reload(self, new: Config | list[str], apply: Apply | None = None) -> Config:
         """Reload; `new` are settings, or mistakes in the file."""
@@ -35,9 +33,9 @@ class Reading:
             return new
 
         self._caplog.clear()
-        return reload(OLD, apply or self._apply, read, self._published_to)
+        return reload(OLD, apply or self._apply, read, self.memory)
 
-    def _apply(self, config: Config, contexts: Contexts) -> None:
+    def _apply(self, config: Config) -> None:
         self.applied.append(config)
 
     def outcome(self) -> Reloaded:
@@ -51,9 +49,6 @@ def test_doubtful_settings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(caplog)
     reading.reload(Config(max_clients=1, deny_command=("nothing",)))
     assert reading.log()[-1].startswith("check the settings: --deny-command nothing: ")
-    in_a_worker = Reading(caplog, memory=False)
-    in_a_worker.reload(Config(max_clients=1, deny_command=("nothing",)))
-    assert in_a_worker.log() == []
 
 
 def test_settings_are_applied_published_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -85,18 +80,9 @@ def test_mistakes_leave_the_settings_and_are_published(caplog: pytest.LogCapture
 def test_settings_that_can_not_be_applied_are_rejected(caplog: pytest.LogCaptureFixture) -> None:
     reading = Reading(caplog)
 
-    def apply(config: Config, contexts: Contexts) -> None:
+    def apply(config: Config) -> None:
         raise ConfigError(["too much"])
 
     assert reading.reload(NEW, apply) is OLD
     assert reading.outcome().mistakes == ["too much"]
     assert reading.log() == ["SIGHUP: too much; all stays as it was"]
-
-
-def test_a_worker_of_several_publishes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    reading = Reading(caplog, memory=False)
-    assert reading.reload(NEW) == MADE
-    assert (reading.applied, reading.log()) == ([MADE], [])
-    assert reading.reload(["wrong"]) is OLD
-    assert reading.log() == ["SIGHUP: wrong; all stays as it was"]
-    assert reading.memory.latest(reading.memory.parent) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -27,24 +28,20 @@ def fails(*_: float) -> None:
     raise ZeroDivisionError
 
 
-async def test_a_failed_publication_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failing", ["tick", "close_idle", "sweep"])
+async def test_what_fails_is_logged_and_the_rest_done_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
-    monkeypatch.setattr(module, "EVERY_S", 0.0)
-    wiring = SimpleNamespace(telemetry=SimpleNamespace(publish=fails))
-    await server(monkeypatch, wiring, None, StopSignals(supervised=True))._publish()
-    assert caplog.messages == ["unexpected error"]
-
-
-async def test_a_failed_sweep_is_logged_and_the_channel_checked_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "SWEEP_S", 0.0)
-    wiring = SimpleNamespace(upstream=SimpleNamespace(close_idle=fails))
+    done: list[str] = []
+    each = {name: partial(done.append, name) for name in ("close_idle", "sweep")}
+    parts = SimpleNamespace(**each, tick=lambda _: done.append("tick"))
+    setattr(parts, failing, fails)
+    wiring = SimpleNamespace(telemetry=parts, upstream=parts, clients=parts)
     channel = SimpleNamespace(check=lambda: "the supervisor has ended")
     stop = StopSignals(supervised=True)
-    task = asyncio.create_task(server(monkeypatch, wiring, channel, stop)._sweep())
+    task = asyncio.create_task(server(monkeypatch, wiring, channel, stop)._tick())
     async with asyncio.timeout(5.0):
         await stop.requested.wait()
     task.cancel()
-    assert caplog.messages[0] == "unexpected error"
+    assert caplog.messages == ["unexpected error"]
+    assert done == [name for name in ("tick", "close_idle", "sweep") if name != failing]

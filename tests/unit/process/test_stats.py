@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.published import Facts, Published, UpstreamFacts
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.process.stats import policies_request, stats_request, stats_text, top_request
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
@@ -16,15 +18,16 @@ from rlproxy.version import VERSION
 
 from tests.unit.observability.histograms import times
 
-FACTS = Facts(
+FACTS = Snapshot(
+    0,
     pid=7,
     mode="share",
     on_upstream_failure="deny",
-    upstream=UpstreamFacts(where="h:1", server="Redis 7", why="late"),
+    upstream=UpstreamState(where="h:1", server="Redis 7", why="late"),
 )
 
 
-def published(factor: int) -> Published:
+def published(factor: int) -> Snapshot:
     names = [name.decode().lower() for name in ALGORITHMS]
     samples: Samples = {
         "rlproxy_hits_total": {
@@ -39,7 +42,8 @@ def published(factor: int) -> Published:
         "rlproxy_errors_total": {(next(iter(ERRORS)),): 2.0 * factor},
         "rlproxy_lane_round_trip_seconds": times((factor, *[0] * (len(TIMES_S) - 1), 1), 0.5),
     }
-    return Published(100.0, samples, NO_TOP._replace(seconds=15.02 * factor), FACTS)
+    top = NO_TOP._replace(seconds=15.02 * factor)
+    return replace(FACTS, samples=samples, top=top)
 
 
 def test_the_text_is_the_sum_of_all_workers() -> None:

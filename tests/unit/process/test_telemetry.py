@@ -14,8 +14,8 @@ from rlproxy.downstream.connection import Clients
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability import shared_memory
 from rlproxy.observability.hot_keys import HotKey, HotKeys, Top, merge
-from rlproxy.observability.published import Published
 from rlproxy.observability.shared_memory import SharedMemory
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.telemetry import TOP_S, Telemetry
 from rlproxy.process.upstreams import UpstreamWiring
@@ -36,9 +36,6 @@ class Nobody:
     draining = False
     max_clients = 1
     denial_cache = DenialCache(0, lambda: 0.0)
-    problem = kind = "login"
-    server = "Redis 7"
-    loaded = True
     loop = SimpleNamespace(time=lambda: 0.0)
 
     def __init__(self, settings: WorkerContext) -> None:
@@ -49,10 +46,8 @@ class Nobody:
     def lanes(self) -> list[object]:
         return []
 
-    def state(self) -> Nobody:
-        return self
-
-    nodes: tuple[()] = ()
+    def state(self) -> UpstreamState:
+        return UpstreamState("redis:1", "Redis 7", kind="login", problem="login", loaded=True)
 
 
 def context() -> WorkerContext:
@@ -86,7 +81,7 @@ def test_what_others_publish_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
         shared_memory, "pickle", SimpleNamespace(**{**vars(pickle), "loads": reads})
     )
     for clients in (2.0, 3.0):
-        memory.publish(2, Published(time.time(), {"rlproxy_clients": {(): clients}}))
+        memory.publish(2, Snapshot(2, time.time(), samples={"rlproxy_clients": {(): clients}}))
         for _ in range(3):
             told = telemetry.all()
             assert [each.samples["rlproxy_clients"] for each in told] == [{(): 0.0}, {(): clients}]
@@ -113,7 +108,7 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
         return request.split(b"\r\n")[8::2]  # behind EVAL, the script, and 0
 
     other.add({b"$1\r\na\r\n": 2}, {})
-    memory.publish(1, Published(time.time(), {}, other.state()))
+    memory.publish(1, Snapshot(1, time.time(), top=other.state()))
     count = settings.stats.on_keys
     count({b"$1\r\na\r\n": 1, b"$1\r\nb\r\n": 1}, {b"$1\r\nb\r\n": 1}, 1, {})
     assert top(1) == [b"a", b"3", b"0"]
@@ -131,11 +126,10 @@ def test_hot_keys_of_all_workers_are_merged_once_in_a_while(
 def test_where_hits_are_many_some_keys_are_looked_at(samples: bool) -> None:
     settings = context()
     telemetry = made(SharedMemory(1), settings, samples)
-    stats, now, strides = settings.stats, 100.0, []
+    stats, strides = settings.stats, []
     for hits_a_second in (0, 0, 4_000, 6_000, 79_000, 4_000_000, 5_000):
-        stats.hits[ROWS[b"GCRA"] + ADMITTED] += hits_a_second // 10
-        stats.hits[ROWS[b"LOG"] + REFUSED] += hits_a_second * 4 // 10
-        now += 0.5
-        telemetry.publish(now)
+        stats.hits[ROWS[b"GCRA"] + ADMITTED] += hits_a_second // 5
+        stats.hits[ROWS[b"LOG"] + REFUSED] += hits_a_second * 4 // 5
+        telemetry.tick(0.0)
         strides.append(stats.stride)
     assert strides == ([1, 1, 1, 2, 16, 64, 1] if samples else [1] * 7)

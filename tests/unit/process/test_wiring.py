@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream, parse_upstream
-from rlproxy.net import file_limit
+from rlproxy.net import file_limit, tls_contexts
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.intake import ClientCounts
+from rlproxy.process.intake import client_counts
 from rlproxy.process.resources import Resources
 from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
@@ -31,13 +31,13 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     )
     resources = SimpleNamespace(
         listeners=listeners,
-        client_counts=ClientCounts(worker + 1),
+        client_counts=client_counts(worker + 1),
         memory=SharedMemory(worker + 1),
         started=time.time(),
         upstream=config.upstream,
         scripts=scripts.load(),
     )
-    return Wiring(config, worker, cast("Resources", resources), Contexts(None, None))
+    return Wiring(config, worker, cast("Resources", resources))
 
 
 def one_server(wiring: Wiring) -> OneServer:
@@ -58,7 +58,7 @@ async def test_the_facts_of_the_server_reach_the_sessions() -> None:
     server = one_server(wiring)
     server.control._facts.found = Identification("Valkey", "9.1")
     assert wiring.context.server is server.pool.context.server is server.control._facts
-    assert wiring.telemetry.own().facts.upstream.server == "Valkey 9.1"
+    assert wiring.telemetry.own().upstream.server == "Valkey 9.1"
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,14 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     assert wiring.context.server.on_read_only == upstream.failover.suspect
 
 
-async def test_new_settings_apply() -> None:
+async def test_new_settings_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     wiring = wired(on_upstream_failure="deny", hit_timeout_ms=30)
     assert wiring.context.failure.mode == "deny"
     assert wiring.context.timeouts.timeout_s == 0.03
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
-    wiring.reconfigure(config, Contexts(context, context))
+    monkeypatch.setattr(tls_contexts, "contexts", lambda _: Contexts(context, context))
+    wiring.reconfigure(config)
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
     assert wiring.intake.rate == 8
@@ -169,7 +170,7 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     wiring = wired(metrics_prefixes=prefixes)
     count = wiring.context.stats.on_keys
     count({b"$5\r\nuser:1\r\n": 1}, {}, 1, {})
-    wiring.telemetry.publish(1.0)
+    wiring.telemetry.publish()
     telemetry = wiring.telemetry
     assert telemetry.own().top.hits.counts
     assert bool(telemetry._prefixes.counts) == bool(prefixes)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import rlproxy
+from rlproxy.config.config import StartError
 from rlproxy.ratelimit import scripts as s
-from rlproxy.ratelimit.scripts import ScriptError, strip
+from rlproxy.ratelimit.scripts import strip
 
 from tests.lua_headers import parse_header
 
@@ -131,7 +132,7 @@ def test_a_missing_file_is_an_error(
     shutil.copytree(s.directory(), tmp_path / "lua")
     (tmp_path / "lua" / f"{name}.lua").unlink()
     monkeypatch.setattr(rlproxy, "__file__", str(tmp_path / "proxy" / "rlproxy" / "__init__.py"))
-    with pytest.raises(ScriptError, match=f"no {name}.lua in {tmp_path}"):
+    with pytest.raises(StartError, match=f"no {name}.lua in {tmp_path}"):
         s.load.__wrapped__()
 
 

@@ -55,13 +55,13 @@ def seen(*samples: Sample) -> View:
     """The view after these samples."""
     view = View(Replies(*samples))
     for _ in samples[1:]:
-        view.look()
+        view.update()
     return view
 
 
 def add(view: View, new: Sample) -> None:
     view.client = Replies(new)
-    view.look()
+    view.update()
 
 
 def two(hits: float, rows: Rows = ROWS, refused: Rows = NONE, **more: float) -> View:

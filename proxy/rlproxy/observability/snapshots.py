@@ -4,8 +4,9 @@ of the latest reload.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final, NamedTuple
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
@@ -16,19 +17,19 @@ from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 SILENT_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
 
 
-def fresh(age_s: float) -> bool:
-    """Whether a worker that published `age_s` seconds ago counts as running."""
-    return abs(age_s) <= SILENT_S  # a negative age: the clock was set back since
-
-
 @dataclass(frozen=True)
-class UpstreamFacts:
+class UpstreamState:
     """The upstream as one worker sees it.
 
     where, server: its address, and name and version of the server.
     up, why: whether Redis answers, and why not.
     changed: time.time() when `up` changed; None if it never did.
     kind, problem: see metrics.PROBLEMS; empty if there is none.
+    loaded: the scripts are on all servers.
+    reached: a server accepted the latest connection of the proxy's own.
+    settled: the first attempt to open one is over.
+    now: what stands behind the URL now, in a few words; "" if that is clear.
+    nodes: whether each master of a cluster answers, by its address; empty for one server.
     """
 
     where: str = ""
@@ -38,6 +39,11 @@ class UpstreamFacts:
     changed: float | None = None
     kind: str = ""
     problem: str = ""
+    loaded: bool = False
+    reached: bool = False
+    settled: bool = False
+    now: str = ""
+    nodes: Mapping[str, bool] = field(default_factory=dict)
 
 
 class LaneFacts(NamedTuple):
@@ -51,50 +57,46 @@ class LaneFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the live page, the probes and RL.STATS show of a worker beside its samples.
+class Snapshot:
+    """The published state of one worker.
 
+    worker: its number, from 0.
+    at: time of publication, seconds since 1970.
+    age_s: seconds since then, infinite if there was none; see valid_at().
+    samples: metrics, without those of prefixes and policies.
+    top: hot keys; see HotKeys.state().
+    prefixes: hits by key prefix; see `key_prefixes`.
+    policies: hits of policies; see `policy_counters`.
     listen: addresses where clients connect.
     mode: "share" or "private": the usual way of ordinary commands.
     addresses: addresses of clients with the number of their connections, those with most.
     """
 
+    worker: int
+    at: float = -inf
+    age_s: float = inf
+    samples: Samples = field(default_factory=dict)
+    top: Top = NO_TOP
+    prefixes: PrefixHits = field(default_factory=dict)
+    policies: PolicyState = NO_POLICIES
     pid: int = 0
     listen: Sequence[str] = ()
     draining: bool = False
     mode: str = ""
     on_upstream_failure: str = ""
-    upstream: UpstreamFacts = UpstreamFacts()
+    upstream: UpstreamState = UpstreamState()
     lanes: Sequence[LaneFacts] = ()
     addresses: Sequence[tuple[str, int]] = ()
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the worker counts as running: it has published within SILENT_S."""
+        return abs(self.age_s) <= SILENT_S  # a negative age: the clock was set back since
 
-NO_FACTS: Final = Facts()
-
-
-@dataclass(frozen=True)
-class Published:
-    """The published state of one worker.
-
-    at: time of publication, seconds since 1970.
-    samples: metrics, without those of prefixes and policies.
-    top: hot keys; see HotKeys.published().
-    prefixes: hits by key prefix; see `key_prefixes`.
-    policies: hits of policies; see `policy_counters`.
-    """
-
-    at: float
-    samples: Samples
-    top: Top = NO_TOP
-    facts: Facts = NO_FACTS
-    prefixes: PrefixHits = field(default_factory=dict)
-    policies: PolicyState = NO_POLICIES
-
-    def seen_at(self, now: float) -> Published:
+    def valid_at(self, now: float) -> Snapshot:
         """Return what is valid at the time `now`: all, or the counters of a silent worker."""
-        if fresh(now - self.at):
-            return self
-        return replace(self, samples=kept(self.samples), top=NO_TOP)
+        made = replace(self, age_s=now - self.at)
+        return made if made.fresh else replace(made, samples=kept(self.samples), top=NO_TOP)
 
 
 @dataclass(frozen=True)
