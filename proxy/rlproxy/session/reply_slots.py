@@ -41,7 +41,6 @@ from rlproxy.session.slots import (
     OwedReplies,
     Slot,
 )
-from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 
@@ -246,7 +245,7 @@ class ReplySlots(OwedReplies):
 
     def answer_late(
         self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
-    ) -> tuple[int, float, float]:
+    ) -> tuple[int, float]:
         """Answer the hits that are unanswered since `before` or longer.
 
         before: time in seconds.
@@ -254,9 +253,7 @@ class ReplySlots(OwedReplies):
             was sent, whichever is later.
         instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
 
-        Returns the number of late hits, the time since which the first of them was unanswered, and
-        that time of the first other hit. The last one is NEVER if a reply without a timeout comes
-        before that hit, and NOTHING if there is no other hit.
+        Returns the number of late hits, and the time since which the first of them was unanswered.
         """
         number = 0
         first: float = 0.0
@@ -266,7 +263,7 @@ class ReplySlots(OwedReplies):
             if slot.kind == S_HIT and slot.call is not None:
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
-                    return number, first, since
+                    break
                 self.to_client.append(instead(slot.call))
                 self.set_kind(slot, S_DROP)
                 if number == 0:
@@ -280,7 +277,7 @@ class ReplySlots(OwedReplies):
                 break
             dropped = slot
             slot = slot.next
-        return number, first, NEVER if self.bounded > 0 else NOTHING
+        return number, first
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""

@@ -26,7 +26,6 @@ from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
-from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import (
     CLOSE,
     ENDED_BY_LANE,
@@ -302,29 +301,27 @@ class Session(SessionBase):
             self._watched = True
             timeouts.watch(self.overdue)
 
-    def overdue(self, now: float) -> float:
+    def overdue(self, now: float) -> bool:
         """Answer the late hits; see HitTimeouts.watch()."""
         if self._closing or self.context.timeouts.timeout_s <= 0.0:
             self._watched = False
-            return NOTHING
+            return False
         if self.slow and self.wait != WAIT_HELD:
-            return NEVER  # the private connection is not read: Redis may have replied in time
+            return True  # the private connection is not read: Redis may have replied in time
         unsent_at = self._unsent_at if self.wait & TIMED else None
         fail_open = self._router.fail_open
-        late, oldest = fail_open.answer_late(now, unsent_at, self._held)
+        late, more = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
             self.context.stats.error("unanswered")
             self._close()
             self.flush()
-            return NOTHING
-        if late > 0:
-            if self.wait & ENDED_BY_PRIVATE:
-                self._route()
-            oldest = min(oldest, NEVER)  # the requests behind may have been sent
+            return False
+        if late > 0 and self.wait & ENDED_BY_PRIVATE:
+            self._route()
         if late > 0 or self.to_client:
             self.flush()
-        self._watched = oldest != NOTHING
-        return oldest
+        self._watched = more or late > 0  # behind late hits, requests may have been sent now
+        return self._watched
 
     # -- the private connection's side ------------------------------------------------------------
 
