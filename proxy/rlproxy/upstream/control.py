@@ -329,8 +329,6 @@ class Control:
                 await self._prepare()
             if self.kind not in ("", REPLICA):
                 self._retry_at = self._loop.time() + _REFUSED_S
-        elif self._misses_scripts():
-            await self._in_time(self._load_again(), _REPLY_S)
         else:
             await self._in_time(self._ping(), _REPLY_S)
 
@@ -342,22 +340,14 @@ class Control:
             self._report()
 
     def _is_worth_another_try(self) -> bool:
-        """Return whether a step that the server refused is due for another try."""
+        """Return whether to prepare the server again.
+
+        A step that it refused is due for another try, or scripts are missing and may be loaded.
+        """
+        if not self.problem and not self.loading.loaded and self.loading.drained():
+            return True
         due = self.kind == UNABLE or self._loop.time() >= self._retry_at
         return due and (bool(self.problem) or self._read_only or self._refuses)
-
-    def _misses_scripts(self) -> bool:
-        """Return whether the scripts are to be loaded now. Refused ones wait for another try."""
-        loading = self.loading
-        able = self.kind != LOGIN and not self._refused
-        return able and not loading.loaded and loading.drained()
-
-    async def _load_again(self) -> None:
-        """Load the scripts, and update the problem."""
-        await self._load()
-        if self.kind in ("", SCRIPTS):
-            self.kind, self.problem = SCRIPTS if self._refused else "", self._refused
-        self._report()
 
 
 def hello_error(text: str, password: str | None) -> str:
