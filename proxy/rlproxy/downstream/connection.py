@@ -18,8 +18,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
-from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
-from rlproxy.fairness.scheduler import Scheduler
+from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT, Scheduler
 from rlproxy.net.peers import NOBODY, Peer, peer_of
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.log_throttle import LogThrottle

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit import entry_form
+from rlproxy.ratelimit import command_entries
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
@@ -70,7 +70,7 @@ def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
 
 def _all(frame: bytes, entries: list[Entry], resp3: bool) -> bytes:
     """The reply to COMMAND: the proxy's entries follow Redis' own."""
-    values = b"".join([entry_form.info(each, resp3) for each in entries])
+    values = b"".join([command_entries.info(each, resp3) for each in entries])
     return _extended(frame, b"*", len(entries), values)
 
 
@@ -88,7 +88,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     for entry in entries:
         value = framer.frame()
         if entry is not None and value in encoding.NILS:
-            value = entry_form.info(entry, resp3)
+            value = command_entries.info(entry, resp3)
         parts.append(value)
     return b"".join(parts)
 
@@ -96,7 +96,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
 def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
     resp3 = frame.startswith(b"%")
-    docs = b"".join([entry_form.docs(each, resp3) for each in entries])
+    docs = b"".join([command_entries.docs(each, resp3) for each in entries])
     return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit.command_entries import ENTRIES
-from rlproxy.ratelimit.entry_form import docs, info
+from rlproxy.ratelimit.command_entries import ENTRIES, docs, info
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session.command_replies import KEYLESS, UNKNOWN, WRONG_ARITY, Edit, edit
 
