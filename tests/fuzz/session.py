@@ -432,12 +432,7 @@ class Walk:
             self.lost_calls += 1
             call.caller.lane_answered(call, encoding.LOST)
         for call in unsent:
-            if isinstance(call.caller, PartCaller):
-                call.caller.lane_answered(call, b"")
-            else:
-                self.cut = True
-                self.lost_calls += 1
-                call.caller.lane_failed(call, encoding.LOST, "unreachable")
+            call.caller.lane_returned(call)
         for caller in {call.caller: None for call in [*(call for call, _ in written), *unsent]}:
             caller.resume()
         self.move()

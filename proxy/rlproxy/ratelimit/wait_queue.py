@@ -59,7 +59,7 @@ class Waiter:
 
     where: database and key.
     rule: rule of the hit.
-    send: sends a rule for the key; a call of answered() or leave() follows.
+    send: sends a rule for the key; a call of answered(), leave() or unsent() follows.
     finish: sends the reply to the client.
     flush: writes the output of the other callbacks. A waiter calls it only where its caller does
         not flush: from timers, and when another waiter promotes or wakes it.
@@ -139,6 +139,11 @@ class Waiter:
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = 0.0 if self._woken else self._waiting.clock() + pause_s
             self._go_on()
+
+    def unsent(self) -> None:
+        """Send the request under way again: it was never written to Redis."""
+        if self._state in _UNDER_WAY:
+            self._put(self._state)
 
     def promoted(self) -> None:
         """Wake the waiter if it sleeps: it may be the head now."""

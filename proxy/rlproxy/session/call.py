@@ -143,8 +143,12 @@ class Caller:
         """Take the reply to `call`; LOST if its lane was lost before, so its outcome is unknown."""
         raise NotImplementedError
 
+    def lane_returned(self, call: Call) -> None:
+        """Take back `call`, which was never sent; all calls before it are answered."""
+        raise NotImplementedError
+
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        """Handle a `call` that is late, or was never sent; no further method is called for it.
+        """Handle a `call` that is late, or whose node is down; no further method is called for it.
 
         error, kind: see FailurePolicy.reply().
         """

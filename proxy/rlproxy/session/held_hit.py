@@ -78,6 +78,11 @@ class HeldHit(OwnCalls):
         if self._waiter is not None:
             self._waiter.answered(reply)
 
+    def lane_returned(self, call: Call) -> None:
+        """See Caller.lane_returned()."""
+        if self._waiter is not None:
+            self._waiter.unsent()
+
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed()."""
         self._fail(error, kind)

@@ -14,6 +14,7 @@ from rlproxy.session.call import Batch, Call, Lane
 from rlproxy.session.connection_state import ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.identity import ANONYMOUS
+from rlproxy.session.private_stream import PrivateStream
 
 
 class LaneCalls:
@@ -123,6 +124,29 @@ class LaneCalls:
         """Remove a held hit, which is the only call. Its wait queue has counted it."""
         self.head = self.tail = None
         self.count = 0
+
+    def move_to(self, private: PrivateStream, call: Call) -> None:
+        """Send `call` and all behind it, which no lane has sent, on the private connection."""
+        before: Call | None = None
+        at = self.head
+        while at is not None and at is not call:
+            before = at
+            at = at.next
+        if at is None:
+            return  # it was moved with a call before it
+        if before is None:
+            self.head = None
+        else:
+            before.next = None
+        self.tail = before
+        while at is not None:
+            self.count -= 1
+            if at.reply:
+                self.count_outcome(at)
+                private.slots.local(at.reply)
+            else:
+                private.hit(at)
+            at = at.next
 
     def abandon(self) -> None:
         """Forget all calls, and count their hits as unseen."""

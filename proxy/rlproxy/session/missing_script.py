@@ -56,7 +56,7 @@ def send_again(session: SessionBase) -> None:
             lane.submit(again)
             private.cover.sent(again)
             return
-        hit.lane_failed(call, encoding.LOST, "lost")
+        hit.lane_returned(call)
 
 
 class HitWithoutScript(OwnCalls):
@@ -67,6 +67,10 @@ class HitWithoutScript(OwnCalls):
         private = self._session.private
         private.cover.answered(call, reply)
         private.slots.lane_replied(reply)
+
+    def lane_returned(self, call: Call) -> None:
+        """See Caller.lane_returned()."""
+        self.lane_failed(call, encoding.LOST, "lost")
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
         """See Caller.lane_failed()."""

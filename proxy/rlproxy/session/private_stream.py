@@ -261,7 +261,7 @@ class PrivateStream:
         self.slots.local(self._context.failure.reply(call, error, "unreachable"))
         return True
 
-    def hit(self, call: Call, by_sha: bool) -> None:
+    def hit(self, call: Call, by_sha: bool = False) -> None:
         """Send `call` in its place among the client's commands.
 
         by_sha: it goes by EVALSHA, and a lane sends it again if its script is missing.

@@ -232,8 +232,17 @@ class Session(SessionBase):
         if self.lanes.answered(call, reply):
             self._emit()
 
+    def lane_returned(self, call: Call) -> None:
+        """See Caller.lane_returned(). The private connection gets it, and all behind it."""
+        if self.closed:
+            self.lanes.drop(call)
+        elif self.private.status == PRIVATE_OPEN:
+            self.lanes.move_to(self.private, call)
+        else:
+            self.lane_failed(call, encoding.LOST, "lost")
+
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        """See Caller.lane_failed(). The requests behind it go on; a late one may still run."""
+        """See Caller.lane_failed(). The requests behind the call go on; Redis may still run it."""
         if self.closed:
             self.lanes.drop(call)
         elif not call.reply:

@@ -1,6 +1,7 @@
 """The lane of one identity for hits.
 
-When the connection is lost, the outcome of the written calls is unknown. The others were not sent.
+When the connection is lost, calls that are not written yet go over other connections. The outcome
+of the written ones is unknown.
 
 A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
 its calls by EVALSHA are answered. After that it first sends the calls that were not run, in their
@@ -233,13 +234,12 @@ class HitLane(ServerLane):
     def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
         """Report to the callers which calls were written, and which were not."""
         touched: list[Caller] = []
+        for call in written + unsent:
+            touch(call.caller, touched)
         for call in written:
             call.caller.lane_answered(call, encoding.LOST)
-            touch(call.caller, touched)
-        error = encoding.unreachable(self._context.server.where, "connection lost")
         for call in unsent:
-            call.caller.lane_failed(call, error, "unreachable")
-            touch(call.caller, touched)
+            call.caller.lane_returned(call)
         resume_all(touched)
 
     def unanswered(self) -> int:

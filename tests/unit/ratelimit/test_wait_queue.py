@@ -172,6 +172,12 @@ class Client:
         self.call = ""
         self.waiter.answered(frame)
 
+    def lose(self) -> None:
+        """Report that its call was never sent."""
+        assert self.call
+        self.call = ""
+        self.waiter.unsent()
+
     def flush_all(self) -> bool:
         return self.events_at_flush == len(self.calls) + len(self.replies)
 
@@ -281,6 +287,41 @@ def test_error_is_the_reply_at_any_call(frame: bytes) -> None:
     assert one.call == "final"
     one.answer(frame)
     assert one.replies == [frame]
+    assert bench.assert_empty()
+
+
+def test_unsent_call_is_repeated() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5 PENALTY 1")
+    one.lose()
+    assert one.calls == ["attempt"] * 2
+    one.answer(refused(3_000_000))
+    two = bench.wait("10 1 WAIT 1")
+    two.lose()
+    assert two.calls == ["peek"] * 2
+    two.answer(refused(1_000_000))
+    bench.clock.advance(1)
+    assert two.calls == ["peek"] * 3  # its last call
+    two.lose()
+    assert two.calls == ["peek"] * 4
+    two.answer(refused(3_000_000))
+    assert reply(two) == [1, 10, 0, 3, 9]
+    bench.clock.advance(2)
+    one.answer(refused(3_000_000))
+    bench.clock.advance(2)
+    assert one.call == "final"
+    one.lose()
+    assert one.calls == ["attempt", "attempt", "attempt", "final", "final"]
+    one.answer(ADMITTED)
+    assert bench.assert_empty()
+
+
+def test_unsent_call_of_a_departed_client_is_ignored() -> None:
+    bench = Bench()
+    one = bench.wait("10 1 WAIT 5")
+    one.waiter.leave(b"")
+    one.lose()
+    assert one.calls == ["attempt"]
     assert bench.assert_empty()
 
 

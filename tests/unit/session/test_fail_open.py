@@ -253,7 +253,7 @@ def late() -> Failing:
     failing.opened()
     failing.context.circuit.replied(9.0)  # on another connection
     failing.now = 10.0
-    failing.private.hit(call_of(failing.caller), by_sha=False)
+    failing.private.hit(call_of(failing.caller))
     return failing
 
 

@@ -257,13 +257,13 @@ def test_the_lane_is_that_of_the_identity(bench: Bench) -> None:
     assert bench.settle() == FIVE
 
 
-@pytest.mark.parametrize("event", ["lane_answered", "lane_failed"])
+@pytest.mark.parametrize("event", ["lane_answered", "lane_returned", "lane_failed"])
 def test_an_error_where_the_lane_has_no_reply(bench: Bench, event: str) -> None:
     bench.send(PING + HIT + PING)
     bench.answer(PONG + NOSCRIPT + PONG)
     (call,) = bench.lane.calls
     more = {"lane_answered": (encoding.LOST,), "lane_failed": (encoding.late(1.0), "late")}
-    getattr(call.caller, event)(call, *more[event])
+    getattr(call.caller, event)(call, *more.get(event, ()))
     call.caller.resume()
     found = bench.down()
     assert found.startswith(b"-UPSTREAMDOWN ") and found.endswith(b"\r\n" + PONG)
@@ -286,7 +286,7 @@ def test_the_failure_policy_applies_where_the_lane_has_not_sent_it(
     bench.lane.ready = ready
     found = bench.answer(PONG + NOSCRIPT + PONG)
     for call in bench.lane.calls:
-        call.caller.lane_failed(call, encoding.LOST, "lost")
+        call.caller.lane_returned(call)
     assert found + bench.down() == PONG + five(0, 10, 10, -1, 0) + PONG
 
 
@@ -354,14 +354,14 @@ def test_hits_beyond_the_bound_are_late_in_their_turn(bench: Bench) -> None:
     assert bench.send(PING + HIT * (MAX_BY_SHA + 1)) == PING + by_sha() * MAX_BY_SHA
 
 
-@pytest.mark.parametrize("event", ["lane_answered", "lane_failed"])
+@pytest.mark.parametrize("event", ["lane_answered", "lane_returned"])
 def test_a_session_that_ended_is_left_alone(bench: Bench, event: str) -> None:
     bench.send(PING + HIT)
     bench.answer(PONG + NOSCRIPT)
     (call,) = bench.lane.calls
     bench.session.abandon()
     bench.session.let_go()
-    reply = (FIVE,) if event == "lane_answered" else (encoding.LOST, "lost")
+    reply = (FIVE,) if event == "lane_answered" else ()
     getattr(call.caller, event)(call, *reply)
     call.caller.resume()
     assert bench.down() == b""

@@ -34,7 +34,7 @@ def send_hit(parts: Parts) -> int:
     """Send a hit on the private connection. Returns the row for its outcome."""
     call = call_of(parts.caller)
     row = call.row
-    parts.private.hit(call, by_sha=False)
+    parts.private.hit(call)
     return row
 
 
@@ -209,7 +209,7 @@ def test_the_key_that_wait_rewrites_is_bounded(longer: int, kept: bool) -> None:
     parts = Parts()
     parts.opened()
     key = b"k" * (MAX_LANE_CALL - len(b"$4096\r\n\r\n") + longer)
-    parts.private.hit(call_of(parts.caller, key), by_sha=False)
+    parts.private.hit(call_of(parts.caller, key))
     assert parts.private.cover.last_hit == (encoding.bulk(key) if kept else b"")
 
 
@@ -259,10 +259,10 @@ def test_a_shadow_hit_whose_reply_is_not_counted_goes_by_a_text_that_admits(shad
     grammar = Grammar(scripts.load())
     grammar.use({b"p": Policy(b"p", b"10 60", shadow)})
     rule = grammar.rule(b"", b"RL.HIT", [b"k", b"POLICY", b"p"])
-    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"), by_sha=False)
+    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"))
     assert parts.up() == rule.words(SOURCE) + b"$1\r\nk\r\n" + rule.tail
     assert parts.answer(DENIED) == (admitted(DENIED) if shadow else DENIED)
     parts.private.state.multi = True
-    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"), by_sha=False)
+    parts.private.hit(Call(parts.caller, rule, b"$1\r\nk\r\n"))
     way = SHADOW if shadow else SOURCE
     assert parts.up() == rule.words(way) + b"$1\r\nk\r\n" + rule.tail

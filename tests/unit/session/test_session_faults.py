@@ -183,14 +183,14 @@ def test_late_on_the_lane(mode: str) -> None:
 
 
 def test_no_part_holds_a_session_that_is_let_go() -> None:
-    """Reference counts free it, even if a lane fails a call, or Redis can't be reached."""
+    """Reference counts free it, even if a lane returns a call, or Redis can't be reached."""
     bench = Faulty()
     bench.session.context.shares = True
     bench.session = Session(bench.session.context)
     bench.send(HIT * 2)
     bench.session.abandon()
     bench.session.let_go()
-    bench.session.lane_failed(call_of(bench.session), LATE, "late")
+    bench.session.lane_returned(call_of(bench.session))
     bench.session.upstream_failed("connection refused")
     holders = [type(each) for each in gc.get_referrers(bench.session)]
     assert [each.__name__ for each in holders if each.__module__.startswith("rlproxy.")] == []

@@ -19,7 +19,7 @@ from tests.unit.session.test_session_share import SharedLane as CommandLane
 from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
-EVENTS = ["lane_answered", "lane_failed", "lost"]
+EVENTS = ["lane_answered", "lane_failed", "lane_returned", "lost"]
 
 
 class Freed:
@@ -111,6 +111,8 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
             call.caller.lane_answered(call, reply)
         elif event == "lane_failed":
             call.caller.lane_failed(call, encoding.LOST, "late")
+        elif event == "lane_returned":
+            call.caller.lane_returned(call)
         else:
             call.caller.lane_answered(call, encoding.LOST)
     freed.world.lane.calls.clear()

@@ -15,6 +15,7 @@ from tests.unit.session.bench import (
     FIVE,
     HIT,
     KnowingLane,
+    in_place,
     numbered,
     probed,
     unfenced,
@@ -74,6 +75,14 @@ WRITE = [
 def test_what_may_write_sets_the_fence(sent: bytes) -> None:
     bench = unfenced()
     assert bench.send(sent) != b""
+    assert bench.session.fenced
+
+
+def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
+    bench = unfenced()
+    bench.send(HIT)
+    bench.session.lane_returned(bench.lane.calls.pop())
+    assert bench.up() == in_place()
     assert bench.session.fenced
 
 

@@ -179,11 +179,11 @@ def test_writes_that_ran_behind_one_that_comes_back_keep_their_replies() -> None
     bench.send(SETS)
     (first,) = bench.lane(commands.SHARED_WRITE, A).calls
     second, third = bench.lane(commands.SHARED_WRITE, B).calls
-    first.caller.lane_answered(first, b"")
+    first.caller.lane_returned(first)
     second.caller.lane_answered(second, b"+2\r\n")
     bench.session.resume()
     assert (bench.up(), bench.down()) == (b"", b"")  # the third one is under way
-    third.caller.lane_answered(third, b"")
+    third.caller.lane_returned(third)
     bench.session.resume()
     assert bench.up() == put(A) + put(B)
     assert bench.answer(b"+1\r\n+3\r\n") == b"+1\r\n+2\r\n+3\r\n"
@@ -195,7 +195,7 @@ def test_without_a_private_connection_the_client_is_closed() -> None:
     bench.session.upstream_lost()
     for key in (A, B):
         for call in bench.lane(commands.SHARED_WRITE, key).calls:
-            call.caller.lane_answered(call, b"")
+            call.caller.lane_returned(call)
     bench.session.resume()
     assert bench.session.closed
 
@@ -259,14 +259,14 @@ class Walk:
                 for call, reply in left.inflight:
                     call.caller.lane_answered(call, reply)
                 for call in left.calls:
-                    call.caller.lane_answered(call, b"")
+                    call.caller.lane_returned(call)
         elif step == "lose" and how == commands.SHARED_READ:
             calls, lane.calls = lane.calls, []
             for call, _ in lane.inflight:
                 call.caller.lane_answered(call, LOST)
             lane.inflight = []
             for call in calls:
-                call.caller.lane_answered(call, b"")
+                call.caller.lane_returned(call)
         session.resume()
         self.move()
 

@@ -145,9 +145,8 @@ class World:
         calls, lane.calls = lane.calls, []
         for call in calls[:sent]:
             call.caller.lane_answered(call, encoding.LOST)
-        error = encoding.unreachable("redis:1", "connection lost")
         for call in calls[sent:]:
-            call.caller.lane_failed(call, error, "unreachable")
+            call.caller.lane_returned(call)
         self._settle([call.caller for call in calls])
 
     def _settle(self, touched: list[Caller]) -> None:

@@ -235,9 +235,8 @@ class Returned(Caller):
         assert reply == r.LOST
         self.seen.append(("lost", call))
 
-    def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        assert (error, kind) == (r.unreachable("redis:1", "connection lost"), "unreachable")
-        self.seen.append(("unsent", call))
+    def lane_returned(self, call: Call) -> None:
+        self.seen.append(("returned", call))
 
     def resume(self) -> None:
         pass
@@ -641,7 +640,7 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
 
 
 @pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
-def test_a_lost_lane_reports_which_calls_it_has_not_sent(bench: Bench) -> None:
+def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> None:
     caller = Returned()
     context = [Call(caller, HIT, r.bulk(b"%d" % at)) for at in range(2)]
     for call in context:
@@ -650,7 +649,7 @@ def test_a_lost_lane_reports_which_calls_it_has_not_sent(bench: Bench) -> None:
     bench.answer(NOSCRIPT)
     bench.wire.abort()
     bench.loop.turns()
-    assert caller.seen == [("lost", context[1]), ("unsent", context[0])]
+    assert caller.seen == [("lost", context[1]), ("returned", context[0])]
     assert bench.lane.room == bench.pool.context.max_lane_hits
 
 
