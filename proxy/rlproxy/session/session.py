@@ -205,9 +205,7 @@ class Session(SessionBase):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left as the only call."""
-        hit = self.lanes.head
-        assert hit is not None
-        self._held = held = HeldHit(self, hit)
+        self._held = held = HeldHit(self, self.lanes.calls[0])
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 

@@ -23,16 +23,10 @@ def numbered(parts: Parts, count: int) -> list[Call]:
     return calls
 
 
-def linked(parts: Parts) -> list[Call]:
+def under_way(parts: Parts) -> list[Call]:
     """Return the calls of `parts` from first to last."""
-    found = []
-    call = parts.lanes.head
-    while call is not None:
-        found.append(call)
-        call = call.next
-    assert len(found) == parts.lanes.count
-    assert parts.lanes.tail is (found[-1] if found else None)
-    return found
+    assert len(parts.lanes.calls) == parts.lanes.count
+    return parts.lanes.calls
 
 
 def test_a_wrong_hit_is_counted_as_an_error() -> None:
@@ -48,7 +42,7 @@ def test_a_dropped_call_lets_those_behind_it_go_on() -> None:
     first, second = numbered(parts, 2)
     parts.lanes.answered(second, FIVE)
     parts.lanes.drop(first)
-    assert parts.lanes.head is None
+    assert under_way(parts) == []
     assert sum(parts.context.stats.hits) == 2
 
 
@@ -58,8 +52,7 @@ def test_abandoned_calls_are_counted_as_unseen() -> None:
     row = calls[0].row
     calls[1].counted()
     parts.lanes.abandon()
-    assert linked(parts) == []
-    assert parts.lanes.head is None
+    assert under_way(parts) == []
     assert parts.context.stats.hits[row + UNSEEN] == 2
     assert [call.row for call in calls] == [NO_ROW] * 3
 
