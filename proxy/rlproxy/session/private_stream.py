@@ -223,14 +223,13 @@ class PrivateStream:
         """
         slots, state = self.slots, self.state
         short = requests.size() <= command_replies.MAX_EDITED
-        known = code == COMMAND and short and not requests.oversize and slots.can_count()
-        args = requests.arguments() if known else []
-        native = self._context.server.found.has_throttle
-        edit = command_replies.edit(args, native) if known else None
-        if edit is None:
+        if code != COMMAND or not short or requests.oversize or not slots.can_count():
             slots.expect_one()
-        else:
-            slots.expect(Slot(S_EDITED, edit=lambda reply: edit(reply, state.protocol == 3)))
+            return
+        args, native = requests.arguments(), self._context.server.found.has_throttle
+        edited = command_replies.edited
+        slot = Slot(S_EDITED, edit=lambda reply: edited(reply, args, native, state.protocol == 3))
+        slots.expect(slot)
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
