@@ -28,13 +28,11 @@ from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_O
 from rlproxy.session.router import Router
 from rlproxy.session.waits import (
     CLOSE,
-    ENDED_BY_LANE,
-    ENDED_BY_PRIVATE,
+    ENDED_BY_REPLIES,
     TIMED,
+    WAIT_EMPTY,
     WAIT_HANDSHAKE,
     WAIT_HELD,
-    WAIT_LANE,
-    WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
     WAIT_READ,
@@ -100,7 +98,7 @@ class Session(SessionBase):
         self.requests.eof = True
         if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
-        elif self.wait & ENDED_BY_PRIVATE:
+        elif self.wait & ENDED_BY_REPLIES:
             self._route()  # from now on it waits only for the replies to hits by EVALSHA
         self._finish_eof()
 
@@ -175,7 +173,7 @@ class Session(SessionBase):
             return
         if self.context.circuit.open:
             if self.lanes.count > 0:
-                self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
+                self.wait = WAIT_EMPTY  # these calls will soon be late
                 return
             if not self._router.fail_open.answer_unreachable():
                 self.wait = WAIT_TICK
@@ -251,11 +249,7 @@ class Session(SessionBase):
         """See Caller.resume()."""
         if self.lanes.batch is not None:
             self._emit()
-        wait = self.wait
-        if self.lanes.count == 0:
-            if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
-                self._route_in_turn()
-        elif wait == WAIT_LANE and self.lanes.count <= self._router.max_calls() // 2:
+        if self.wait & ENDED_BY_REPLIES and self._router.unblocked(self.wait):
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()
@@ -314,7 +308,7 @@ class Session(SessionBase):
             self._close()
             self.flush()
             return False
-        if late > 0 and self.wait & ENDED_BY_PRIVATE:
+        if late > 0 and self.wait & ENDED_BY_REPLIES:
             self._route()
         if late > 0 or self.to_client:
             self.flush()
