@@ -30,6 +30,7 @@ class Call:
         self.key = key  # as a bulk, header included
         self.reply: bytes = rule.error
         self.row: int = rule.row  # row of the counters for its outcome; NO_ROW once it is counted
+        self.next: Call | None = None
         self.denial: Denial | None = None  # entry of the denial cache when it was sent
         self.opens = False  # it opens that entry: its reply is in microseconds
         self.asks = False  # it follows ASKING, each time it is sent to this node

@@ -23,8 +23,7 @@ class LaneCalls:
     to_client: the list that replies leave by.
     state: decides which lanes are the client's.
     batch: ordinary commands on lanes; then there are no calls.
-    calls: in request order. A held hit is one of them, though no lane has it.
-    count: the number of calls, or 1 for the batch.
+    count: the number of calls, or 1 for the batch. A held hit is a call, though no lane has it.
     """
 
     def __init__(
@@ -37,7 +36,8 @@ class LaneCalls:
         self._protocol = 2
         self._lanes: list[Lane | None] = [None] * commands.LANE_KINDS
         self.batch: Batch | None = None
-        self.calls: list[Call] = []
+        self.head: Call | None = None
+        self.tail: Call | None = None
         self.count: int = 0
 
     # -- lanes ------------------------------------------------------------------------------------
@@ -91,8 +91,13 @@ class LaneCalls:
 
     def append(self, call: Call) -> None:
         """Append `call` behind those under way."""
-        self.calls.append(call)
         self.count += 1
+        tail = self.tail
+        if tail is None:
+            self.head = call
+        else:
+            tail.next = call
+        self.tail = call
 
     def answered(self, call: Call, reply: bytes) -> bool:
         """Record the reply of a lane. Returns whether it is the client's next one."""
@@ -100,54 +105,57 @@ class LaneCalls:
             waiting, db = self._context.waiting, self._state.identity.db
             reply = overtaking.edited(call, reply, waiting, db)
         call.reply = reply
-        return len(self.calls) > 0 and call is self.calls[0]
+        return call is self.head
 
     def emit(self) -> None:
         """Move the replies to `to_client`, up to the first unanswered call."""
-        done = 0
-        for call in self.calls:
-            if len(call.reply) == 0:
-                break
+        call = self.head
+        while call is not None and len(call.reply) > 0:
             if call.row != NO_ROW or call.rule.error:
                 self.count_outcome(call)
             self._to_client.append(call.reply)
-            done += 1
-        if done > 0:
-            self._remove(0, done)
-
-    def _remove(self, first: int, end: int) -> None:
-        """Remove the calls from number `first` on, up to number `end`."""
-        calls = self.calls
-        if end - first == len(calls):
-            calls.clear()
-        else:
-            del calls[first:end]
-        self.count = len(calls)
+            self.count -= 1
+            call = call.next
+        self.head = call
+        if call is None:
+            self.tail = None
 
     def remove_held(self) -> None:
         """Remove a held hit, which is the only call. Its wait queue has counted it."""
-        self._remove(0, 1)
+        self.head = self.tail = None
+        self.count = 0
 
     def move_to(self, private: PrivateStream, call: Call) -> None:
         """Send `call` and all behind it, which no lane has sent, on the private connection."""
-        if call not in self.calls:
+        before: Call | None = None
+        at = self.head
+        while at is not None and at is not call:
+            before = at
+            at = at.next
+        if at is None:
             return  # it was moved with a call before it
-        first = self.calls.index(call)
-        moved = self.calls[first:]
-        self._remove(first, len(self.calls))
-        for each in moved:
-            if each.reply:
-                self.count_outcome(each)
-                private.slots.local(each.reply)
+        if before is None:
+            self.head = None
+        else:
+            before.next = None
+        self.tail = before
+        while at is not None:
+            self.count -= 1
+            if at.reply:
+                self.count_outcome(at)
+                private.slots.local(at.reply)
             else:
-                private.hit(each)
+                private.hit(at)
+            at = at.next
 
     def abandon(self) -> None:
         """Forget all calls, and count their hits as unseen."""
-        for call in self.calls:
+        call = self.head
+        while call is not None:
             self._unseen(call)
+            call = call.next
         self.batch = None
-        self.calls.clear()
+        self.head = self.tail = None
         self.count = 0
 
     def count_outcome(self, call: Call) -> None:

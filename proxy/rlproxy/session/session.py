@@ -203,7 +203,9 @@ class Session(SessionBase):
 
     def _hold(self) -> None:
         """Hold the hit that the router has left as the only call."""
-        self._held = held = HeldHit(self, self.lanes.calls[0])
+        hit = self.lanes.head
+        assert hit is not None
+        self._held = held = HeldHit(self, hit)
         self._router.set_backlogged(False)  # while held, it sends no hits and needs no share
         held.start()
 

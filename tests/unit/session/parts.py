@@ -31,7 +31,8 @@ class Owner(SessionBase):
         """See Caller.resume()."""
 
     def held_finished(self) -> None:
-        self.got.append(self.lanes.calls[0].reply)
+        assert self.lanes.head is not None
+        self.got.append(self.lanes.head.reply)
 
 
 class Parts:

@@ -23,10 +23,16 @@ def numbered(parts: Parts, count: int) -> list[Call]:
     return calls
 
 
-def under_way(parts: Parts) -> list[Call]:
+def linked(parts: Parts) -> list[Call]:
     """Return the calls of `parts` from first to last."""
-    assert len(parts.lanes.calls) == parts.lanes.count
-    return parts.lanes.calls
+    found = []
+    call = parts.lanes.head
+    while call is not None:
+        found.append(call)
+        call = call.next
+    assert len(found) == parts.lanes.count
+    assert parts.lanes.tail is (found[-1] if found else None)
+    return found
 
 
 def test_a_wrong_hit_is_counted_as_an_error() -> None:
@@ -42,7 +48,7 @@ def test_a_dropped_call_lets_those_behind_it_go_on() -> None:
     first, second = numbered(parts, 2)
     parts.lanes.answered(second, FIVE)
     parts.lanes.drop(first)
-    assert under_way(parts) == []
+    assert parts.lanes.head is None
     assert sum(parts.context.stats.hits) == 2
 
 
@@ -52,7 +58,8 @@ def test_abandoned_calls_are_counted_as_unseen() -> None:
     row = calls[0].row
     calls[1].counted()
     parts.lanes.abandon()
-    assert under_way(parts) == []
+    assert linked(parts) == []
+    assert parts.lanes.head is None
     assert parts.context.stats.hits[row + UNSEEN] == 2
     assert [call.row for call in calls] == [NO_ROW] * 3
 

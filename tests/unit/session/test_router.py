@@ -262,8 +262,8 @@ def test_the_held_hit_is_left_for_the_session() -> None:
     parts = Routed()
     plain(parts)
     assert parts.route(WAITS + PING) == waits.WAIT_HELD
-    (call,) = parts.lanes.calls
-    assert call.rule.waits
+    call = parts.lanes.head
+    assert call is not None and call.rule.waits
     assert call.caller is parts.caller
     assert parts.requests.unread() == len(PING)
 
@@ -282,7 +282,9 @@ def test_a_full_lane_goes_on_once_it_has_room() -> None:
     parts = Routed()
     full_lane(parts)
     parts.route(HIT * 3)
-    parts.lanes.calls[0].reply = FIVE
+    head = parts.lanes.head
+    assert head is not None
+    head.reply = FIVE
     parts.lanes.emit()
     assert parts.route() == waits.WAIT_ROOM
     assert len(parts.lane.calls) == 1
@@ -361,7 +363,7 @@ def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
     parts.lane.known[b"$1\r\nk\r\n"] = DENIED
     parts.route(HIT)
     assert parts.down() == DENIED
-    assert parts.lanes.count == 0
+    assert parts.lanes.head is None
     assert not parts.private.cover.lane_wrote
 
 
@@ -381,8 +383,8 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
     parts.private.slots.feed(b">2\r\n$7\r\nmess")
     parts.private.slots.pass_pushes()
     parts.down()
-
-    parts.lanes.calls[0].reply = FIVE
+    assert parts.lanes.head is not None
+    parts.lanes.head.reply = FIVE
     parts.lane.known[b"$1\r\nx\r\n"] = DENIED
     parts.route(bulks(b"RL.HIT", b"x", b"10", b"60"))
     assert parts.down() == b""
