@@ -37,7 +37,6 @@ from rlproxy.session.slots import (
     S_LOCAL,
     S_MISSING,
     S_PASS,
-    S_WRONG,
     OwedReplies,
     Slot,
 )
@@ -59,9 +58,8 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        # Findings of the latest look, for the caller to read and to clear.
-        self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
-        self.refused: bytes = b""  # the first error in reply to a trusted command
+        # A hit that Redis has not run, for the caller to read and to clear; see lane_replied().
+        self.missing: Call | None = None
 
     # -- what is owed -----------------------------------------------------------------------------
 
@@ -199,11 +197,11 @@ class ReplySlots(OwedReplies):
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if slot.call is None and slot.edit is None:
+        if slot.call is None and slot.edit is None and kind != S_DROP:
             line = framer.line()
             if not line:
                 return False
-            if _instead(slot, line) is None:
+            if kind != S_HIT or line[0] != _ERROR:
                 self._record(slot, line)
                 slot.kind = S_PASS
                 slot.passed += 1
@@ -296,9 +294,10 @@ class ReplySlots(OwedReplies):
             return False
         edit = slot.edit
         reply = edit(frame) if edit is not None else frame
-        instead = _instead(slot, frame)
-        if instead is not None:
-            reply = instead
+        if slot.kind == S_DROP:
+            reply = b""
+        elif slot.kind == S_HIT and frame[0] == _ERROR:
+            reply = encoding.clean_error(frame)
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         if reply is not frame:
@@ -350,8 +349,6 @@ class ReplySlots(OwedReplies):
 
     def _record(self, slot: Slot, line: bytes) -> None:
         self._state.answered(slot, line)
-        if slot.trusted and line[0] == _ERROR and not self.refused:
-            self.refused = line
         if slot.kind == S_HIT and line[0] == _ERROR and b"-READONLY " in line:
             self._failure.server.on_read_only()
 
@@ -372,17 +369,3 @@ def _not_run(error: bytes) -> bool:
     if error.startswith(b"-NOSCRIPT "):
         return True
     return encoding.refused_eval(error) == b"EVALSHA"
-
-
-def _instead(slot: Slot, line: bytes) -> bytes | None:
-    """Return the client's reply in place of the one that begins with `line`; None: that itself."""
-    kind = slot.kind
-    if kind == S_DROP or slot.trusted:
-        return b""
-    if kind == S_WRONG and line.startswith(b"-ERR unknown command"):
-        return slot.data
-    if kind == S_HIT and line.startswith(b"-"):
-        cleaned = encoding.clean_error(line)
-        if cleaned != line:
-            return cleaned
-    return None

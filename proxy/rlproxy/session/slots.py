@@ -14,11 +14,10 @@ S_PASS: Final = 0  # as commands.PASS; none: only those behind it are left
 S_HIT: Final = 99  # the reply to a hit
 S_LOCAL: Final = 100  # no reply of Redis: `data` goes to the client in its turn
 S_DROP: Final = 101  # the reply to a command of the proxy's own
-S_WRONG: Final = 102  # Redis' rejection of a wrong hit, to be replaced by `data`
-S_MISSING: Final = 103  # a hit that Redis has not run: it is sent again by lane
-S_EDITED: Final = 104  # the client gets the result of `edit`
-S_PROTOCOL: Final = 105  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 106  # shows whether Redis lets the client run any command
+S_MISSING: Final = 102  # a hit that Redis has not run: it is sent again by lane
+S_EDITED: Final = 103  # the client gets the result of `edit`
+S_PROTOCOL: Final = 104  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 105  # shows whether Redis lets the client run any command
 
 
 class Slot:
@@ -41,7 +40,6 @@ class Slot:
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
         self.sent_at: float = 0.0  # time of sending `call`, in seconds
         self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
-        self.trusted = False  # its client has a reply already, as if Redis agreed
         self.next: Slot | None = None
 
 
