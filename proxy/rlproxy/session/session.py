@@ -55,9 +55,8 @@ class Session(SessionBase):
         self.slow = False  # the client leaves its replies unread
         self.wants_eof = False
         self.closed = False
-        self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
-        self.wait: int = WAIT_NOTHING  # what unread requests wait for
+        self.wait: int = WAIT_NOTHING  # what unread requests wait for; CLOSE: none is taken
         self._router = Router(self)
         self._held: HeldHit | None = None
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
@@ -68,7 +67,7 @@ class Session(SessionBase):
         """Take bytes of the client."""
         context = self.context
         context.stats.client_in += len(data)
-        if self._closing:
+        if self.wait == CLOSE:
             return
         if self._router.piped:
             self._router.pipe(data)
@@ -145,7 +144,7 @@ class Session(SessionBase):
 
     def _finish_eof(self) -> None:
         """Pass the end of file on once nothing waits."""
-        if self._closing or self.wait != WAIT_NOTHING or self.lanes.count:
+        if self.wait != WAIT_NOTHING or self.lanes.count:
             return
         if self.private.status == PRIVATE_OPEN:
             self.wants_eof = True
@@ -160,8 +159,7 @@ class Session(SessionBase):
 
     def _take_no_more(self) -> None:
         """Take no further request, and release the client's share of the unanswered hits."""
-        self._closing = True
-        self.wait = WAIT_NOTHING
+        self.wait = CLOSE
         self._router.set_backlogged(False)
 
     # -- routing ----------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ class Session(SessionBase):
         """See SessionBase.held_finished()."""
         self._held = None
         self._emit()
-        if not self._closing:
+        if self.wait != CLOSE:
             self._route()
 
     def take_turn(self) -> None:
@@ -264,7 +262,7 @@ class Session(SessionBase):
         if batch is not None:
             self._emit_batch(batch)
         self.lanes.emit()
-        if self._closing and self.lanes.count == 0:
+        if self.wait == CLOSE and self.lanes.count == 0:
             self.closed = True
 
     def _emit_batch(self, batch: Batch) -> None:
@@ -297,7 +295,7 @@ class Session(SessionBase):
 
     def overdue(self, now: float) -> bool:
         """Answer the late hits; see HitTimeouts.watch()."""
-        if self._closing or self.context.timeouts.timeout_s <= 0.0:
+        if self.wait == CLOSE or self.context.timeouts.timeout_s <= 0.0:
             self._watched = False
             return False
         if self.slow and self.wait != WAIT_HELD:
@@ -322,11 +320,12 @@ class Session(SessionBase):
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
         self.private.opened(self.requests)
-        self._route_in_turn()
+        if self.wait != CLOSE:
+            self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self._closing:
+        if self.wait == CLOSE:
             return
         error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
@@ -365,7 +364,7 @@ class Session(SessionBase):
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
-        if self._closing:
+        if self.wait == CLOSE:
             return
         private = self.private
         if private.never_answered() and not private.slots.may_block:
@@ -373,7 +372,6 @@ class Session(SessionBase):
         private.status = PRIVATE_LOST
         if private.slots.awaits_lane():
             return  # replies that have come wait for a lane's; private_answered() goes on
-        self.wait = WAIT_NOTHING
         self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.

@@ -26,7 +26,7 @@ stay while it does not hold.
     client's end of file                 ENDED_BY_REPLIES, WAIT_HELD
     private lost                         all: the session closes
 
-CLOSE is no wait: the router returns it when no further request may be taken.
+CLOSE never ends: no further request of the client is taken.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_ROOM, WAIT_TICK
+from rlproxy.session.waits import CLOSE, WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_ROOM, WAIT_TICK
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -183,4 +183,4 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
         bench.session.receive(PING * 2 * CLIENT_WORK)
     assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
     bench.session.abandon()
-    assert bench.session.wait == WAIT_NOTHING
+    assert bench.session.wait == CLOSE
