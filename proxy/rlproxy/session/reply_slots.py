@@ -202,7 +202,7 @@ class ReplySlots(OwedReplies):
             if not line:
                 return False
             if kind != S_HIT or line[0] != _ERROR:
-                self._record(slot, line)
+                self._state.answered(slot, line)
                 slot.kind = S_PASS
                 slot.passed += 1
                 return True
@@ -302,7 +302,7 @@ class ReplySlots(OwedReplies):
             reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
-        self._record(slot, frame)
+        self._state.answered(slot, frame)
         self.answered(slot)
         return True
 
@@ -346,11 +346,6 @@ class ReplySlots(OwedReplies):
             slot = slot.next
         self.clear()
         self.missing = None
-
-    def _record(self, slot: Slot, line: bytes) -> None:
-        self._state.answered(slot, line)
-        if slot.kind == S_HIT and line[0] == _ERROR and b"-READONLY " in line:
-            self._failure.server.on_read_only()
 
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._framer.pos

@@ -130,8 +130,6 @@ class HitLane(ServerLane):
             frame = self._hit_reply(call, frame)
             if len(frame) == 0:
                 continue
-            if frame[0] == 45 and frame.startswith(b"-READONLY"):
-                self._context.server.on_read_only()
             caller = call.caller
             caller.lane_answered(call, frame)
             touch(caller, touched)
