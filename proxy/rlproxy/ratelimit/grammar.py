@@ -314,8 +314,10 @@ def _limiter(name: bytes, args: list[bytes], policy: Policy | None) -> Limiter:
     for word, values in given:
         if word == b"AND":
             limiter.limits.append((values[0], values[1]))
+        elif word == b"STRICT":
+            limiter.strict = True
         elif word in FIELDS:
-            setattr(limiter, FIELDS[word], values[0] if values else True)
+            setattr(limiter, FIELDS[word], values[0])
     _check(limiter, {word for word, _ in given}, form)
     if policy is not None and policy.shadow:
         limiter.wait_us = 0  # a hit under shadow never waits
