@@ -18,8 +18,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
-from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT
-from rlproxy.fairness.scheduler import Scheduler
+from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT, Scheduler
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.session.context import WorkerContext
@@ -41,6 +40,7 @@ class ClientConnection(asyncio.Protocol):
     """The connection of one client.
 
     peer: the client's address; None for that of the socket.
+    resting: it is not read until its next turn, and neither is its private connection.
     """
 
     # Its base is not compiled: without slots each connection would have a dict.
@@ -52,13 +52,13 @@ class ClientConnection(asyncio.Protocol):
         "_private",
         "_queued",
         "_reading",
-        "_resting",
         "_silent_since",
         "_taken",
         "_taken_at",
         "_transport",
         "_written",
         "clients",
+        "resting",
         "session",
         "stats",
     )
@@ -71,7 +71,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._private: PrivateConnection | None = None
         self._reading = True
-        self._resting = False  # whether the client is not read until its next turn
+        self.resting = False
         self._queued = False  # whether turn() is queued
         self._eof_sent = False
         self._ended = False  # whether the client's end of file was read
@@ -136,19 +136,18 @@ class ClientConnection(asyncio.Protocol):
         session = self.session
         self._silent_since = 0.0
         session.receive(data)
-        if len(data) > LARGE and self.rests(len(data)):
-            self._resting = True
+        if len(data) > LARGE:
+            self.has_read(len(data))
         self.flush()
 
-    def rests(self, size: int) -> bool:
-        """Count `size` bytes as work. Return whether their connection waits for the next turn."""
+    def has_read(self, size: int) -> None:
+        """Count `size` bytes of either side as work, and rest if they were much."""
         budget = self.clients.context.budget
         budget.work += size >> WORK_BYTES_SHIFT
         # After a full read, uvloop would read up to 32 times in a row before other connections.
-        if size < FULL_READ and not budget.spent():
-            return False
-        self._queue()
-        return True
+        if size >= FULL_READ or budget.spent():
+            self.resting = True
+            self._queue()
 
     def _queue(self) -> None:
         if not self._queued:
@@ -159,11 +158,10 @@ class ClientConnection(asyncio.Protocol):
         """Take this client's turn: go on reading both sides, and routing its requests."""
         self._queued = False
         private = self._private
-        if self._resting or (private is not None and private.resting):
+        if self.resting:
             self.clients.context.budget.work += WORK_OF_READ
-            self._resting = False
+            self.resting = False
             if private is not None:
-                private.resting = False
                 private.read()
         if private is None or not private.full:
             self.session.take_turn()
@@ -237,11 +235,11 @@ class ClientConnection(asyncio.Protocol):
         """Read the client as long as the session can take more, and queue it for its turn."""
         session, clients, private = self.session, self.clients, self._private
         full = private is not None and private.full
-        want = not (session.full() or full or self._resting or clients.draining)
+        want = not (session.full() or full or self.resting or clients.draining)
         if session.slow:
             # A slow client does not read the replies that the proxy would add here.
             want = want and not session.answers_alone()
-        if private is not None and (session.slow or not private.reading):
+        if private is not None and (session.slow or self.resting or not private.reading):
             private.read()
         if want != self._reading:
             self._reading = want
@@ -369,7 +367,6 @@ class PrivateConnection(asyncio.Protocol):
 
     full: Redis takes no more bytes for now.
     reading: it is read; see read().
-    resting: it is not read until the client's next turn.
     """
 
     # Its base is not compiled: without slots each connection would have a dict.
@@ -378,13 +375,11 @@ class PrivateConnection(asyncio.Protocol):
         "_transport",
         "full",
         "reading",
-        "resting",
     )
 
     def __init__(self, client: ClientConnection) -> None:
         self.full = False
         self.reading = True
-        self.resting = False
         self._client = client
         self._transport: asyncio.Transport | None = None
 
@@ -406,8 +401,8 @@ class PrivateConnection(asyncio.Protocol):
         client.session.upstream_received(data)
         if client.session.private.slots.awaits_lane():
             self.read()
-        if len(data) > LARGE and client.rests(len(data)):
-            self.resting = True
+        if len(data) > LARGE:
+            client.has_read(len(data))
             self.read()
         client.flush()
 
@@ -464,7 +459,7 @@ class PrivateConnection(asyncio.Protocol):
         """
         session = self._client.session
         want = not session.slow or session.wait == WAIT_HELD
-        if self.resting or session.private.slots.awaits_lane():
+        if self._client.resting or session.private.slots.awaits_lane():
             want = False
         if self._transport is not None and want != self.reading:
             self.reading = want

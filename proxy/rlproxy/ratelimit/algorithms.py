@@ -74,6 +74,16 @@ ALGORITHMS: Final = {row.name: row for row in _ROWS}
 DEFAULT_ALGORITHM: Final = b"LOG"
 SHAPING: Final = b"LEAKY"  # algorithm whose script, with WAIT, returns how long to hold a hit
 
+# The field of a limiter that an option word sets, in the order of Limiter.text().
+FIELDS: Final = {
+    b"COST": "cost",
+    b"BURST": "burst",
+    b"STRICT": "strict",
+    b"GAP": "gap_us",
+    b"PENALTY": "penalty_us",
+    b"WAIT": "wait_us",
+}
+
 
 @dataclass
 class Limiter:
@@ -123,6 +133,27 @@ class Limiter:
         """Return whether admission consumes quota: a hit with a cost above 0."""
         return self.mode == HIT and self.cost > 0
 
+    def text(self) -> bytes:
+        """Return the words that RL.HIT takes behind the key; those of CL.THROTTLE become GCRA's."""
+        ms = self.unit_us == MILLISECONDS
+        words = [b"%d" % self.max, _time(self.window_us, ms)]
+        if ms:
+            words.append(b"MS")
+        if self.algorithm.name != DEFAULT_ALGORITHM:
+            words += [b"ALGO", self.algorithm.name]
+        for word, field_name in FIELDS.items():
+            value: int = getattr(self, field_name)
+            if value == (1 if word == b"COST" else 0):
+                continue
+            words.append(word)
+            if field_name.endswith("_us"):
+                words.append(_time(value, ms))
+            elif word != b"STRICT":
+                words.append(b"%d" % value)
+        for most, window_us in self.limits:
+            words += [b"AND", b"%d" % most, _time(window_us, ms)]
+        return b" ".join(words)
+
     def argv(self, shape: bool = False) -> list[bytes]:
         """Return the script's ARGV without trailing words that equal their defaults.
 
@@ -147,3 +178,11 @@ class Limiter:
         while len(words) > 2 and words[-1] == defaults[len(words) - 3]:
             words.pop()
         return words
+
+
+def _time(time_us: int, ms: bool) -> bytes:
+    """Return a time as RL.HIT takes it: in milliseconds, or in seconds."""
+    if ms:
+        return b"%d" % (time_us // MILLISECONDS)
+    seconds = b"%d.%06d" % divmod(time_us, MICROSECONDS)
+    return seconds.rstrip(b"0").rstrip(b".")

@@ -106,25 +106,14 @@ class Time(Argument):
         return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")
 
 
-class PolicyName(Argument):
-    """The value of POLICY, which the command's parser looks up."""
+class Name(Argument):
+    """The value of ALGO or POLICY, no number. The command's parser looks it up."""
 
-    def __init__(self) -> None:
-        super().__init__("POLICY", 0, 0)
-
-    def read(self, word: bytes, form: Form) -> int:
-        """Return 0."""
-        return 0
-
-
-class AlgorithmName(Argument):
-    """The value of ALGO; Form.algorithm holds the algorithm of that name."""
-
-    def __init__(self) -> None:
-        super().__init__("ALGO", 0, 0)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, 0, 0)
 
     def read(self, word: bytes, form: Form) -> int:
         """Return 0. Raises GrammarError if the command names an unknown algorithm."""
-        if form.algorithm is None:
+        if form.algorithm is None and self.name == "ALGO":
             raise GrammarError(f"ERR unknown {self.name} {quoted(word)}")
         return 0

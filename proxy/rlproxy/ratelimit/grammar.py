@@ -16,6 +16,7 @@ from rlproxy.ratelimit import algorithms, outcomes, scripts
 from rlproxy.ratelimit.algorithms import (
     ALGORITHMS,
     DEFAULT_ALGORITHM,
+    FIELDS,
     MAX_HITS,
     MICROSECONDS,
     MILLISECONDS,
@@ -23,15 +24,7 @@ from rlproxy.ratelimit.algorithms import (
     Algorithm,
     Limiter,
 )
-from rlproxy.ratelimit.arguments import (
-    AlgorithmName,
-    Argument,
-    Form,
-    GrammarError,
-    PolicyName,
-    Time,
-)
-from rlproxy.ratelimit.rule_text import rule_text
+from rlproxy.ratelimit.arguments import Argument, Form, GrammarError, Name, Time
 from rlproxy.ratelimit.scripts import LOADED, Script
 from rlproxy.resp import encoding
 from rlproxy.resp.escape import quoted
@@ -57,7 +50,7 @@ GAP: Final = Time("GAP", 0, MAX_WINDOW_US, "the longest window")
 # The values behind each option word.
 _OPTIONS: Final[dict[bytes, tuple[Argument, ...]]] = {
     b"MS": (),
-    b"ALGO": (AlgorithmName(),),
+    b"ALGO": (Name("ALGO"),),
     b"COST": (COST,),
     b"BURST": (Argument("BURST", 1, MAX_HITS),),
     b"GAP": (GAP,),
@@ -77,7 +70,7 @@ OPTIONS: Final[dict[bytes, dict[bytes, tuple[Argument, ...]]]] = {
 }
 _OF_BLOCK: Final[dict[bytes, tuple[Argument, ...]]] = {
     **OPTIONS[b"RL.BLOCK"],
-    POLICY: (PolicyName(),),
+    POLICY: (Name("POLICY"),),
 }
 _OPTIONS_AT: Final = {b"RL.REFUND": 4}  # index of the first option; 3 in the other commands
 THROTTLES: Final = (b"CL.THROTTLE", b"RL.THROTTLE")
@@ -138,9 +131,7 @@ class Rule:
         self.waits = False  # may be held until it is admitted (WAIT)
         self.shapes = False  # held for the time that the script returns (WAIT with SHAPING)
         self._label = b""  # cached label()
-        self._peek: Rule | None = None
-        self._attempt: Rule | None = None
-        self._in_microseconds: Rule | None = None
+        self._variants: dict[str, Rule] = {}
 
     def words(self, way: int) -> bytes:
         """Return the request up to the key.
@@ -153,7 +144,7 @@ class Rule:
     def label(self) -> bytes:
         """Return the name of the policy, or else RL.HIT's words behind the key."""
         if not self._label and self.limiter is not None:
-            self._label = rule_text(self.limiter)
+            self._label = self.limiter.text()
         return self._label
 
     def writes(self) -> bool:
@@ -162,9 +153,7 @@ class Rule:
 
     def peek(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
-        if self._peek is None:
-            self._peek = self._variant(False, mode=algorithms.PEEK, **_ATTEMPT)
-        return self._peek
+        return self._variant("peek", False, mode=algorithms.PEEK, **_ATTEMPT)
 
     def attempt(self) -> Rule:
         """Return the same hit without STRICT and PENALTY, so that a refusal writes nothing.
@@ -172,21 +161,23 @@ class Rule:
         Its reply is in microseconds. If the rule shapes, it has a sixth integer: the time to hold
         the reply; of a refusal the time until a penalty ends that alone refuses the hit, or 0.
         """
-        if self._attempt is None:
-            self._attempt = self._variant(self.shapes, **_ATTEMPT)
-        return self._attempt
+        return self._variant("attempt", self.shapes, **_ATTEMPT)
 
     def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
-        if self._in_microseconds is None:
-            self._in_microseconds = self._variant(self.shapes, unit_us=1)
-        return self._in_microseconds
+        return self._variant("in_microseconds", self.shapes, unit_us=1)
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
-        return self._variant(False, wait_us=wait_us)
+        return self._made(False, wait_us=wait_us)
 
-    def _variant(self, shape: bool, **changes: Any) -> Rule:
+    def _variant(self, name: str, shape: bool, **changes: Any) -> Rule:
+        """Return the variant `name`, made once; see _made()."""
+        if name not in self._variants:
+            self._variants[name] = self._made(shape, **changes)
+        return self._variants[name]
+
+    def _made(self, shape: bool, **changes: Any) -> Rule:
         assert self.script is not None
         assert self.limiter is not None
         made = script_call(self.script, replace(self.limiter, **changes), shape)
@@ -323,7 +314,12 @@ def _limiter(name: bytes, args: list[bytes], policy: Policy | None) -> Limiter:
         limiter.cost = GIVEN_BACK.read(args[3], form)
     given = _given(options, args[first:], form, barred)
     for word, values in given:
-        _take(limiter, word, values)
+        if word == b"AND":
+            limiter.limits.append((values[0], values[1]))
+        elif word == b"STRICT":
+            limiter.strict = True
+        elif word in FIELDS:
+            setattr(limiter, FIELDS[word], values[0])
     _check(limiter, {word for word, _ in given}, form)
     if policy is not None and policy.shadow:
         limiter.wait_us = 0  # a hit under shadow never waits
@@ -370,24 +366,6 @@ def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form
         seen.add(word)
         at += 1 + len(options.get(word, ()))
     return Form(b"MS" in seen, algorithm)
-
-
-def _take(limiter: Limiter, word: bytes, values: list[int]) -> None:
-    """Set one option of `limiter`."""
-    if word == b"COST":
-        limiter.cost = values[0]
-    elif word == b"BURST":
-        limiter.burst = values[0]
-    elif word == b"GAP":
-        limiter.gap_us = values[0]
-    elif word == b"STRICT":
-        limiter.strict = True
-    elif word == b"PENALTY":
-        limiter.penalty_us = values[0]
-    elif word == b"WAIT":
-        limiter.wait_us = values[0]
-    elif word == b"AND":
-        limiter.limits.append((values[0], values[1]))
 
 
 def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:

@@ -42,12 +42,13 @@ MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect f
 # The states of a waiter: the request under way, or none.
 _SLEEPING: Final = 0  # no request under way
 _ATTEMPT: Final = 1  # the hit without STRICT and PENALTY
-_PEEK: Final = 2  # a peek when joining behind the head: can the hit be admitted in time?
-_LAST_PEEK: Final = 3  # a peek at the deadline, behind the head: the numbers of the refusal
-_FINAL: Final = 4  # the hit with all its options: admitted or refused for good
-_DELAYED: Final = 5  # admitted; its reply is due later
-_GONE: Final = 6  # has left its queue
-_UNDER_WAY: Final = (_ATTEMPT, _PEEK, _LAST_PEEK, _FINAL)
+# A peek behind the head. When the waiter joins: can the hit be admitted in time? At its deadline:
+# the numbers of the refusal.
+_PEEK: Final = 2
+_FINAL: Final = 3  # the hit with all its options: admitted or refused for good
+_DELAYED: Final = 4  # admitted; its reply is due later
+_GONE: Final = 5  # has left its queue
+_UNDER_WAY: Final = (_ATTEMPT, _PEEK, _FINAL)
 
 Where = tuple[int, bytes]  # a database and a key as a bulk string
 Cancel = Callable[[], None]
@@ -115,7 +116,7 @@ class Waiter:
         state = self._state
         if state not in _UNDER_WAY:
             return
-        if frame == encoding.LOST and state in (_PEEK, _LAST_PEEK):
+        if frame == encoding.LOST and state == _PEEK:
             self._put(state)  # a peek may be sent twice
             return
         self._state = _SLEEPING
@@ -127,10 +128,10 @@ class Waiter:
         self._first = False
         if state == _FINAL or (state == _ATTEMPT and found[0] == 0):
             self._settled(found)
-        elif state == _LAST_PEEK:
-            self._last_peeked(found)
         elif hopeless:
             self._refuse(found)
+        elif state == _PEEK and self.sent_at >= self._deadline:
+            self._last_peeked(found)
         else:
             if found[0] == 1:
                 self._waiting.refused(self)
@@ -207,7 +208,7 @@ class Waiter:
         now = self._waiting.clock()
         head = self._waiting.is_head(self)
         if now >= self._deadline:
-            self._put(_FINAL if head else _LAST_PEEK)
+            self._put(_FINAL if head else _PEEK)
         elif head and now >= min(self.due, self.sent_at + LONGEST_PAUSE_S):
             self._put(_ATTEMPT)
         else:

@@ -1,7 +1,6 @@
 """The editing of Redis' replies to COMMAND and its subcommands: the RL commands are added.
 
-`edit()` reads the arguments of a COMMAND that goes upstream and returns the editing of its reply,
-which is awaited whole:
+The reply is awaited whole:
 
 - COMMAND, DOCS and LIST get the proxy's entries behind Redis' own;
 - INFO gets the proxy's entries where Redis sends nil;
@@ -13,10 +12,9 @@ Errors are not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from rlproxy.ratelimit import entry_form
+from rlproxy.ratelimit import command_entries
 from rlproxy.ratelimit.command_entries import ENTRIES, Entry
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
@@ -34,44 +32,35 @@ _ALL: Final = {entry.name: entry for entry in ENTRIES}
 _NO_THROTTLE: Final = {entry.name: entry for entry in ENTRIES if entry.name != b"cl.throttle"}
 
 
-# Returns the client's reply: its arguments are Redis' reply, and whether the protocol is RESP3.
-Edit = Callable[[bytes, bool], bytes]
+def edited(reply: bytes, args: list[bytes], native_throttle: bool, resp3: bool) -> bytes:
+    """Return the client's reply to a COMMAND.
 
-
-def edit(args: list[bytes], native_throttle: bool) -> Edit | None:
-    """Return the editing of the reply to a COMMAND; None if it is passed on unchanged.
-
-    args: all its arguments.
+    reply: that of Redis.
+    args: all arguments of the COMMAND.
     native_throttle: Redis itself has CL.THROTTLE.
+    resp3: whether the protocol is RESP3.
     """
     entries = _NO_THROTTLE if native_throttle else _ALL
     word = args[0].upper() if args else b"INFO"
     rest = args[1:]
     names = [name.lower() for name in rest]
-    if word == b"INFO" and not rest:
-        return lambda frame, resp3: _all(frame, list(entries.values()), resp3)
+    if word == b"INFO" and rest:
+        return _info(reply, [entries.get(name) for name in names], resp3)
+    if word == b"INFO":
+        infos = [command_entries.info(each, resp3) for each in entries.values()]
+        return _extended(reply, b"*", len(entries), b"".join(infos))
     if word == b"COUNT":
-        return lambda frame, _: _extended(frame, b":", len(entries), b"")
+        return _extended(reply, b":", len(entries), b"")
     if word == b"LIST" and not rest:
         values = b"".join([encoding.bulk(name) for name in entries])
-        return lambda frame, _: _extended(frame, b"*~", len(entries), values)
+        return _extended(reply, b"*~", len(entries), values)
     if word == b"DOCS":
         # Each once, in the order of their first occurrence.
         found = [entries[name] for name in dict.fromkeys(names or entries) if name in entries]
-        return (lambda frame, _: _docs(frame, found)) if found else None
-    if word == b"INFO" and any(name in entries for name in names):
-        named = [entries.get(name) for name in names]
-        return lambda frame, resp3: _info(frame, named, resp3)
+        return _docs(reply, found)
     if word == b"GETKEYS" and names and names[0] in entries:
-        entry = entries[names[0]]
-        return lambda frame, _: _keys(frame, entry, rest)
-    return None
-
-
-def _all(frame: bytes, entries: list[Entry], resp3: bool) -> bytes:
-    """The reply to COMMAND: the proxy's entries follow Redis' own."""
-    values = b"".join([entry_form.info(each, resp3) for each in entries])
-    return _extended(frame, b"*", len(entries), values)
+        return _keys(reply, entries[names[0]], rest)
+    return reply
 
 
 def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
@@ -88,7 +77,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
     for entry in entries:
         value = framer.frame()
         if entry is not None and value in encoding.NILS:
-            value = entry_form.info(entry, resp3)
+            value = command_entries.info(entry, resp3)
         parts.append(value)
     return b"".join(parts)
 
@@ -96,7 +85,7 @@ def _info(frame: bytes, entries: list[Entry | None], resp3: bool) -> bytes:
 def _docs(frame: bytes, entries: list[Entry]) -> bytes:
     """The reply to COMMAND DOCS: the proxy's entries follow Redis' own. An array in RESP2."""
     resp3 = frame.startswith(b"%")
-    docs = b"".join([entry_form.docs(each, resp3) for each in entries])
+    docs = b"".join([command_entries.docs(each, resp3) for each in entries])
     return _extended(frame, b"%*", len(entries) * (1 if resp3 else 2), docs)
 
 

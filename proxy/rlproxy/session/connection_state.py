@@ -28,24 +28,7 @@ from rlproxy.resp.commands import Command
 from rlproxy.resp.encoding import OK
 from rlproxy.session import identity as ids
 from rlproxy.session.identity import ANONYMOUS, Identity
-from rlproxy.session.slots import (
-    DECIDING,
-    S_AUTH,
-    S_DISCARD,
-    S_EXEC,
-    S_HELLO,
-    S_HIT,
-    S_IF_REFUSED,
-    S_MULTI,
-    S_PASS,
-    S_PROBE,
-    S_PROTOCOL,
-    S_QUIT,
-    S_RESET,
-    S_SELECT,
-    S_UNKNOWN,
-    Slot,
-)
+from rlproxy.session.slots import S_HIT, S_PASS, S_PROBE, S_PROTOCOL, Slot
 
 RAW: Final = 0
 COUNTED: Final = 1
@@ -53,29 +36,25 @@ PLAIN: Final = 2
 
 # What a command changes when it is sent: the level behind it, at most, and the kind of its slot.
 _STATELESS: Final = (PLAIN, S_PASS)
-_UNKNOWN: Final = (COUNTED, S_UNKNOWN)
+_UNKNOWN: Final = (COUNTED, commands.UNKNOWN)
 _COUNTED: Final = (COUNTED, S_PASS)
 _ENDS: Final = (RAW, S_PASS)
+
+_FOLLOWED: Final = (
+    *(commands.MULTI, commands.EXEC, commands.DISCARD, commands.QUIT, commands.RESET),
+    *(commands.SELECT, commands.AUTH, commands.HELLO),
+)
 
 # By the level before it and its kind. The others are _UNKNOWN or, below PLAIN, _COUNTED. At PLAIN,
 # arguments may decide before the table does: see _plain_row().
 SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     PLAIN: {
-        commands.MULTI: (PLAIN, S_MULTI),
-        commands.EXEC: (PLAIN, S_EXEC),
-        commands.DISCARD: (PLAIN, S_DISCARD),
-        commands.QUIT: (PLAIN, S_QUIT),
-        commands.RESET: (PLAIN, S_RESET),
-        commands.SELECT: (PLAIN, S_SELECT),
-        commands.AUTH: (PLAIN, S_AUTH),
-        commands.HELLO: (PLAIN, S_HELLO),
+        **{kind: (PLAIN, kind) for kind in _FOLLOWED},
         **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
     },
     COUNTED: {
-        commands.QUIT: (PLAIN, S_QUIT),
-        commands.RESET: (PLAIN, S_RESET),
-        commands.AUTH: (COUNTED, S_AUTH),
-        commands.HELLO: (COUNTED, S_HELLO),
+        **{kind: (PLAIN, kind) for kind in (commands.QUIT, commands.RESET)},
+        **{kind: (COUNTED, kind) for kind in (commands.AUTH, commands.HELLO)},
         **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
         **dict.fromkeys((commands.MULTI, commands.CLIENT, commands.SCRIPT), _ENDS),
     },
@@ -94,28 +73,34 @@ _PROBED: Final = 128
 _LOST: Final = 256  # the slot's identity and protocol are not certain
 _NOT_RUN: Final = 512  # the command has left no state
 
+# Kinds whose reply decides on the client's user, database, protocol, transaction or other state.
+DECIDING: Final = (
+    *(commands.AUTH, commands.SELECT, commands.RESET, commands.HELLO, S_PROTOCOL),
+    *(commands.EXEC, commands.DISCARD, commands.CLIENT),
+)
+
 _ERROR: Final = b"-"
 _ANY: Final = b""
 
 # By the kind of its slot and the reply's beginning: the first that fits.
 ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
-    S_AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
-    S_HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
+    commands.AUTH: ((_ERROR, 0), (_ANY, _IDENTITY)),
+    commands.HELLO: ((_ERROR, _LOST | _IDENTITY | _PROTOCOL), (_ANY, _IDENTITY | _PROTOCOL)),
     S_PROTOCOL: ((_ERROR, 0), (_ANY, _PROTOCOL)),
-    S_SELECT: ((OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
-    S_RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
-    S_MULTI: ((_ERROR, _NO_MULTI),),
-    S_EXEC: (
+    commands.SELECT: ((OK, _DATABASE), (_ERROR, 0), (_ANY, _LOST | _DATABASE)),
+    commands.RESET: ((b"+RESET\r\n", _RESET), (_ERROR, 0), (_ANY, _LOWER)),
+    commands.MULTI: ((_ERROR, _NO_MULTI),),
+    commands.EXEC: (
         (b"-EXECABORT", _NO_MULTI),
         (b"-ERR EXEC without MULTI", _NO_MULTI),
         (_ERROR, 0),
         (_ANY, _NO_MULTI),
     ),
-    S_DISCARD: ((OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
-    S_QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
-    S_IF_REFUSED: ((_ERROR, 0), (_ANY, _LOWER)),
+    commands.DISCARD: ((OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
+    commands.QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
+    commands.CLIENT: ((_ERROR, 0), (_ANY, _LOWER)),
     S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
-    S_UNKNOWN: (
+    commands.UNKNOWN: (
         (b"-ERR unknown command", _NOT_RUN),
         (b"-ERR This instance has cluster support disabled", _NOT_RUN),  # to READONLY, ASKING ...
     ),
@@ -123,8 +108,8 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
 # The same in front of a cluster, whose transaction EXEC and DISCARD end in any case.
 IN_CLUSTER: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
     **ANSWERED,
-    S_EXEC: ((_ANY, _NO_MULTI),),
-    S_DISCARD: ((b"-ERR wrong number of arguments", 0), (_ANY, _NO_MULTI)),
+    commands.EXEC: ((_ANY, _NO_MULTI),),
+    commands.DISCARD: ((b"-ERR wrong number of arguments", 0), (_ANY, _NO_MULTI)),
 }
 
 
@@ -197,7 +182,7 @@ class ConnectionState:
             self.lower(level)
         if slot_kind == S_PASS:
             return None
-        if slot_kind == S_MULTI:
+        if slot_kind == commands.MULTI:
             self._number += 1
             self._multi_at = self._number
             if self.multi:
@@ -220,7 +205,7 @@ class ConnectionState:
             word = args[0].upper().partition(b"\0")[0] if args else b""
             if word in commands.CLIENT_STATELESS:
                 return _STATELESS
-            return _ENDS if word == b"REPLY" or not args else (PLAIN, S_IF_REFUSED)
+            return _ENDS if word == b"REPLY" or not args else (PLAIN, commands.CLIENT)
         if kind in (commands.SELECT, commands.AUTH, commands.HELLO):
             if self.multi or not complete:
                 return _UNKNOWN
@@ -261,7 +246,7 @@ class ConnectionState:
         if change & _NOT_RUN and slot.number >= self._lowered_at:
             self.level = PLAIN
         if change & _LOWER:
-            self.lower(RAW if slot.kind == S_RESET else COUNTED)
+            self.lower(RAW if slot.kind == commands.RESET else COUNTED)
         if change & _QUIT:
             self.quitting = True
         if change & _PROBED:
@@ -293,11 +278,11 @@ class ConnectionState:
 def _expect_identity(slot: Slot, args: list[bytes]) -> None:
     """Note in the slot of a SELECT, AUTH or HELLO what it may change."""
     kind = slot.kind
-    if kind == S_SELECT:
+    if kind == commands.SELECT:
         slot.identity = ids.of_select(args)
-    elif kind == S_AUTH:
+    elif kind == commands.AUTH:
         slot.identity = ids.of_auth(args)
-    elif kind == S_HELLO:
+    elif kind == commands.HELLO:
         slot.protocol = int(args[0]) if args[0] in (b"2", b"3") else 0
         slot.identity, certain = ids.of_hello(args)
         if certain and slot.identity is None:

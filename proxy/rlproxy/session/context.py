@@ -93,13 +93,15 @@ class FailurePolicy:
         return encoding.late(self.timeouts.timeout_s)
 
     def answered(self, call: Call, reply: bytes) -> bytes:
-        """Count `call` by Redis' `reply`. Returns the client's reply.
+        """Count `call` by Redis' `reply`, and report a replica. Returns the client's reply.
 
         A call whose node of a cluster can't be reached gets the reply of reply(); so does, in the
         modes other than `error`, a hit that Redis can't run. A refused hit in shadow gets an
         admission.
         """
         if reply[0] == 45 and call.row != NO_ROW:  # else reply() has counted and answered it
+            if reply.startswith(b"-READONLY"):
+                self.server.on_read_only()
             if reply.startswith(encoding.UNREACHABLE):
                 return self.reply(call, reply, "unreachable")
             if self.mode != _ERROR and cannot_run(reply) and _limit(call) > 0:

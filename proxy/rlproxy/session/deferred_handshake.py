@@ -32,12 +32,20 @@ class DeferredHandshake:
 
     written: all of them, as the client wrote them.
     unsent: the number of those that are not sent yet.
+    refused: the first error of Redis in reply to them.
     """
 
     def __init__(self) -> None:
         self.written = b""
         self.unsent = 0
+        self.refused = b""
         self._protocol = 2
+
+    def answered(self, reply: bytes) -> bytes:
+        """Note the reply of Redis to one of them. The client, which has one, gets no other."""
+        if reply.startswith(b"-") and not self.refused:
+            self.refused = reply
+        return b""
 
     def take(self, requests: RequestFramer, server: bytes, version: bytes) -> bytes:
         """Record the framer's command and return its reply; b"" if it is no part of a handshake.

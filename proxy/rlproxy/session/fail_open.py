@@ -18,7 +18,6 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
-from rlproxy.session.timeouts import NEVER
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 
@@ -29,44 +28,39 @@ class FailOpen(SessionPart):
 
     def answer_late(
         self, now: float, unsent_at: float | None, held: HeldHit | None
-    ) -> tuple[int, float]:
+    ) -> tuple[int, bool]:
         """Answer the hits that Redis has not answered in time, and report them to the circuit.
 
         unsent_at: time since which requests wait for the private connection; None: they do not.
         held: the client's held hit.
 
-        Returns the number of late hits, and the time since which the oldest other hit is
-        unanswered, NEVER, or NOTHING, as HitTimeouts.watch() wants it.
+        Returns the number of late hits, and whether others may become late.
         """
         timeout_s = self._context.timeouts.timeout_s
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         begun = circuit.counts.without
-        number, since, oldest = private.slots.answer_late(before, private.received_at, self._late)
+        number, since = private.slots.answer_late(before, private.received_at, self._late)
+        more = unsent_at is not None
         if held is not None and held.owed_since is not None:
-            oldest = max(held.owed_since, private.received_at)
-            if oldest <= before:
+            more = True
+            owed_since = max(held.owed_since, private.received_at)
+            if owed_since <= before:
                 number += 1
-                since = oldest
-                oldest = NEVER
+                since = owed_since
                 held.late()
+        if unsent_at is not None and unsent_at <= before:
+            since = unsent_at
+            self.answer_hits(self._context.failure.too_late(), "late")
+            number = circuit.counts.without - begun
         hangs = False
-        if number == 0 and private.never_answered():
-            since = private.received_at
-            hangs = since <= before  # reported once: `oldest` stays as it is
-            if not hangs:
-                oldest = min(oldest, since)
-            elif self.awaits_handshake():
-                oldest = min(oldest, NEVER)
-        if unsent_at is not None:
-            oldest = min(oldest, NEVER)
-            if unsent_at <= before:
-                since = unsent_at
-                self.answer_hits(self._context.failure.too_late(), "late")
-                number = circuit.counts.without - begun
+        if private.never_answered():
+            hangs = private.received_at <= before
+            since = since if number > 0 else private.received_at
+            more = more or not hangs or self.awaits_handshake()  # else it is reported once
         if number > 0 or hangs:
             circuit.timed_out(number, since, now, timeout_s, circuit.counts.without - begun)
-        return number, oldest
+        return number, more or private.slots.bounded > 0
 
     def awaits_handshake(self) -> bool:
         """Return whether the client waits for Redis only because it connected before the outage.

@@ -28,7 +28,7 @@ from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
-from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, S_WRONG, Slot
+from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
 from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
@@ -129,10 +129,10 @@ class PrivateStream:
         handshake, slots = self.handshake, self.slots
         if handshake is None:
             return None
-        if slots.refused or slots.uncounted():
+        if handshake.refused or slots.uncounted():
             self.handshake = None
             self.to_client.clear()  # of bytes that are no replies
-            return slots.refused
+            return handshake.refused
         if handshake.unsent == 0 and slots.quiescent():
             self.handshake = None
         return None
@@ -186,7 +186,8 @@ class PrivateStream:
             if self.handshake.unsent == 0:
                 wait = WAIT_HANDSHAKE
             slot = slot or Slot(S_DROP)
-            slot.trusted = command.kind != commands.CLIENT
+            if command.kind != commands.CLIENT:
+                slot.edit = self.handshake.answered
         if slot is None:
             slots.expect_one()
         else:
@@ -223,14 +224,13 @@ class PrivateStream:
         """
         slots, state = self.slots, self.state
         short = requests.size() <= command_replies.MAX_EDITED
-        known = code == COMMAND and short and not requests.oversize and slots.can_count()
-        args = requests.arguments() if known else []
-        native = self._context.server.found.has_throttle
-        edit = command_replies.edit(args, native) if known else None
-        if edit is None:
+        if code != COMMAND or not short or requests.oversize or not slots.can_count():
             slots.expect_one()
-        else:
-            slots.expect(Slot(S_EDITED, edit=lambda reply: edit(reply, state.protocol == 3)))
+            return
+        args, native = requests.arguments(), self._context.server.found.has_throttle
+        edited = command_replies.edited
+        slot = Slot(S_EDITED, edit=lambda reply: edited(reply, args, native, state.protocol == 3))
+        slots.expect(slot)
 
     def cover_wait(self, requests: ClientRequests, code: int) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
@@ -358,9 +358,13 @@ class PrivateStream:
         """
         if self.slots.can_count():
             self.slots.local(error)
-        else:
-            self.to_redis.append(written)
-            self.slots.expect(Slot(S_WRONG, error))
+            return
+
+        def replaced(reply: bytes) -> bytes:
+            return error if reply.startswith(b"-ERR unknown command") else reply
+
+        self.to_redis.append(written)
+        self.slots.expect(Slot(S_EDITED, edit=replaced))
 
     def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
         """Answer a command that must not reach Redis with `error`."""

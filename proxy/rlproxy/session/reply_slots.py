@@ -37,11 +37,9 @@ from rlproxy.session.slots import (
     S_LOCAL,
     S_MISSING,
     S_PASS,
-    S_WRONG,
     OwedReplies,
     Slot,
 )
-from rlproxy.session.timeouts import NEVER, NOTHING
 
 MAX_SLOTS: Final = 65536  # replies counted one by one; beyond, the stream is passed on uncounted
 
@@ -60,9 +58,8 @@ class ReplySlots(OwedReplies):
         self.to_client = to_client
         self._framer = ReplyFramer()
         self._start: int = 0  # of the bytes that answer() passes on unchanged
-        # Findings of the latest look, for the caller to read and to clear.
-        self.missing: Call | None = None  # a hit that Redis has not run; see lane_replied()
-        self.refused: bytes = b""  # the first error in reply to a trusted command
+        # A hit that Redis has not run, for the caller to read and to clear; see lane_replied().
+        self.missing: Call | None = None
 
     # -- what is owed -----------------------------------------------------------------------------
 
@@ -200,12 +197,12 @@ class ReplySlots(OwedReplies):
             framer.skip(0)
             if framer.mid or framer.at_push():
                 return False
-        if slot.call is None and slot.edit is None:
+        if slot.call is None and slot.edit is None and kind != S_DROP:
             line = framer.line()
             if not line:
                 return False
-            if _instead(slot, line) is None:
-                self._record(slot, line)
+            if kind != S_HIT or line[0] != _ERROR:
+                self._state.answered(slot, line)
                 slot.kind = S_PASS
                 slot.passed += 1
                 return True
@@ -246,7 +243,7 @@ class ReplySlots(OwedReplies):
 
     def answer_late(
         self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
-    ) -> tuple[int, float, float]:
+    ) -> tuple[int, float]:
         """Answer the hits that are unanswered since `before` or longer.
 
         before: time in seconds.
@@ -254,9 +251,7 @@ class ReplySlots(OwedReplies):
             was sent, whichever is later.
         instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
 
-        Returns the number of late hits, the time since which the first of them was unanswered, and
-        that time of the first other hit. The last one is NEVER if a reply without a timeout comes
-        before that hit, and NOTHING if there is no other hit.
+        Returns the number of late hits, and the time since which the first of them was unanswered.
         """
         number = 0
         first: float = 0.0
@@ -266,7 +261,7 @@ class ReplySlots(OwedReplies):
             if slot.kind == S_HIT and slot.call is not None:
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
-                    return number, first, since
+                    break
                 self.to_client.append(instead(slot.call))
                 self.set_kind(slot, S_DROP)
                 if number == 0:
@@ -280,7 +275,7 @@ class ReplySlots(OwedReplies):
                 break
             dropped = slot
             slot = slot.next
-        return number, first, NEVER if self.bounded > 0 else NOTHING
+        return number, first
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""
@@ -299,14 +294,15 @@ class ReplySlots(OwedReplies):
             return False
         edit = slot.edit
         reply = edit(frame) if edit is not None else frame
-        instead = _instead(slot, frame)
-        if instead is not None:
-            reply = instead
+        if slot.kind == S_DROP:
+            reply = b""
+        elif slot.kind == S_HIT and frame[0] == _ERROR:
+            reply = encoding.clean_error(frame)
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         if reply is not frame:
             self._put(before, reply)
-        self._record(slot, frame)
+        self._state.answered(slot, frame)
         self.answered(slot)
         return True
 
@@ -351,13 +347,6 @@ class ReplySlots(OwedReplies):
         self.clear()
         self.missing = None
 
-    def _record(self, slot: Slot, line: bytes) -> None:
-        self._state.answered(slot, line)
-        if slot.trusted and line[0] == _ERROR and not self.refused:
-            self.refused = line
-        if slot.kind == S_HIT and line[0] == _ERROR and b"-READONLY " in line:
-            self._failure.server.on_read_only()
-
     def _pass_on(self, data: bytes, start: int) -> None:
         end = self._framer.pos
         if end > start:
@@ -375,17 +364,3 @@ def _not_run(error: bytes) -> bool:
     if error.startswith(b"-NOSCRIPT "):
         return True
     return encoding.refused_eval(error) == b"EVALSHA"
-
-
-def _instead(slot: Slot, line: bytes) -> bytes | None:
-    """Return the client's reply in place of the one that begins with `line`; None: that itself."""
-    kind = slot.kind
-    if kind == S_DROP or slot.trusted:
-        return b""
-    if kind == S_WRONG and line.startswith(b"-ERR unknown command"):
-        return slot.data
-    if kind == S_HIT and line.startswith(b"-"):
-        cleaned = encoding.clean_error(line)
-        if cleaned != line:
-            return cleaned
-    return None

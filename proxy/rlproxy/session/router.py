@@ -42,13 +42,11 @@ from rlproxy.session.private_stream import (
 from rlproxy.session.sharing import Sharing
 from rlproxy.session.waits import (
     CLOSE,
+    WAIT_EMPTY,
     WAIT_HELD,
-    WAIT_LANE,
-    WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
-    WAIT_PRIVATE,
-    WAIT_QUIESCENT,
+    WAIT_ROOM,
     WAIT_TICK,
 )
 
@@ -102,7 +100,7 @@ class Router(SessionPart):
         if sharing is not None and lanes.count == 0 and self._may_use_lanes() and sharing.send():
             return WAIT_NOTHING
         if lanes.batch is not None:
-            return WAIT_LANE_EMPTY
+            return WAIT_EMPTY
         begun = budget.work
         while self.sends_hits and (lanes.count > 0 or self._may_send_hits()):
             lane = lanes.hit_lane()
@@ -110,7 +108,7 @@ class Router(SessionPart):
             if lane is None or room <= 0:
                 if self._requests.unread() > 0:
                     self.set_backlogged(True)
-                return WAIT_LANE
+                return WAIT_ROOM
             if budget.work - begun >= CLIENT_WORK:
                 return WAIT_TICK
             found = self._send_hits(lane, room)
@@ -120,7 +118,7 @@ class Router(SessionPart):
                 return WAIT_NOTHING
             if found == _OTHER:  # what follows must not overtake the lane's calls
                 if lanes.count > 0:
-                    return WAIT_LANE_EMPTY
+                    return WAIT_EMPTY
                 break
         return self._to_private()
 
@@ -140,11 +138,11 @@ class Router(SessionPart):
             self._context.budget.backlogged += 1 if backlogged else -1
 
     def unblocked(self, wait: int) -> bool:
-        """Return whether the private connection has sent the replies that `wait` is for."""
-        slots = self._private.slots
-        if wait == WAIT_PRIVATE:
-            return slots.bounded <= self.max_calls() // 2 or not slots.can_count()
-        return slots.quiescent()
+        """Return whether `wait`, one of ENDED_BY_REPLIES, may be over."""
+        count, slots = self._lanes.count, self._private.slots
+        if wait == WAIT_ROOM:
+            return count + slots.bounded <= self.max_calls() // 2 or not slots.can_count()
+        return count == 0  # what the private connection owes may not matter: route() decides
 
     def _may_send_hits(self) -> bool:
         if self._mixes or not self._may_use_lanes():
@@ -275,7 +273,7 @@ class Router(SessionPart):
         if wait == WAIT_NOTHING:
             self.set_backlogged(False)
             self._private.unopened = 0
-        if wait not in (WAIT_TICK, WAIT_PRIVATE):
+        if wait not in (WAIT_TICK, WAIT_ROOM):
             self._requests.release()  # else each tick would copy all remaining bytes
 
     def _send_run(self, end: int) -> None:
@@ -331,7 +329,7 @@ class Router(SessionPart):
         kind = command.kind
         in_place = private.slots.unanswered_by_sha > 0
         if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
-            return self._wait_until_quiescent(), False
+            return self._wait_until_empty(), False
         # A command of the deferred handshake has its reply already, maybe from before a reload.
         if command.ban is not None and private.handshake is None:
             error = requests.denied(code, self._context.stats)
@@ -344,7 +342,7 @@ class Router(SessionPart):
             self._send_run(requests.start)
             return self._rl_command(code), False
         if private.must_wait(requests):
-            return self._wait_until_quiescent(), False
+            return self._wait_until_empty(), False
         if kind in (commands.BLOCKS, commands.WAIT):
             private.slots.may_block = True
         if self.sharing is not None:
@@ -362,10 +360,10 @@ class Router(SessionPart):
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
 
-    def _wait_until_quiescent(self) -> int:
+    def _wait_until_empty(self) -> int:
         """Leave the framer's request unread, as it waits."""
         self._requests.rewind(self._requests.start)
-        return WAIT_QUIESCENT
+        return WAIT_EMPTY
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -383,7 +381,7 @@ class Router(SessionPart):
         if requests.command.report:
             # Redis gets a request thousands of times as large: one of a client at a time.
             if self._must_be_quiescent(True):
-                return self._wait_until_quiescent()
+                return self._wait_until_empty()
             self._work += WORK_OF_REPORT
         self.sends_hits = True
         state = private.state
@@ -402,7 +400,7 @@ class Router(SessionPart):
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
         if crowded and self._must_be_quiescent(call.rule.waits):
-            return self._wait_until_quiescent()
+            return self._wait_until_empty()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
         may_hold = quiescent and slots.can_count() and not state.quitting
@@ -413,7 +411,7 @@ class Router(SessionPart):
             overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0:
-            return self._wait_until_quiescent()
+            return self._wait_until_empty()
         private.hit(call, by_sha)
         return WAIT_NOTHING
 
@@ -438,7 +436,7 @@ class Router(SessionPart):
         if slots.bounded < self.max_calls() or not slots.can_count() or self._requests.eof:
             return WAIT_NOTHING
         self.set_backlogged(True)
-        return WAIT_PRIVATE
+        return WAIT_ROOM
 
     def _must_be_quiescent(self, alone: bool) -> bool:
         """Whether an RL command waits for the replies before it.

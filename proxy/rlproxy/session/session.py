@@ -26,16 +26,13 @@ from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
-from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import (
     CLOSE,
-    ENDED_BY_LANE,
-    ENDED_BY_PRIVATE,
+    ENDED_BY_REPLIES,
     TIMED,
+    WAIT_EMPTY,
     WAIT_HANDSHAKE,
     WAIT_HELD,
-    WAIT_LANE,
-    WAIT_LANE_EMPTY,
     WAIT_NOTHING,
     WAIT_OPEN,
     WAIT_READ,
@@ -58,9 +55,8 @@ class Session(SessionBase):
         self.slow = False  # the client leaves its replies unread
         self.wants_eof = False
         self.closed = False
-        self._closing = False  # no further request of the client is taken
         self._watched = False  # HitTimeouts looks at this session
-        self.wait: int = WAIT_NOTHING  # what unread requests wait for
+        self.wait: int = WAIT_NOTHING  # what unread requests wait for; CLOSE: none is taken
         self._router = Router(self)
         self._held: HeldHit | None = None
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
@@ -71,7 +67,7 @@ class Session(SessionBase):
         """Take bytes of the client."""
         context = self.context
         context.stats.client_in += len(data)
-        if self._closing:
+        if self.wait == CLOSE:
             return
         if self._router.piped:
             self._router.pipe(data)
@@ -101,7 +97,7 @@ class Session(SessionBase):
         self.requests.eof = True
         if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
-        elif self.wait & ENDED_BY_PRIVATE:
+        elif self.wait & ENDED_BY_REPLIES:
             self._route()  # from now on it waits only for the replies to hits by EVALSHA
         self._finish_eof()
 
@@ -148,7 +144,7 @@ class Session(SessionBase):
 
     def _finish_eof(self) -> None:
         """Pass the end of file on once nothing waits."""
-        if self._closing or self.wait != WAIT_NOTHING or self.lanes.count:
+        if self.wait != WAIT_NOTHING or self.lanes.count:
             return
         if self.private.status == PRIVATE_OPEN:
             self.wants_eof = True
@@ -163,8 +159,7 @@ class Session(SessionBase):
 
     def _take_no_more(self) -> None:
         """Take no further request, and release the client's share of the unanswered hits."""
-        self._closing = True
-        self.wait = WAIT_NOTHING
+        self.wait = CLOSE
         self._router.set_backlogged(False)
 
     # -- routing ----------------------------------------------------------------------------------
@@ -176,7 +171,7 @@ class Session(SessionBase):
             return
         if self.context.circuit.open:
             if self.lanes.count > 0:
-                self.wait = WAIT_LANE_EMPTY  # these calls will soon be late
+                self.wait = WAIT_EMPTY  # these calls will soon be late
                 return
             if not self._router.fail_open.answer_unreachable():
                 self.wait = WAIT_TICK
@@ -216,7 +211,7 @@ class Session(SessionBase):
         """See SessionBase.held_finished()."""
         self._held = None
         self._emit()
-        if not self._closing:
+        if self.wait != CLOSE:
             self._route()
 
     def take_turn(self) -> None:
@@ -254,11 +249,7 @@ class Session(SessionBase):
         """See Caller.resume()."""
         if self.lanes.batch is not None:
             self._emit()
-        wait = self.wait
-        if self.lanes.count == 0:
-            if wait & ENDED_BY_LANE or (wait & ENDED_BY_PRIVATE and self._router.unblocked(wait)):
-                self._route_in_turn()
-        elif wait == WAIT_LANE and self.lanes.count <= self._router.max_calls() // 2:
+        if self.wait & ENDED_BY_REPLIES and self._router.unblocked(self.wait):
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()
@@ -271,7 +262,7 @@ class Session(SessionBase):
         if batch is not None:
             self._emit_batch(batch)
         self.lanes.emit()
-        if self._closing and self.lanes.count == 0:
+        if self.wait == CLOSE and self.lanes.count == 0:
             self.closed = True
 
     def _emit_batch(self, batch: Batch) -> None:
@@ -302,40 +293,39 @@ class Session(SessionBase):
             self._watched = True
             timeouts.watch(self.overdue)
 
-    def overdue(self, now: float) -> float:
+    def overdue(self, now: float) -> bool:
         """Answer the late hits; see HitTimeouts.watch()."""
-        if self._closing or self.context.timeouts.timeout_s <= 0.0:
+        if self.wait == CLOSE or self.context.timeouts.timeout_s <= 0.0:
             self._watched = False
-            return NOTHING
+            return False
         if self.slow and self.wait != WAIT_HELD:
-            return NEVER  # the private connection is not read: Redis may have replied in time
+            return True  # the private connection is not read: Redis may have replied in time
         unsent_at = self._unsent_at if self.wait & TIMED else None
         fail_open = self._router.fail_open
-        late, oldest = fail_open.answer_late(now, unsent_at, self._held)
+        late, more = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
             self.context.stats.error("unanswered")
             self._close()
             self.flush()
-            return NOTHING
-        if late > 0:
-            if self.wait & ENDED_BY_PRIVATE:
-                self._route()
-            oldest = min(oldest, NEVER)  # the requests behind may have been sent
+            return False
+        if late > 0 and self.wait & ENDED_BY_REPLIES:
+            self._route()
         if late > 0 or self.to_client:
             self.flush()
-        self._watched = oldest != NOTHING
-        return oldest
+        self._watched = more or late > 0  # behind late hits, requests may have been sent now
+        return self._watched
 
     # -- the private connection's side ------------------------------------------------------------
 
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
         self.private.opened(self.requests)
-        self._route_in_turn()
+        if self.wait != CLOSE:
+            self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self._closing:
+        if self.wait == CLOSE:
             return
         error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
@@ -374,7 +364,7 @@ class Session(SessionBase):
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
-        if self._closing:
+        if self.wait == CLOSE:
             return
         private = self.private
         if private.never_answered() and not private.slots.may_block:
@@ -382,7 +372,6 @@ class Session(SessionBase):
         private.status = PRIVATE_LOST
         if private.slots.awaits_lane():
             return  # replies that have come wait for a lane's; private_answered() goes on
-        self.wait = WAIT_NOTHING
         self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.

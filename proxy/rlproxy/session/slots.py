@@ -8,29 +8,16 @@ from typing import Final
 from rlproxy.session.call import Call
 from rlproxy.session.identity import Identity
 
-# Kinds of replies. They are looked at; those behind them, see Slot.passed, are not.
-S_PASS: Final = 0  # none: only those behind it are left
-S_LOCAL: Final = 1  # no reply of Redis: `data` goes to the client in its turn
-S_DROP: Final = 2  # the reply to a command of the proxy's own
-S_HIT: Final = 3  # the reply to a hit
-S_WRONG: Final = 4  # Redis' rejection of a wrong hit, to be replaced by `data`
-S_MISSING: Final = 5  # a hit that Redis has not run: it is sent again by lane
-S_AUTH: Final = 6
-S_SELECT: Final = 7
-S_RESET: Final = 8
-S_EXEC: Final = 9
-S_DISCARD: Final = 10
-S_QUIT: Final = 11
-S_IF_REFUSED: Final = 12  # leaves state on the connection unless it is refused
-S_HELLO: Final = 13  # with AUTH: unlike AUTH's error, its error may hide a success
-S_MULTI: Final = 14
-S_EDITED: Final = 15  # the client gets the result of `edit`
-S_PROTOCOL: Final = 16  # HELLO without AUTH: the reply decides the protocol
-S_PROBE: Final = 17  # shows whether Redis lets the client run any command
-S_UNKNOWN: Final = 18  # of a command that may leave any state, unless Redis does not know it either
-
-# Kinds whose reply decides on the client's user, database, protocol, transaction or other state.
-DECIDING: Final = (S_AUTH, S_SELECT, S_RESET, S_HELLO, S_PROTOCOL, S_EXEC, S_DISCARD, S_IF_REFUSED)
+# Kinds of replies. They are looked at; those behind them, see Slot.passed, are not. The reply to a
+# command that may change the connection's state has the kind of the command, in `commands`.
+S_PASS: Final = 0  # as commands.PASS; none: only those behind it are left
+S_HIT: Final = 99  # the reply to a hit
+S_LOCAL: Final = 100  # no reply of Redis: `data` goes to the client in its turn
+S_DROP: Final = 101  # the reply to a command of the proxy's own
+S_MISSING: Final = 102  # a hit that Redis has not run: it is sent again by lane
+S_EDITED: Final = 103  # the client gets the result of `edit`
+S_PROTOCOL: Final = 104  # HELLO without AUTH: the reply decides the protocol
+S_PROBE: Final = 105  # shows whether Redis lets the client run any command
 
 
 class Slot:
@@ -53,7 +40,6 @@ class Slot:
         self.call: Call | None = None  # of a hit that may be late, whose outcome is counted
         self.sent_at: float = 0.0  # time of sending `call`, in seconds
         self.by_sha = False  # it went by EVALSHA: a lane can send `call` again
-        self.trusted = False  # its client has a reply already, as if Redis agreed
         self.next: Slot | None = None
 
 

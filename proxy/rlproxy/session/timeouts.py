@@ -2,7 +2,8 @@
 
 There is no timer per hit. Each owner of unanswered hits registers a `look` function, which is
 called `EVERY` times per timeout and answers its late hits. No timer runs while no hit is
-unanswered. The module has no socket and no event loop: clock and timers are passed in.
+unanswered. While Redis is silent, PINGs are sent: without a reply to them, late hits open the
+circuit. The module has no socket and no event loop: clock and timers are passed in.
 """
 
 from __future__ import annotations
@@ -16,10 +17,6 @@ EVERY: Final = 4  # looks per timeout; more if MAX_S is shorter
 MAX_S: Final = 0.05  # longest time between two looks, in seconds
 LEAST_S: Final = 0.001
 STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait in the sockets
-
-# Return values of a `look` function in place of a time. The least of several values applies.
-NEVER: Final = 1e18  # keep watching, but no hit can be late yet
-NOTHING: Final = 2e18  # no hit is unanswered: stop watching
 
 
 class HitTimeouts:
@@ -39,20 +36,21 @@ class HitTimeouts:
         self.on_silence: Callable[[], None] = lambda: None  # sends PINGs
         self.clock = clock
         self._later = later
-        self._watched: list[Callable[[float], float]] = []
+        self._watched: list[Callable[[float], bool]] = []
         self._looking = False
         self._due: float = 0.0
         self._skipped = False  # the latest look was left out
+        self._pinged_at: float = 0.0  # or the time since which hits are watched
 
-    def watch(self, look: Callable[[float], float]) -> None:
-        """Call `look` with the current time at regular intervals, until it returns NOTHING.
+    def watch(self, look: Callable[[float], bool]) -> None:
+        """Call `look` with the current time at regular intervals, until it returns False.
 
-        look: answers the hits that are late. Returns the time since which the oldest other hit is
-        unanswered, or NEVER, or NOTHING.
+        look: answers the hits that are late. Returns whether others may become late.
         """
         self._watched.append(look)
         if not self._looking:
             self._looking = True
+            self._pinged_at = self.clock()
             self._start()
 
     def _start(self) -> None:
@@ -62,7 +60,7 @@ class HitTimeouts:
         self._later(pause_s, self._look)
 
     def _look(self) -> None:
-        """Call each `look` function, and `on_silence` after half a timeout without a reply."""
+        """Call each `look` function, and `on_silence` every half timeout without a reply."""
         now = self.clock()
         # After a stall of this process, the replies are read first. Where it is stalled again and
         # again, as by a CPU limit, every second look takes place.
@@ -70,17 +68,15 @@ class HitTimeouts:
         if self._skipped:
             self._start()
             return
-        oldest = NEVER
         watched = self._watched
         self._watched = []
         for look in watched:
-            since = look(now)
-            if since != NOTHING:
+            if look(now):
                 self._watched.append(look)
-                oldest = min(oldest, since)
-        if self._watched:
-            self._start()
-        else:
-            self._looking = False
-        if now - oldest >= self.timeout_s / 2 and self.circuit.last_reply_at <= oldest:
+        self._looking = len(self._watched) > 0
+        if not self._looking:
+            return
+        self._start()
+        if now - max(self.circuit.last_reply_at, self._pinged_at) >= self.timeout_s / 2:
+            self._pinged_at = now
             self.on_silence()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.session.timeouts import NEVER, HitTimeouts
+from rlproxy.session.timeouts import HitTimeouts
 
 # Seconds of silence after which a lane with late calls is dead, while Redis answers elsewhere. The
 # hit timeout applies instead if it is longer.
@@ -56,14 +56,15 @@ class CallTimes:
         self._timed_at = 0.0
         return took_s
 
-    def mark(self, at: float, calls: int = 0) -> None:
-        """Count the hit timeout of the calls written by now, and the next `calls`, from `at`."""
-        self._marks.append((at, self.sent + calls))
+    def mark(self, now: float) -> None:
+        """Count the hit timeout of the calls written since the latest mark from `now` on."""
+        if not self._marks or self._marks[-1][1] < self.sent:
+            self._marks.append((now, self.sent))
 
     def due(self, unanswered: int, now: float) -> int:
         """Return the number of unanswered calls that are newly late, and report them.
 
-        The late calls are those behind the first `late` or answered calls.
+        The late calls are those behind the first `late` or answered calls. Marks the other ones.
         """
         marks, timeout_s = self._marks, self._timeouts.timeout_s
         answered = self.sent - unanswered
@@ -72,6 +73,7 @@ class CallTimes:
             if marks[0][1] > answered:
                 since = min(since, marks[0][0])
             due = max(due, marks.popleft()[1])
+        self.mark(now)
         first = max(answered, self.late)
         if due <= first:
             return 0
@@ -87,12 +89,6 @@ class CallTimes:
             return False
         silent_s = now - max(self._late_since, circuit.since)
         return silent_s >= max(DEAD_S, self._timeouts.timeout_s)
-
-    def oldest(self, now: float) -> float:
-        """Return the time since which the oldest call that is not late is unanswered, or NEVER."""
-        if not self._marks or self._marks[-1][1] < self.sent:
-            self.mark(now)
-        return self._marks[0][0] if self.sent > self.late else NEVER
 
     def forget(self) -> None:
         """Forget all marks: no call is unanswered."""

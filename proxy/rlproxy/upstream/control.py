@@ -93,7 +93,6 @@ class Control:
         self._read_only = False  # a replica has answered
         self._refuses = False  # the server has refused a new connection
         self._masters = 0  # how often this connection, after READONLY, has led to a master
-        self._refused = ""  # the reason if the latest SCRIPT LOAD was refused
         self._tries_empty = False  # whether an empty request was sent and its outcome is not known
         self.reached = False  # whether the latest attempt reached a server
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
@@ -240,15 +239,16 @@ class Control:
                 self._masters += 1
                 if self._masters == 2:  # a replica has answered since the first time
                     self.on_moved()
+        refused = self.problem if self.kind == SCRIPTS else ""
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
             kind, problem = UNABLE, str(pong)
         elif not self.loading.loaded and self.loading.drained():
-            await self._load()
+            refused = await self._load()
         if may_refuse and not kind:
             kind, problem = await self._another()
-        if self._refused and not kind:
-            kind, problem = SCRIPTS, self._refused
+        if refused and not kind:
+            kind, problem = SCRIPTS, refused
         self.kind, self.problem = kind, problem
 
     async def _another(self) -> tuple[str, str]:
@@ -291,17 +291,17 @@ class Control:
         self._tries_empty = False
         return ignores
 
-    async def _load(self) -> None:
-        """Load the scripts; see ScriptLoading for when."""
+    async def _load(self) -> str:
+        """Load the scripts; see ScriptLoading for when. Returns why Redis refuses them, or ""."""
         replies = await self._connection.query_all(
             [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
         )
         errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
         self.loading.loaded = not errors
-        self._refused = ""
-        if errors:
-            why = errors[0].partition(", with args")[0]  # the rest quotes the script
-            self._refused = f"SCRIPT LOAD: {why}; each hit carries its script instead"
+        if not errors:
+            return ""
+        why = errors[0].partition(", with args")[0]  # the rest quotes the script
+        return f"SCRIPT LOAD: {why}; each hit carries its script instead"
 
     # -- the prepared server ----------------------------------------------------------------------
 
@@ -317,22 +317,18 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        if self._ping_now.is_set():
+        if self._ping_now.is_set() or not self._is_worth_another_try():
             self._ping_now.clear()
             await self._in_time(self._ping(), _REPLY_S)
-        elif self._is_worth_another_try():
-            if self.kind in (LOGIN, REPLICA):
-                # Redis keeps refusing HELLO on a connection that it accepted with a password set.
-                # A name may lead to another server than that of this connection.
-                self.move()
-            else:
-                await self._prepare()
-            if self.kind not in ("", REPLICA):
-                self._retry_at = self._loop.time() + _REFUSED_S
-        elif self._misses_scripts():
-            await self._in_time(self._load_again(), _REPLY_S)
+            return
+        if self.kind in (LOGIN, REPLICA):
+            # Redis keeps refusing HELLO on a connection that it accepted with a password set.
+            # A name may lead to another server than that of this connection.
+            self.move()
         else:
-            await self._in_time(self._ping(), _REPLY_S)
+            await self._prepare()
+        if self.kind not in ("", REPLICA):
+            self._retry_at = self._loop.time() + _REFUSED_S
 
     async def _ping(self) -> None:
         """Send a PING. An error in reply may be a new problem."""
@@ -342,22 +338,14 @@ class Control:
             self._report()
 
     def _is_worth_another_try(self) -> bool:
-        """Return whether a step that the server refused is due for another try."""
+        """Return whether to prepare the server again.
+
+        A step that it refused is due for another try, or scripts are missing and may be loaded.
+        """
+        if not self.problem and not self.loading.loaded and self.loading.drained():
+            return True
         due = self.kind == UNABLE or self._loop.time() >= self._retry_at
         return due and (bool(self.problem) or self._read_only or self._refuses)
-
-    def _misses_scripts(self) -> bool:
-        """Return whether the scripts are to be loaded now. Refused ones wait for another try."""
-        loading = self.loading
-        able = self.kind != LOGIN and not self._refused
-        return able and not loading.loaded and loading.drained()
-
-    async def _load_again(self) -> None:
-        """Load the scripts, and update the problem."""
-        await self._load()
-        if self.kind in ("", SCRIPTS):
-            self.kind, self.problem = SCRIPTS if self._refused else "", self._refused
-        self._report()
 
 
 def hello_error(text: str, password: str | None) -> str:

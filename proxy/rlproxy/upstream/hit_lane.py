@@ -22,7 +22,6 @@ from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer, elements
 from rlproxy.session.call import Call, Caller
-from rlproxy.session.timeouts import NOTHING
 from rlproxy.upstream.lane import PASSING, LaneContext, LaneKey, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_denials import LaneDenials
 
@@ -48,7 +47,6 @@ class HitLane(ServerLane):
         self._unsent: list[Call] = []
         self._inflight: list[Call] = []
         self._again: list[Call] = []  # calls that Redis did not run: sent before the unsent ones
-        self._again_at: float = 0.0  # loop time of the first call in `_again`
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
@@ -90,7 +88,7 @@ class HitLane(ServerLane):
         if self._again or not self._context.loading.loaded:
             if not self.drained():
                 return
-            self._take_again()
+            self._unsent, self._again = self._again + self._unsent, []
         unsent = self._unsent
         if not unsent:
             return
@@ -120,16 +118,6 @@ class HitLane(ServerLane):
                 _append(out, calls[at], way)
             at += size
         return out
-
-    def _take_again(self) -> None:
-        """Put the calls that were not run before the unsent ones."""
-        again, self._again = self._again, []
-        if not again:
-            return
-        self._unsent = again + self._unsent
-        # Their hit timeout counts from the NOSCRIPT, see overdue().
-        if self._context.timeouts.timeout_s > 0.0:
-            self._times.mark(self._again_at, len(again))
 
     # -- replies ----------------------------------------------------------------------------------
 
@@ -169,8 +157,6 @@ class HitLane(ServerLane):
         frame = self._hit_reply(call, frame)
         if len(frame) == 0:
             return
-        if frame[0] == 45 and frame.startswith(b"-READONLY"):
-            self._context.server.on_read_only()
         caller = call.caller
         caller.lane_answered(call, frame)
         touch(caller, touched)
@@ -201,27 +187,25 @@ class HitLane(ServerLane):
 
     # -- late calls -------------------------------------------------------------------------------
 
-    def overdue(self, now: float) -> float:
+    def overdue(self, now: float) -> bool:
         """Report late calls to their callers; see HitTimeouts.watch()."""
         inflight, times = self._inflight, self._times
         timeout_s = self._context.timeouts.timeout_s
-        if self._again and now - self._again_at >= timeout_s > 0.0:
-            again, self._again = self._again, []  # these calls are never sent
-            self._context.timeouts.circuit.timed_out(len(again), self._again_at, now, timeout_s)
-            _report_late(again, timeout_s)
-            self._flush()
         if not inflight or timeout_s <= 0.0:
             self._watched = False
             times.forget()
-            return NOTHING
+            return False
         answered = times.sent - len(inflight)
         late = times.due(len(inflight), now)
         if late > 0:
             end = times.late - answered
-            _report_late(inflight[end - late : end], timeout_s)
+            # The calls to send again are older than those, whose replies they wait for.
+            again, self._again = self._again, []
+            self._context.timeouts.circuit.counts.timeouts += len(again)
+            _report_late(again + inflight[end - late : end], timeout_s)
         if times.late > answered and times.dead(now):
             self._abort()
-        return times.oldest(now)
+        return True
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
@@ -242,8 +226,6 @@ class HitLane(ServerLane):
         else:
             return False
         self._denials.reopen(call)
-        if not self._again:
-            self._again_at = self._context.loop.time()
         self._again.append(call)
         return True
 

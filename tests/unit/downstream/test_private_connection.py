@@ -42,13 +42,13 @@ class Client:
     def __init__(self) -> None:
         self.session = Session()
         self.stats = Counters()
-        self.busy = False
+        self.busy = self.resting = False
         self.calls: list[str] = []
         self.lost: list[object] = []
 
-    def rests(self, _size: int) -> bool:
-        self.calls.append("rests")
-        return self.busy
+    def has_read(self, _size: int) -> None:
+        self.calls.append("has_read")
+        self.resting = self.busy
 
     def flush(self) -> None:
         self.calls.append("flush")
@@ -135,10 +135,10 @@ def test_it_is_read_as_the_state_of_the_client_requires(
     connected = Connected()
     session = connected.client.session
     session.slow, session.wait = slow, wait
-    connected.private.resting = resting
+    connected.client.resting = resting
     connected.private.read()
     assert connected.transport.reading == reads
-    session.slow, connected.private.resting = False, False
+    session.slow, connected.client.resting = False, False
     connected.private.read()
     assert connected.transport.reading
 
@@ -158,7 +158,7 @@ def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
     connected.client.busy = busy
     connected.private.data_received(b"x" * size)
     assert len(connected.client.session.received) == size
-    assert ("rests" in connected.client.calls) == (size > LARGE)
-    assert connected.private.resting == rests
+    assert ("has_read" in connected.client.calls) == (size > LARGE)
+    assert connected.client.resting == rests
     assert connected.transport.reading == (not rests)
     assert connected.client.calls[-1] == "flush"

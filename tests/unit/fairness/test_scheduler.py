@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.fairness.budget import TICK_WORK, Budget
-from rlproxy.fairness.scheduler import Scheduler
+from rlproxy.fairness.budget import TICK_WORK, Budget, Scheduler
 
 Turn = Callable[[], None]
 

@@ -473,6 +473,7 @@ def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
 def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None:
     bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
+    bench.clock.advance(0.001)
     assert one.waiter.end_of_file()
     assert two.waiter.end_of_file()
     one.answer(refused(1_000_000))
@@ -861,6 +862,7 @@ def test_drain_refuses_waiting_hits() -> None:
     second.answer(refused(3_000_000))
     held = bench.wait(SHAPED, other)
     held.answer(script_reply(0, 10, 5, -1, 100_000, 1_000_000))
+    bench.clock.advance(0.001)
     bench.waiting.drain()
     assert [each.call for each in bench.clients] == ["final", "peek", "peek", ""]
     assert head.flush_all() and second.flush_all()

@@ -5,26 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from rlproxy.resp import commands
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
-from rlproxy.session.connection_state import COUNTED, PLAIN, RAW, ConnectionState
+from rlproxy.session.connection_state import COUNTED, DECIDING, PLAIN, RAW, ConnectionState
 from rlproxy.session.identity import MAX_CREDENTIAL_BYTES
-from rlproxy.session.slots import (
-    DECIDING,
-    S_AUTH,
-    S_DISCARD,
-    S_EXEC,
-    S_HELLO,
-    S_HIT,
-    S_IF_REFUSED,
-    S_MULTI,
-    S_PROBE,
-    S_PROTOCOL,
-    S_QUIT,
-    S_RESET,
-    S_SELECT,
-    S_UNKNOWN,
-    Slot,
-)
+from rlproxy.session.slots import S_HIT, S_PROBE, S_PROTOCOL, Slot
 
 OK = b"+OK\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -92,34 +77,34 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("SET", None, PLAIN, PLAIN, PLAIN),
     ("WAIT", None, PLAIN, PLAIN, PLAIN),
     ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
-    ("MULTI", S_MULTI, PLAIN, PLAIN, PLAIN),
-    ("EXEC", S_EXEC, PLAIN, PLAIN, PLAIN),
-    ("DISCARD", S_DISCARD, PLAIN, PLAIN, PLAIN),
-    ("QUIT", S_QUIT, PLAIN, PLAIN, PLAIN),
-    ("AUTH pw", S_AUTH, PLAIN, PLAIN, PLAIN),
-    ("AUTH bob pw", S_AUTH, PLAIN, PLAIN, PLAIN),
+    ("MULTI", commands.MULTI, PLAIN, PLAIN, PLAIN),
+    ("EXEC", commands.EXEC, PLAIN, PLAIN, PLAIN),
+    ("DISCARD", commands.DISCARD, PLAIN, PLAIN, PLAIN),
+    ("QUIT", commands.QUIT, PLAIN, PLAIN, PLAIN),
+    ("AUTH pw", commands.AUTH, PLAIN, PLAIN, PLAIN),
+    ("AUTH bob pw", commands.AUTH, PLAIN, PLAIN, PLAIN),
     ("HELLO 3", S_PROTOCOL, PLAIN, PLAIN, PLAIN),
     ("HELLO 3 SETNAME x", S_PROTOCOL, PLAIN, PLAIN, PLAIN),
-    ("HELLO 3 AUTH bob pw", S_HELLO, PLAIN, PLAIN, PLAIN),
-    ("SELECT 3", S_SELECT, PLAIN, PLAIN, PLAIN),
-    ("SELECT x", S_SELECT, PLAIN, COUNTED, PLAIN),
+    ("HELLO 3 AUTH bob pw", commands.HELLO, PLAIN, PLAIN, PLAIN),
+    ("SELECT 3", commands.SELECT, PLAIN, PLAIN, PLAIN),
+    ("SELECT x", commands.SELECT, PLAIN, COUNTED, PLAIN),
     ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT NO-EVICT ON", None, PLAIN, PLAIN, PLAIN),
     ("CLIENT CAPA redirect", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT TRACKING ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
-    ("CLIENT CACHING YES", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
-    ("CLIENT NO-TOUCH ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
-    ("CLIENT NEW-ONE", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT TRACKING ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
+    ("CLIENT CACHING YES", commands.CLIENT, PLAIN, COUNTED, PLAIN),
+    ("CLIENT NO-TOUCH ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
+    ("CLIENT NEW-ONE", commands.CLIENT, PLAIN, COUNTED, PLAIN),
     ("CLIENT REPLY OFF", None, RAW, RAW, RAW),
     ("CLIENT reply SKIP", None, RAW, RAW, RAW),
     ("CLIENT", None, RAW, RAW, RAW),
-    ("CLIENT MAINT_NOTIFICATIONS ON", S_IF_REFUSED, PLAIN, COUNTED, PLAIN),
+    ("CLIENT MAINT_NOTIFICATIONS ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
     ("SCRIPT LOAD x", None, PLAIN, PLAIN, PLAIN),
     ("SCRIPT debug YES", None, RAW, RAW, RAW),
     ("SCRIPT", None, RAW, RAW, RAW),
-    ("FOO", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("READONLY", S_UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("FOO", commands.UNKNOWN, COUNTED, COUNTED, COUNTED),
+    ("READONLY", commands.UNKNOWN, COUNTED, COUNTED, COUNTED),
     ("SUBSCRIBE", None, RAW, RAW, RAW),
     ("PUNSUBSCRIBE", None, RAW, RAW, RAW),
     ("MONITOR", None, RAW, RAW, RAW),
@@ -200,10 +185,10 @@ LOWER_SLOTS = [
     *[(line, None) for line in ("GET", "FOO", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SELECT 1")],
     *[(line, None) for line in ("MULTI", "SUBSCRIBE", "CLIENT ID", "SCRIPT LOAD x")],
     *[(line, None) for line in ("MONITOR", "HOST:")],
-    ("AUTH pw", S_AUTH),
-    ("HELLO 3", S_HELLO),
-    ("RESET", S_RESET),
-    ("QUIT", S_QUIT),
+    ("AUTH pw", commands.AUTH),
+    ("HELLO 3", commands.HELLO),
+    ("RESET", commands.RESET),
+    ("QUIT", commands.QUIT),
 ]
 
 

@@ -110,6 +110,17 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
     assert reported == ([] if mode == "error" else [word])
 
 
+@pytest.mark.parametrize("mode", ["error", "allow"])
+def test_an_error_of_a_replica_is_reported(mode: str) -> None:
+    failing = Failing(mode)
+    reported: list[bytes] = []
+    failing.policy.server.on_read_only = lambda: reported.append(b"replica")
+    for reply in (ADMITS, encoding.error("OOM x"), encoding.error("READONLY x")):
+        assert reported == []
+        failing.policy.answered(call(10, ROW), reply)
+    assert reported == [b"replica"]
+
+
 @pytest.mark.parametrize("error", ["NOPERM x", "WRONGTYPE x", "ERR x", "NOAUTH x", "OOMS x"])
 def test_another_error_of_redis_is_passed_on(error: str) -> None:
     failing = Failing("allow")

@@ -16,7 +16,6 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPENING
 from rlproxy.session.router import Router
-from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.session.waits import CLOSE, WAIT_NOTHING, WAIT_OPEN, WAIT_TICK
 
 from tests.unit.session.bench import ARITY, FIVE, HIT, PING, PONG, WRONG_HIT, call_of
@@ -58,7 +57,7 @@ class Failing(Parts):
         self.private.failed(ERROR, self.requests.unread())
         return self.router.route()
 
-    def overdue(self, now: float, unsent_at: float | None = None) -> tuple[int, float]:
+    def overdue(self, now: float, unsent_at: float | None = None) -> tuple[int, bool]:
         return self.fail_open.answer_late(now, unsent_at, None)
 
 
@@ -260,8 +259,8 @@ def late() -> Failing:
 
 def test_a_late_hit_is_answered_and_its_reply_dropped() -> None:
     failing = late()
-    assert failing.overdue(10.9) == (0, 10.0)
-    assert failing.overdue(11.0) == (1, NOTHING)
+    assert failing.overdue(10.9) == (0, True)
+    assert failing.overdue(11.0) == (1, False)
     assert failing.down() == LATE
     assert failing.context.circuit.open
     assert failing.context.circuit.counts.timeouts == 1
@@ -283,20 +282,20 @@ def test_a_held_hit_is_late_by_its_call() -> None:
     failing.opened()
     failing.context.circuit.replied(9.0)
 
-    def overdue(now: float) -> tuple[int, float]:
+    def overdue(now: float) -> tuple[int, bool]:
         return failing.fail_open.answer_late(now, None, cast("HeldHit", held))
 
-    assert overdue(10.9) == (0, 10.0)
-    assert overdue(11.0) == (1, NEVER)
+    assert overdue(10.9) == (0, True)
+    assert overdue(11.0) == (1, True)
     assert held.owed_since is None
     assert failing.context.circuit.open
-    assert overdue(12.0) == (0, NOTHING)
+    assert overdue(12.0) == (0, False)
 
 
 def test_without_a_hit_there_is_nothing_to_watch() -> None:
     failing = Failing()
     failing.opened()
-    assert failing.overdue(100.0) == (0, NOTHING)
+    assert failing.overdue(100.0) == (0, False)
 
 
 def test_hits_that_wait_for_the_connection_are_late() -> None:
@@ -304,10 +303,10 @@ def test_hits_that_wait_for_the_connection_are_late() -> None:
     failing.private.status = PRIVATE_OPENING
     failing.context.circuit.replied(9.0)  # on another connection
     failing.requests.feed(HIT + PING)
-    assert failing.overdue(10.9, unsent_at=10.0) == (0, NEVER)
+    assert failing.overdue(10.9, unsent_at=10.0) == (0, True)
     assert failing.down() == b""
     assert not failing.context.circuit.open
-    assert failing.overdue(11.0, unsent_at=10.0) == (1, NEVER)
+    assert failing.overdue(11.0, unsent_at=10.0) == (1, True)
     assert failing.context.circuit.open
     assert failing.down() == ADMITS
     assert failing.requests.unread() == len(PING)
@@ -319,9 +318,9 @@ def test_a_silent_connection_is_reported_once() -> None:
     failing.now = 10.0
     failing.opened()
     failing.private.slots.expect_one()
-    assert failing.overdue(10.5) == (0, 10.0)
+    assert failing.overdue(10.5) == (0, True)
     assert not failing.context.circuit.open
-    assert failing.overdue(11.0) == (0, NOTHING)
+    assert failing.overdue(11.0) == (0, False)
     assert failing.context.circuit.open
     assert failing.down() == b""
 
@@ -335,7 +334,7 @@ def test_a_client_whose_handshake_is_not_answered_is_watched_until_the_circuit_o
     failing.private.opened(failing.requests)
     failing.private.slots.expect_one()
     failing.context.circuit.replied(0.5)  # to another client
-    assert failing.overdue(1.0) == (0, NEVER if first == commands.HELLO else NOTHING)
+    assert failing.overdue(1.0) == (0, first == commands.HELLO)
     assert failing.fail_open.awaits_handshake() == (first == commands.HELLO)
     failing.private.received(b"+OK")
     assert not failing.fail_open.awaits_handshake()

@@ -149,13 +149,13 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (plain, b"\r\n" + HIT + b"\r\n", 1, b"", b"", waits.WAIT_NOTHING),
     (plain, HIT + HIT[:9], 1, b"", b"", waits.WAIT_NOTHING),
     (busy, HIT, 1, b"", b"", waits.WAIT_NOTHING),
-    (plain, HIT * 100, MAX_CLIENT_HITS, b"", b"", waits.WAIT_LANE),
-    (full_lane, HIT, 0, b"", b"", waits.WAIT_LANE),
-    (busy, PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
-    (busy, HIT + PING, 0, b"", b"", waits.WAIT_LANE_EMPTY),
-    (busy, WAITS, 0, b"", b"", waits.WAIT_LANE_EMPTY),
-    (busy, HIT + WAITS, 1, b"", b"", waits.WAIT_LANE_EMPTY),
-    (busy, RESET, 0, b"", b"", waits.WAIT_LANE_EMPTY),
+    (plain, HIT * 100, MAX_CLIENT_HITS, b"", b"", waits.WAIT_ROOM),
+    (full_lane, HIT, 0, b"", b"", waits.WAIT_ROOM),
+    (busy, PING, 0, b"", b"", waits.WAIT_EMPTY),
+    (busy, HIT + PING, 0, b"", b"", waits.WAIT_EMPTY),
+    (busy, WAITS, 0, b"", b"", waits.WAIT_EMPTY),
+    (busy, HIT + WAITS, 1, b"", b"", waits.WAIT_EMPTY),
+    (busy, RESET, 0, b"", b"", waits.WAIT_EMPTY),
     # the private connection
     (closed, HIT, 0, b"", b"", waits.WAIT_OPEN),
     (closed, b"\r\n", 0, b"", b"", waits.WAIT_NOTHING),
@@ -167,24 +167,24 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
     (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
-    (full_private, HIT, 0, b"", b"", waits.WAIT_PRIVATE),
+    (full_private, HIT, 0, b"", b"", waits.WAIT_ROOM),
     (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
     (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
     (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
     (plain, STATS, 0, REPORT, b"", waits.WAIT_NOTHING),
-    (plain, STATS + STATS, 0, REPORT, b"", waits.WAIT_QUIESCENT),
-    (owing, STATS, 0, b"", b"", waits.WAIT_QUIESCENT),
-    (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.WAIT_QUIESCENT),
+    (plain, STATS + STATS, 0, REPORT, b"", waits.WAIT_EMPTY),
+    (owing, STATS, 0, b"", b"", waits.WAIT_EMPTY),
+    (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.WAIT_EMPTY),
     (transaction, STATS, 0, STATS, b"", waits.WAIT_NOTHING),
     (plain, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
-    (plain, MULTI + EXEC + COUNT, 0, MULTI + EXEC, b"", waits.WAIT_QUIESCENT),
+    (plain, MULTI + EXEC + COUNT, 0, MULTI + EXEC, b"", waits.WAIT_EMPTY),
     (uncounted, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
     (uncounted, STATS + STATS, 0, REPORT + REPORT, b"", waits.WAIT_NOTHING),
     # held
     (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
     (new, WAITS, 0, b"", b"", waits.WAIT_HELD),
-    (owing, WAITS, 0, b"", b"", waits.WAIT_QUIESCENT),
-    (owing, AUTH, 0, b"", b"", waits.WAIT_QUIESCENT),
+    (owing, WAITS, 0, b"", b"", waits.WAIT_EMPTY),
+    (owing, AUTH, 0, b"", b"", waits.WAIT_EMPTY),
     (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
     (uncounted, WAITS, 0, in_place(), b"", waits.WAIT_NOTHING),
     (uncounted, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
@@ -215,9 +215,9 @@ SHARED: list[tuple[State, bytes, int, bytes, int]] = [
     (new, GET, 0, GET, waits.WAIT_NOTHING),
     (owing, GET, 0, GET, waits.WAIT_NOTHING),
     (plain, GET + GET, 0, GET + GET, waits.WAIT_NOTHING),
-    (busy, GET, 0, b"", waits.WAIT_LANE_EMPTY),
-    (shared_busy, GET, 1, b"", waits.WAIT_LANE_EMPTY),
-    (shared_busy, HIT, 1, b"", waits.WAIT_LANE_EMPTY),
+    (busy, GET, 0, b"", waits.WAIT_EMPTY),
+    (shared_busy, GET, 1, b"", waits.WAIT_EMPTY),
+    (shared_busy, HIT, 1, b"", waits.WAIT_EMPTY),
 ]
 
 
@@ -272,7 +272,7 @@ def test_requests_go_on_once_the_lane_owes_nothing() -> None:
     parts = Routed()
     plain(parts)
     parts.route(HIT)
-    assert parts.route(PING + HIT) == waits.WAIT_LANE_EMPTY
+    assert parts.route(PING + HIT) == waits.WAIT_EMPTY
     assert parts.settle() == FIVE
     assert parts.route() == waits.WAIT_NOTHING
     assert parts.up() == PING + in_place()
@@ -286,7 +286,7 @@ def test_a_full_lane_goes_on_once_it_has_room() -> None:
     assert head is not None
     head.reply = FIVE
     parts.lanes.emit()
-    assert parts.route() == waits.WAIT_LANE
+    assert parts.route() == waits.WAIT_ROOM
     assert len(parts.lane.calls) == 1
 
 
@@ -340,18 +340,18 @@ def test_a_backlogged_client_may_have_its_share() -> None:
 def test_hits_in_place_go_on_when_half_are_answered() -> None:
     parts = Routed()
     full_private(parts)
-    assert not parts.router.unblocked(waits.WAIT_PRIVATE)
+    assert not parts.router.unblocked(waits.WAIT_ROOM)
     parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
-    assert not parts.router.unblocked(waits.WAIT_PRIVATE)
+    assert not parts.router.unblocked(waits.WAIT_ROOM)
     parts.answer(FIVE)
-    assert parts.router.unblocked(waits.WAIT_PRIVATE)
+    assert parts.router.unblocked(waits.WAIT_ROOM)
 
 
 def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
     parts = Routed()
     full_private(parts)
     parts.private.state.lower(RAW)
-    assert parts.router.unblocked(waits.WAIT_PRIVATE)
+    assert parts.router.unblocked(waits.WAIT_ROOM)
 
 
 # -- the lane --------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_a_lane_without_room_is_waited_for() -> None:
     plain(parts)
     parts.route(HIT)
     parts.lane.room = 0
-    assert parts.route(HIT) == waits.WAIT_LANE
+    assert parts.route(HIT) == waits.WAIT_ROOM
     assert len(parts.lane.calls) == 1
 
 

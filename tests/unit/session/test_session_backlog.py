@@ -9,7 +9,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING, WAIT_PRIVATE, WAIT_READ, WAIT_TICK
+from rlproxy.session.waits import CLOSE, WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_ROOM, WAIT_TICK
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -38,7 +38,7 @@ def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
     bench = opened()
     sent = bench.send(BLPOP + HIT * 200 + PING)
     assert sent == BLPOP + in_place() * MAX_CLIENT_HITS
-    assert bench.session.wait == WAIT_PRIVATE
+    assert bench.session.wait == WAIT_ROOM
     assert bench.answer(NIL + FIVE * 31) == NIL + FIVE * 31
     assert bench.up() == b""
     assert bench.answer(FIVE) == FIVE
@@ -183,4 +183,4 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
         bench.session.receive(PING * 2 * CLIENT_WORK)
     assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
     bench.session.abandon()
-    assert bench.session.wait == WAIT_NOTHING
+    assert bench.session.wait == CLOSE

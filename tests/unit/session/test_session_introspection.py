@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from rlproxy.ratelimit.command_entries import ENTRIES
-from rlproxy.ratelimit.entry_form import docs, info
+from rlproxy.ratelimit.command_entries import ENTRIES, docs, info
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.session.command_replies import UNKNOWN
 

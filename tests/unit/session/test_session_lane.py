@@ -7,7 +7,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.private_stream import REFRESH_S
-from rlproxy.session.waits import WAIT_LANE
+from rlproxy.session.waits import WAIT_ROOM
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -104,7 +104,7 @@ def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
 def test_known_replies_behind_unknown_ones_take_room() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
     bench.send(numbered(b"1") + numbered(b"full") * 2 * MAX_CLIENT_HITS)
-    assert bench.session.wait == WAIT_LANE
+    assert bench.session.wait == WAIT_ROOM
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rlproxy.resp import commands
 from rlproxy.session.call import Caller
-from rlproxy.session.slots import S_AUTH, S_DROP, S_HIT, S_LOCAL, S_PASS, OwedReplies, Slot
+from rlproxy.session.slots import S_DROP, S_HIT, S_LOCAL, S_PASS, OwedReplies, Slot
 
 from tests.unit.session.bench import call_of
 
@@ -35,7 +36,7 @@ def listed(owed: OwedReplies) -> list[Slot]:
 
 
 def test_the_first_slot_leaves_with_its_reply() -> None:
-    first, second = Slot(S_AUTH), Slot(S_AUTH)
+    first, second = Slot(commands.AUTH), Slot(commands.AUTH)
     replies = owed(first, second)
     replies.answered(first)
     assert listed(replies) == [second]
@@ -44,7 +45,7 @@ def test_the_first_slot_leaves_with_its_reply() -> None:
 
 
 def test_a_slot_stays_while_a_run_is_behind_it() -> None:
-    slot = Slot(S_AUTH)
+    slot = Slot(commands.AUTH)
     slot.passed = 1
     replies = owed(slot)
     replies.answered(slot)
@@ -65,7 +66,7 @@ def test_a_slot_behind_another_one_leaves() -> None:
 
 
 def test_hits_and_replies_of_the_proxy_are_bounded() -> None:
-    slots = [hit(), hit(by_sha=True), Slot(S_LOCAL), Slot(S_AUTH)]
+    slots = [hit(), hit(by_sha=True), Slot(S_LOCAL), Slot(commands.AUTH)]
     replies = owed(*slots)
     assert (replies.bounded, replies.unanswered_by_sha) == (3, 1)
     replies.set_kind(slots[1], S_DROP)
@@ -83,5 +84,5 @@ def test_nothing_is_left_after_clear() -> None:
     replies.clear()
     assert listed(replies) == []
     assert (replies.bounded, replies.unanswered_by_sha) == (0, 0)
-    replies.append(Slot(S_AUTH))
+    replies.append(Slot(commands.AUTH))
     assert len(listed(replies)) == 1

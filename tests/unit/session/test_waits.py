@@ -34,7 +34,7 @@ def test_waits_are_distinct_bits() -> None:
 
 
 def test_every_wait_is_ended_by_an_event() -> None:
-    masks = waits.ENDED_BY_LANE | waits.ENDED_BY_PRIVATE | waits.TIMED
+    masks = waits.ENDED_BY_REPLIES | waits.TIMED
     unended = [name for name, value in WAITS.items() if value and not value & masks]
     # Other events end them.
     assert unended == ["WAIT_TICK", "WAIT_HELD", "WAIT_READ"]

@@ -478,15 +478,6 @@ def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * 4
 
 
-def test_an_error_of_a_replica_is_reported_and_passed_on(bench: Bench) -> None:
-    reported: list[bytes] = []
-    bench.pool.context.server.on_read_only = lambda: reported.append(READONLY)
-    assert bench.ask(ADMITTED) == ADMITTED
-    assert reported == []
-    assert bench.ask(READONLY) == READONLY
-    assert reported == [READONLY]
-
-
 @pytest.mark.parametrize("garbage", [ADMITTED, b"+OK\r\n", b"what\r\n", b"$x\r\n"])
 def test_a_reply_without_a_request_ends_the_lane(bench: Bench, garbage: bytes) -> None:
     bench.answer(garbage)

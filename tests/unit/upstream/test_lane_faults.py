@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.resp import encoding as r
 from rlproxy.session.call import Call
-from rlproxy.session.timeouts import NEVER, NOTHING
 from rlproxy.upstream.call_times import DEAD_S
 from rlproxy.upstream.hit_lane import HitLane
 
@@ -69,7 +68,7 @@ class Faulty(Bench):
         self.sent()
         return call
 
-    def look(self, now: float) -> float:
+    def look(self, now: float) -> bool:
         self.loop.now = now
         return self.shared.overdue(now)
 
@@ -87,22 +86,22 @@ def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
     first, second = Late(), Late()
     calls = [bench.call_of(first) for _ in range(3)]
     bench.sent()
-    assert bench.look(100.25) == 100.0
+    assert bench.look(100.25)
     bench.loop.now = 100.3
     later = [bench.sent_call(second) for _ in range(2)]
-    assert bench.look(100.5) == 100.0
-    assert bench.look(101.0) == 100.5
+    assert bench.look(100.5)
+    assert bench.look(101.0)
     assert (first.late, second.late) == (calls, [])
     assert bench.circuit.open
     assert bench.circuit.counts.timeouts == 3
-    assert bench.look(101.4) == 100.5
-    assert bench.look(101.5) == NEVER
+    assert bench.look(101.4)
+    assert bench.look(101.5)
     assert second.late == later
     bench.answer(listed(*[ADMITTED] * 3))
     assert not bench.circuit.open
-    assert bench.look(101.6) == NEVER
+    assert bench.look(101.6)
     bench.answer(ADMITTED * 2)
-    assert bench.look(101.7) == NOTHING
+    assert not bench.look(101.7)
     assert first.got == second.got == []
 
 
@@ -142,7 +141,7 @@ def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Fa
     assert not bench.loading.loaded
 
 
-def test_the_time_before_noscript_counts(bench: Faulty) -> None:
+def test_a_call_that_is_sent_again_has_the_timeout_anew(bench: Faulty) -> None:
     caller = Late()
     call = bench.sent_call(caller)
     bench.sent_call()
@@ -153,16 +152,28 @@ def test_the_time_before_noscript_counts(bench: Faulty) -> None:
     bench.loop.now = 100.8
     bench.answer(ADMITTED)
     assert bench.sent() == by_source(HIT)
-    other = bench.sent_call(caller)
-    bench.look(101.39)
+    bench.look(100.8)
+    bench.look(101.7)
     assert caller.late == []
-    bench.look(101.4)
-    assert caller.late == [call]
     bench.look(101.8)
-    bench.look(102.4)
-    assert caller.late == [call, other]
-    bench.answer(ADMITTED * 2)
+    assert caller.late == [call]
+    bench.answer(ADMITTED)
     assert caller.got == []
+
+
+def test_a_call_to_send_again_is_late_with_those_behind_it(bench: Faulty) -> None:
+    caller, behind = Late(), Late()
+    call, other = bench.sent_call(caller), bench.sent_call(behind)
+    bench.look(100.0)
+    bench.loop.now = 100.4
+    bench.answer(NOSCRIPT)
+    bench.look(100.9)
+    assert caller.late == []
+    bench.look(101.0)
+    assert (caller.late, behind.late) == ([call], [other])
+    assert bench.circuit.counts.timeouts == 2
+    bench.answer(ADMITTED)
+    assert bench.sent() == b""  # it is never sent again
 
 
 def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
@@ -191,7 +202,7 @@ def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None
     assert caller.got == [call]
     assert call.reply == r.LOST
     assert bench.shared.room == bench.pool.context.max_lane_hits
-    assert bench.look(101.1) == NOTHING
+    assert not bench.look(101.1)
 
 
 def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty) -> None:

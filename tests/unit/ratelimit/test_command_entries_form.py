@@ -1,10 +1,9 @@
-"""entry_form: the entries in each protocol, as whole frames."""
+"""command_entries: the entries in each protocol, as whole frames."""
 
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit.command_entries import ENTRIES, Entry
-from rlproxy.ratelimit.entry_form import docs, info
+from rlproxy.ratelimit.command_entries import ENTRIES, Entry, docs, info
 from rlproxy.resp.encoding import bulk
 
 from tests.unit.session.entries import split
