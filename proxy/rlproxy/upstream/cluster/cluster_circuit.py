@@ -24,7 +24,9 @@ class ClusterCircuit(CircuitBreaker):
         super().__init__()
         self.down = down
         self.error_at: Callable[[int], bytes] = lambda _slot: b""
-        self.on_late: Callable[[float, float, float, int], None] = lambda *_: None
+        self.on_late: Callable[[float, float, float, int], None] = (
+            lambda _since, _now, _limit_s, _answered: None
+        )
 
     def error_of_node(self, call: Call) -> bytes:
         """See CircuitBreaker.error_of_node()."""
