@@ -135,7 +135,7 @@ class Dispatcher:
         slot = slot_of(keys)
         if not exchange.redirects.slot_drained(slot):
             return False
-        request = Request(written, slot, route.check)
+        request = Request(written, slot, route.forgeable)
         if route.blocks != routes.BLOCKS_NOT:
             request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
@@ -178,7 +178,7 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
+            exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
 
     def _reset(self) -> None:
         self.transactions.forget()

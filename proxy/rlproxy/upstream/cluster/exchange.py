@@ -216,7 +216,7 @@ class Exchange(LinkOwner):
                 return
             request.frames = 0
             # The node closes the link. What the client has sent behind it is to run nowhere.
-            if request.check is None:  # no program of a client has written it
+            if not request.forgeable:
                 self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
         if request.on_reply is not None:
             frame = request.on_reply(frame)

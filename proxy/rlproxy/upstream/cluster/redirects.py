@@ -12,10 +12,9 @@ are answered. So do commands that change the connection. Source: the Redis Clust
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-The script of a client can return the error `MOVED 1 HOST:PORT`. One that reads exactly as the
-node's own is followed, to known masters only. Any other one is checked: the node gets the same
-command with an empty script. If the node redirects that one, too, the redirect is real. The
-commands of modules can't be checked: their redirects lead to known masters only.
+The script of a client can return the error `MOVED 1 HOST:PORT`, and so can the command of a module.
+Such a redirect is followed only if it reads as the node's own, and to no server that is not a node
+of the cluster. It changes no map.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_a
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
 AT_ONCE: Final = 5  # redirects of one command that are followed without that pause
+MAX_UNKNOWN: Final = 20  # the same that may name a new node, while the nodes are queried for it
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
@@ -89,46 +89,41 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        checked = request.checked
-        if checked is not None:  # `frame` is the reply to the check
-            request.written, error = checked
-            request.checked = None
-            if not is_redirect(frame):
-                return error
         unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
         if unblocked or not is_redirect(frame):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
-        real = request.check is None or checked is not None
-        if not (real or request.check == b"" or self._reads_real(node, request, frame)):
-            return self._check(node, request, frame)
+        if request.forgeable and not self._reads_real(node, request, frame):
+            return frame
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
-        self._follow(node, request, frame, real)
+        self._follow(node, request, frame)
         return b""
 
     def _reads_real(self, node: Address, request: Request, frame: bytes) -> bool:
-        """Return whether a redirect of a script is the one that `node` would write.
-
-        It is followed without a check: the slot may be back by then, or be imported completely.
-        """
+        """Return whether a redirect that may be forged is one that `node` would write."""
         slot, address = redirect(frame, node)
-        named = address != node and address in self._cluster.map.index
-        return frame == _TRY_AGAIN or (named and slot == request.slot)
+        if address is None:
+            return frame == _TRY_AGAIN
+        if address == node or request.slot not in (slot, NO_SLOT):
+            return False
+        return self._is_node(address) or request.redirected < MAX_UNKNOWN
 
-    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> None:
-        """Have `request` sent again after a redirect by `node`.
+    def _is_node(self, address: Address | None) -> bool:
+        """Return whether a node of the cluster is known at `address`."""
+        cluster = self._cluster
+        return address in cluster.unlisted or address in cluster.map.addresses()
 
-        real: no script of a client, and no module, can have written it.
-        """
-        if real:
-            request.target = record_redirect(self._cluster, node, frame)
-        else:
+    def _follow(self, node: Address, request: Request, frame: bytes) -> None:
+        """Have `request` sent again after a redirect by `node`."""
+        if request.forgeable:
             _, address = redirect(frame, node)
-            request.target = address if address in self._cluster.map.index else None
+            request.target = address if self._is_node(address) else None
             self._cluster.refresh()
+        else:
+            request.target = record_redirect(self._cluster, node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
@@ -138,19 +133,6 @@ class Redirects:
             request.written = with_remaining_timeout(request.written, request.blocks, passed_s)
         self.pending.append(request)
         self.drain()
-
-    def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
-        """Check a redirect: send the command with an empty program to the same node.
-
-        Returns the reply for the client if the command has no key: no node redirects it.
-        """
-        if request.slot == NO_SLOT:
-            return frame
-        request.checked = (request.written, frame)
-        request.written = without_program(request.written, request.check or b"")
-        self._links.to(node).send(request)
-        self.drain()
-        return b""
 
     def close(self) -> None:
         """Send nothing again: the client has ended."""
@@ -234,15 +216,6 @@ def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> byte
     else:
         words[at] = b"%.3f" % max(left_s, _LEAST_S)
     return encoding.bulks(*words)
-
-
-def without_program(written: bytes, instead: bytes) -> bytes:
-    """Return EVAL, FCALL or one of their kin with another program, the same keys and no arguments.
-
-    written: the command as an array of bulks.
-    """
-    words = words_of(written)
-    return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
 
 
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:

@@ -23,8 +23,7 @@ class Request:
         for other commands.
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
         gets no reply.
-    check: see Route.check.
-    checked: the command and its redirect, while `written` is the check of that redirect.
+    forgeable: see Route.forgeable.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
@@ -38,7 +37,7 @@ class Request:
     part_of: the command of which this is a part.
     """
 
-    def __init__(self, written: bytes, slot: int = NO_SLOT, check: bytes | None = None) -> None:
+    def __init__(self, written: bytes, slot: int = NO_SLOT, forgeable: bool = False) -> None:
         self.written = written
         self.slot = slot
         self.node: Address | None = None
@@ -49,8 +48,7 @@ class Request:
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0
-        self.check = check
-        self.checked: tuple[bytes, bytes] | None = None
+        self.forgeable = forgeable
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False

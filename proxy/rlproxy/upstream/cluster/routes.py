@@ -168,13 +168,8 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (REFUSED, b" ".join(REASONS)),
 )
 
-# What the check of a redirect has in the place of a client's program; see Route.check.
-_NO_SHA: Final = b"0" * 40
-_NO_PROGRAM: Final[dict[bytes, bytes]] = {
-    **dict.fromkeys((b"EVAL", b"EVAL_RO"), b"return {err='NONE'}"),
-    **dict.fromkeys((b"EVALSHA", b"EVALSHA_RO"), _NO_SHA),
-    **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
-}
+# The reviewed commands that reply with whatever error a client wants.
+_FREE: Final = frozenset(b"DEBUG EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO".split())
 
 _BLOCKS: Final[dict[bytes, int]] = {
     **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
@@ -292,9 +287,8 @@ class Route:
     name: upper case; a blank and the subcommand follow where the route depends on it.
     specs: where its keys stand; empty if it has none, or their places are unknown.
     blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
-    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
-        program of the client may; this one replaces it in the command that checks the redirect.
-        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
+    forgeable: a script, or a command that is not reviewed, may write errors that look like those
+        of the node itself.
     below: routes by subcommand.
     """
 
@@ -304,8 +298,7 @@ class Route:
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
         command = row.partition(b"|")[0]
-        reviewed = command in COMMANDS and command != b"DEBUG"
-        self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
+        self.forgeable = command not in COMMANDS or command in _FREE
         self.below: dict[bytes, Route] = {}
         self.specs = specs
 
