@@ -328,7 +328,7 @@ class Exchange(LinkOwner):
             error = b""  # it would be taken for a part of the reply that the client has in part
         owed = [request for request in link.owed if request.number]
         link.owed.clear()  # requests of a transaction refer to their link
-        if self.links.holds_state(link) or (owed and not error):
+        if (self.links.holds_state(link) and not self.leaving) or (owed and not error):
             self.ended = True
         if error:
             for request in owed:

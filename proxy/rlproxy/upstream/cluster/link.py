@@ -98,7 +98,12 @@ class Link(asyncio.Protocol):
         request.node = self.address
         self.idle_since = 0.0
         self.owed.append(request)
-        self.send_raw(request.written)
+        if not self._out:
+            self._owner.unsent.append(self)
+        self._out.append(request.written)
+        if self._transport is None:
+            self._waiting += len(request.written)
+            self.full = self._waiting > MAX_WAITING
 
     def _query_client_id(self) -> None:
         """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
@@ -111,15 +116,6 @@ class Link(asyncio.Protocol):
         request = Request(_CLIENT_ID)
         request.on_reply = on_reply
         self.send(request)
-
-    def send_raw(self, data: bytes) -> None:
-        """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
-        if not self._out:
-            self._owner.unsent.append(self)
-        self._out.append(data)
-        if self._transport is None:
-            self._waiting += len(data)
-            self.full = self._waiting > MAX_WAITING
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""
