@@ -46,7 +46,7 @@ class Cluster:
     on_change: called after each change of the map.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
-    is_open: returns whether the circuit of the node at an address is open.
+    away: the masters whose circuit is open.
     on_refused: called with the address of a node that has refused a new connection.
     on_unknown: called with `problem` if no node gives a view, and there is no map yet.
     """
@@ -65,7 +65,7 @@ class Cluster:
         self.on_change: list[Callable[[], None]] = []
         self.problem = ""
         self.kind = ""
-        self.is_open: Callable[[Address], bool] = lambda _address: False
+        self.away: set[Address] = set()
         self.on_refused: Callable[[Address], None] = lambda _address: None
         self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
@@ -83,7 +83,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        return NodeTarget(self, address)
+        return Target(address, self.timeout_s, self.tls, self.keepalive_s)
 
     def home(self, failed: Address | None = None) -> Address | None:
         """Return the master that is home to all clients of this process; None if none is known.
@@ -99,13 +99,13 @@ class Cluster:
         if self._home is not None:
             at = self.map.index.get(self._home, at)
         ranked = [*shards[at:], *shards[:at]]
-        up = (one for one in ranked if one.address != failed and not self.is_open(one.address))
+        up = (one for one in ranked if one.address != failed and one.address not in self.away)
         self._home = next(up, ranked[0]).address
         return self._home
 
     def is_down(self) -> bool:
         """Return whether no master is known, or the circuits of all are open."""
-        return all(map(self.is_open, self.map.index))
+        return self.away.issuperset(self.map.index)
 
     def moved(self, slot: int, address: Address) -> None:
         """Record a redirect: the owner of `slot` is the node at `address`."""
@@ -175,7 +175,7 @@ class Cluster:
         else:
             self._take(seen, self.map.lost(seen))
         await self._judge(found)
-        calm = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
+        calm = not (self.down_since or found.suspects or self.away.intersection(self.map.index))
         return PERIOD_S if calm else TROUBLE_S
 
     async def _judge(self, found: View) -> None:
@@ -194,8 +194,7 @@ class Cluster:
                 log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
-        target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
-        found = await discovery.view(address, target, self._upstream, self.version)
+        found = await discovery.view(address, self.target(address), self._upstream, self.version)
         found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
         return found
 
@@ -239,20 +238,3 @@ class Cluster:
                 address=where,
                 reason=self.problem,
             )
-
-
-class NodeTarget(Target):
-    """Opens connections to one node. A failed one has the cluster query its nodes soon."""
-
-    def __init__(self, cluster: Cluster, address: Address) -> None:
-        super().__init__(address, cluster.timeout_s, keepalive_s=cluster.keepalive_s)
-        self._cluster = cluster
-
-    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target.connect()."""
-        self.tls = self._cluster.tls
-        try:
-            return await super().connect(protocol)
-        except OSError:
-            self._cluster.refresh()
-            raise

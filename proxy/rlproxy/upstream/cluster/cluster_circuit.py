@@ -18,10 +18,10 @@ class ClusterCircuit(CircuitBreaker):
         else b"".
     """
 
-    def __init__(self, down: Callable[[], bool]) -> None:
+    def __init__(self, down: Callable[[], bool], error_at: Callable[[int], bytes]) -> None:
         super().__init__()
         self.down = down
-        self.error_at: Callable[[int], bytes] = lambda _slot: b""
+        self.error_at = error_at
 
     def error_of_node(self, call: Call) -> bytes:
         """See CircuitBreaker.error_of_node()."""

@@ -338,7 +338,7 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
-        return self.nodes.settings.timeout_s or MAX_WAIT_S
+        return self.nodes.timeout_s or MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> ClusterLane | CommandLanes:
         if key.kind == HIT:

@@ -9,7 +9,7 @@ from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 
 
 def test_a_look_opens_and_closes_it() -> None:
-    circuit = ClusterCircuit(lambda: False)
+    circuit = ClusterCircuit(lambda: False, lambda _slot: b"")
     circuit.look(4.0)
     assert circuit.last_reply_at < 0  # no reply was seen
     for is_down in (False, True, True, False, False):
@@ -23,11 +23,11 @@ def test_a_look_opens_and_closes_it() -> None:
 
 @pytest.mark.parametrize("is_down", [False, True])
 def test_failures_open_it_only_while_the_cluster_is_down(is_down: bool) -> None:
-    circuit = ClusterCircuit(lambda: is_down)
+    circuit = ClusterCircuit(lambda: is_down, lambda _slot: b"")
     circuit.connect_failed(5.0, "refused")
     assert circuit.open == is_down
     assert circuit.counts.connects_failed == 1
-    circuit = ClusterCircuit(lambda: is_down)
+    circuit = ClusterCircuit(lambda: is_down, lambda _slot: b"")
     circuit.timed_out(3, 4.0, 5.0, 1.0)
     assert circuit.open == is_down
     assert circuit.counts.timeouts == 3

@@ -137,7 +137,8 @@ class Bench:
         self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
         nodes = SimpleNamespace(
-            settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
+            settings=SimpleNamespace(max_lane_hits=100),
+            timeout_s=LIMIT_S,
             of=lambda address: self.by_address[address],
             all=list,
             take_map=lambda: None,
