@@ -80,20 +80,9 @@ class NodeLane(HitLane):
         self.not_written(self, unsent)
 
     def slots(self) -> set[int]:
-        """Return the slots of the calls without a reply, unsent ones included."""
+        """Return the slots of the calls without a reply that are not late, unsent ones included."""
         calls = (*self._inflight, *self._again, *self._unsent)
-        return {call.hash_slot() for call in calls}
-
-    def last(self) -> int:
-        """Return the number of the latest call, for has_answered()."""
-        return self._times.sent + len(self._again) + len(self._unsent)
-
-    def has_answered(self, last: int) -> bool:
-        """Return whether all calls up to number `last` are answered or late.
-
-        The numbers are those of one connection.
-        """
-        return max(self._times.late, self._times.sent - len(self._inflight)) >= last
+        return {call.hash_slot() for call in calls if not call.late}
 
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
