@@ -117,25 +117,16 @@ class ConnectionSetup:
                 self._setup[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
-    def reset(self, written: bytes, done: Callable[[], None]) -> None:
-        """Send RESET; `done` is called when it is answered."""
-
-        def on_reply(frame: bytes) -> bytes:
-            if frame.startswith(b"+RESET"):
-                for key in self._setup:
-                    self._setup[key] = b""
-                self._exchange.caching = b""
-                self._exchange.protocol = 2
-                self._exchange.logged_in = False
-                self._query = None
-                if self._exchange.silent:  # else behind CLIENT REPLY SKIP
-                    self._exchange.queue[0].silent = False
-                self._exchange.silent = self._exchange.skips = False
-                done()
-                self._exchange.links.leave_others()
-            return frame
-
-        self._send_home(written, on_reply)
+    def forget(self) -> None:
+        """Forget all, as RESET does: the next commands open new links."""
+        exchange = self._exchange
+        exchange.links.leave()
+        for key in self._setup:
+            self._setup[key] = b""
+        self._query = None
+        exchange.protocol = 2
+        exchange.caching = b""
+        exchange.logged_in = exchange.silent = False
 
     def _set(self, key: bytes, written: bytes) -> None:
         """Send a command to the home node and, once that has accepted it, on all other links."""

@@ -52,6 +52,7 @@ _SETUP: Final = (
     *(routes.AUTH, routes.HELLO, routes.SELECT),
     *(routes.CLIENT_STATE, routes.CLIENT_REPLY, routes.CLIENT_CACHING),
 )
+_RESET: Final = b"+RESET\r\n"
 _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
 _WITH_IDS: Final = (
     *(routes.CLIENT_SHOWN, routes.CLIENT_LIST, routes.CLIENT_KILL, routes.CLIENT_UNBLOCK),
@@ -160,8 +161,8 @@ class Dispatcher:
             self.transactions.send(how, args, _keys(route, args), written)
         elif how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
             self.subscriptions.send(route, args, written)
-        elif how == routes.RESET:
-            self.setup.reset(written, self._reset)
+        elif how == routes.RESET and not args:
+            self._reset()
         elif how in _SETUP:
             self.setup.send(route, args, written)
         elif how in _WITH_IDS:
@@ -181,8 +182,11 @@ class Dispatcher:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
 
     def _reset(self) -> None:
+        """Make the client a new one. Redis accepts RESET from every client, without a login too."""
         self.transactions.forget()
         self.subscriptions.forget()
+        self.setup.forget()
+        self._exchange.answer(_RESET)
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange

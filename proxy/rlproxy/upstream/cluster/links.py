@@ -137,10 +137,10 @@ class Links:
                 request.on_reply = partial(self._on_login_reply, link)
             link.send(request)
 
-    def leave_others(self) -> None:
-        """Close all links but home's, for another login."""
+    def leave(self) -> None:
+        """Close all links."""
         self._refused.clear()
-        for link in self.others():
+        for link in list(self.by_address.values()):
             self.forget(link)
 
     def forget(self, link: Link) -> bool:
