@@ -14,7 +14,6 @@ from rlproxy.upstream.cluster.command_splitter import CommandSplitter
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BLOCKS_LAST
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
 MAX_UNKNOWN: Final = 16384  # bytes of an incomplete command of a client that is not logged in
@@ -109,7 +108,7 @@ class ClusterConnection:
         A node with other limits may wait for the rest instead: it sees the end of the connection.
         """
         mistake = Request(self._splitter.rest())
-        mistake.blocks = BLOCKS_LAST
+        mistake.blocks = True
         self._exchange.send(self._exchange.links.home(), mistake)
         self._sends_no_more = True
 

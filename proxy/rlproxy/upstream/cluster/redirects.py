@@ -32,7 +32,6 @@ from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
@@ -41,6 +40,14 @@ MAX_UNKNOWN: Final = 20  # the same that may name a new node, while the nodes ar
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
+# The index of the timeout in the words of each blocking command, in seconds. BEHIND_BLOCK: it is
+# the word behind BLOCK, in milliseconds.
+BEHIND_BLOCK: Final = 0
+TIMEOUTS: Final[dict[bytes, int]] = {
+    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), -1),
+    **dict.fromkeys(b"BLMPOP BZMPOP".split(), 1),
+    **dict.fromkeys(b"XREAD XREADGROUP".split(), BEHIND_BLOCK),
+}
 # Least timeout of a blocking command that goes again. Redis 6.2 rounds 0.001 down to 0: for ever.
 _LEAST_S: Final = 0.002
 # As nodes of all versions write it.
@@ -89,7 +96,7 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
+        unblocked = frame.startswith(b"-UNBLOCKED") and not request.blocks
         if unblocked or not is_redirect(frame):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
@@ -127,10 +134,10 @@ class Redirects:
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
-        if request.blocks != BLOCKS_NOT:
+        if request.blocks:
             now = self._loop.time()
             passed_s, request.blocks_from = now - request.blocks_from, now
-            request.written = with_remaining_timeout(request.written, request.blocks, passed_s)
+            request.written = with_remaining_timeout(request.written, passed_s)
         self.pending.append(request)
         self.drain()
 
@@ -192,18 +199,31 @@ class Redirects:
         return not drains or queue[0].number > drains.get(slot, 0)
 
 
-def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:
+def timeout_at(words: list[bytes]) -> int:
+    """Return the index of the timeout of a blocking command; 0 if it does not block."""
+    at = TIMEOUTS[words[0].upper()]
+    if at != BEHIND_BLOCK:
+        return at % len(words)
+    at = 1
+    while at + 1 < len(words):
+        word = words[at].upper()
+        if word == b"BLOCK":
+            return at + 1
+        if word == b"STREAMS":
+            break
+        at += 3 if word == b"GROUP" else 1
+    return 0
+
+
+def with_remaining_timeout(written: bytes, passed_s: float) -> bytes:
     """Return a blocking command with what remains of its timeout.
 
     written: the command as an array of bulks.
-    blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
     words = words_of(written)
-    at = timeout_at(blocks, words[1:]) + 1
-    if at == 0:
-        return written
-    unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
+    at = timeout_at(words)
+    unit_s = 0.001 if TIMEOUTS[words[0].upper()] == BEHIND_BLOCK else 1.0
     try:
         timeout_s = float(words[at]) * unit_s
     except ValueError:

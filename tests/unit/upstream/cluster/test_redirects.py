@@ -7,20 +7,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rlproxy.config.urls import Address
+from rlproxy.resp.commands import BLOCKING
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.discovery import EMPTY
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import (
     MAX_UNKNOWN,
+    TIMEOUTS,
     Redirects,
     is_redirect,
     redirect,
+    timeout_at,
     with_remaining_timeout,
 )
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BY_KEY, HOME, Route
+from rlproxy.upstream.cluster.routes import BY_KEY, HOME, Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 from tests.harness import command
@@ -92,8 +97,35 @@ def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool
 )
 def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> None:
     words = line.encode().split()
-    blocks = Route(words[0].upper(), BY_KEY).blocks
-    assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
+    assert with_remaining_timeout(command(*words), passed_s) == command(*expected.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "at"),
+    [
+        ("BLPOP a b 7", 3),
+        ("BZMPOP 7 1 a MIN", 1),
+        ("XREAD STREAMS a 0", 0),
+        ("XREAD COUNT 1 block 7 STREAMS a 0", 4),
+        ("XREAD STREAMS BLOCK 0", 0),
+        ("XREADGROUP GROUP BLOCK c BLOCK 7 NOACK STREAMS a >", 5),
+        ("XREADGROUP GROUP BLOCK c STREAMS a >", 0),
+        ("XREAD BLOCK", 0),
+        ("BLPOP", 0),
+        ("BLMPOP", 0),
+    ],
+)
+def test_timeout(line: str, at: int) -> None:
+    assert timeout_at(line.encode().split()) == at
+
+
+def test_the_timeout_of_every_blocking_command_is_known() -> None:
+    assert set(TIMEOUTS) == set(BLOCKING)
+
+
+@given(st.sampled_from(sorted(TIMEOUTS)), st.lists(st.sampled_from([b"GROUP", b"BLOCK", b"1"])))
+def test_no_arguments_break_it(name: bytes, args: list[bytes]) -> None:
+    assert timeout_at([name, *args]) <= len(args)
 
 
 def where_two_is_a_master() -> Redirects:
@@ -211,7 +243,7 @@ def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:
     client = Redirected(2)
     frame = b"-UNBLOCKED force unblock from blocking operation\r\n"
     waits, other = client.queue
-    waits.blocks = BLOCKS_LAST
+    waits.blocks = True
     waits.written = command("BLPOP", "k", 0)
     assert client.redirects.take(ASKED, waits, frame) == b""
     assert client.redirects.take(ASKED, other, frame) == frame
