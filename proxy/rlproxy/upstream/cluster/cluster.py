@@ -70,9 +70,7 @@ class Cluster:
         self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
-        self._turn = -1  # the node that is queried first, unless there is a hint
-        self._hint: Address | None = None  # the node that the latest redirect named
-        self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
+        self._turn = -1  # the node that is queried first
         self._home: Address | None = None
         self._wake = asyncio.Event()
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
@@ -107,17 +105,8 @@ class Cluster:
         """Return whether no master is known, or the circuits of all are open."""
         return self.away.issuperset(self.map.index)
 
-    def moved(self, slot: int, address: Address) -> None:
-        """Record a redirect: the owner of `slot` is the node at `address`."""
-        owner = self.map.owner(slot)
-        if owner is None or owner.address != address:
-            self._hint = address
-            self._redirected[slot] = address
-            self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
-            self.refresh()
-
     def refresh(self) -> None:
-        """Query the nodes soon."""
+        """Query the nodes soon: they may have another map, or another state."""
         self._wake.set()
 
     # -- discovery --------------------------------------------------------------------------------
@@ -152,7 +141,6 @@ class Cluster:
     async def _discover(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
-        self._redirected.clear()
         slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
         if found is None or not found.map.shards:
@@ -167,13 +155,10 @@ class Cluster:
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         self.unlisted = found.unlisted
-        seen = found.map
-        for slot, address in self._redirected.items():
-            seen = seen.with_owner(slot, address)
-        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
-            self.map.shards = seen.shards  # with their present replicas
+        if (found.map.shards, found.map.owners) == (self.map.shards, self.map.owners):
+            self.map.shards = found.map.shards  # with their present replicas
         else:
-            self._take(seen, self.map.lost(seen))
+            self._take(found.map)
         await self._judge(found)
         calm = not (self.down_since or found.suspects or self.away.intersection(self.map.index))
         return PERIOD_S if calm else TROUBLE_S
@@ -203,12 +188,11 @@ class Cluster:
         known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
-        hint, self._hint = self._hint, None
-        return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
+        return [*known[at:], *known[:at]]
 
-    def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
+    def _take(self, found: SlotMap) -> None:
         """Make another map the present one."""
-        before, self.map, self.lost_slots = self.map, found, lost
+        before, self.map, self.lost_slots = self.map, found, self.map.lost(found)
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):

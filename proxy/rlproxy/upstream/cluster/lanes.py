@@ -5,11 +5,12 @@
                              again, calls  <────── _not_run() ─────────────┘
 
 The order invariant: the hits of one client on one key run in the order sent. A slot is in
-transition if its owner changes while calls are under way at the former one: that one drains, which
-means that these calls are answered first. What it has not run goes to the new owner at once, in the
-order of the replies. New calls for the slot wait in its queue until then. Calls that got ASK need
-no queue: all calls for the slot take the way over the same node, in order. A redirected call waits
-for the calls before it that this node must get again, as their script was missing there.
+transition if its owner by the map changes while calls are under way at the former one: that one
+drains, which means that these calls are answered first. New calls for the slot wait in its queue
+until then. A redirected call goes to the other node at once, in the order of the replies. It needs
+no queue: all calls for the slot take the way over the same node, until the map changes. A
+redirected call waits for the calls before it that this node must get again, as their script was
+missing there.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """
@@ -28,7 +29,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import record_redirect
+from rlproxy.upstream.cluster.redirects import redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
@@ -43,8 +44,8 @@ AT_ONCE: Final = 3  # redirects of one call that are followed without a pause
 class SlotQueue:
     """A slot in transition: its calls that wait, and what they wait for.
 
-    again: calls that a node has not run; they go first. With each, the node that ASK has named;
-        None where the owner of the slot gets the call.
+    again: calls that a node has not run; they go first. With each, the node that a redirect has
+        named; None where the owner of the slot gets the call.
     calls: calls that no node has got, in order of their `since`. They wait for the drains, too.
     drains: the lanes to former owners that have calls of the slot under way.
     not_before: earliest loop time at which `again` is sent.
@@ -174,21 +175,21 @@ class ClusterLane(PooledLane):
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.hash_slot()
         call.redirects += 1
-        address = record_redirect(self._cluster, lane.address, error)
-        asks = address if error.startswith(b"-ASK") else None
+        call.asks = error.startswith(b"-ASK")
+        _, address = redirect(error, lane.address)
+        self._cluster.refresh()
         pauses = address is None or call.redirects > AT_ONCE
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
             if other is not None and other.usable():
-                other.submit_again(call, asks is not None)
+                other.submit_again(call)
                 return
         queue = self._wait(call)
         if pauses:
             queue.error = encoding.clean_error(error) if address is None else b""
             queue.not_before = self._loop.time() + PAUSE_S
-            self._cluster.refresh()
-        queue.again.append((call, asks))
+        queue.again.append((call, address))
 
     def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
@@ -224,7 +225,7 @@ class ClusterLane(PooledLane):
             if not queue.again and not queue.drains:
                 number = min(len(queue.calls), lane.room)
                 for call in queue.calls[:number]:
-                    lane.submit_again(call, False)
+                    lane.submit_again(call)
                 del queue.calls[:number]
         elif lane.circuit.open:
             limit_s = 0.0
@@ -238,13 +239,13 @@ class ClusterLane(PooledLane):
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
         sent = 0
-        for call, asks in queue.again:
-            lane = owner if asks is None else self._lane_to(asks)
+        for call, address in queue.again:
+            lane = owner if address is None else self._lane_to(address)
             if lane is None or not lane.usable():
                 if lane is not None:
                     lane.wake()
                 break
-            lane.submit_again(call, asks is not None)
+            lane.submit_again(call)
             sent += 1
         del queue.again[:sent]
 

@@ -9,7 +9,6 @@ from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.hit_lane import HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
@@ -44,13 +43,9 @@ class NodeLane(HitLane):
         """Return whether a call submitted now is sent in this tick."""
         return self.ready and self.room > 0 and not self.circuit.open
 
-    def submit_again(self, call: Call, asking: bool) -> None:
-        """Queue a hit that no node has run; no remembered refusal answers it.
-
-        asking: it follows ASKING, in the same write.
-        """
+    def submit_again(self, call: Call) -> None:
+        """Queue a hit that no node has run; no remembered refusal answers it."""
         call.denial = None
-        call.asks = asking
         self._denials.reopen(call)
         self._queue(call)
 
@@ -96,15 +91,12 @@ class NodeCommandLane(CommandLane):
     redirects. PrivateStream.send_again() keeps the order of those behind it.
     """
 
-    def __init__(
-        self, context: LaneContext, key: LaneKey, address: Address, cluster: Cluster
-    ) -> None:
+    def __init__(self, context: LaneContext, key: LaneKey, cluster: Cluster) -> None:
         super().__init__(context, key)
-        self._address = address
         self._cluster = cluster
 
     def _not_run(self, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._not_run(error)
-        record_redirect(self._cluster, self._address, error)
+        self._cluster.refresh()
         return True

@@ -14,7 +14,7 @@ then runs the next command, whose only key has not moved. So both kinds drain th
 
 The script of a client can return the error `MOVED 1 HOST:PORT`, and so can the command of a module.
 Such a redirect is followed only if it reads as the node's own, and to no server that is not a node
-of the cluster. It changes no map.
+of the cluster.
 """
 
 from __future__ import annotations
@@ -125,12 +125,9 @@ class Redirects:
 
     def _follow(self, node: Address, request: Request, frame: bytes) -> None:
         """Have `request` sent again after a redirect by `node`."""
-        if request.forgeable:
-            _, address = redirect(frame, node)
-            request.target = address if self._is_node(address) else None
-            self._cluster.refresh()
-        else:
-            request.target = record_redirect(self._cluster, node, frame)
+        _, address = redirect(frame, node)
+        request.target = None if request.forgeable and not self._is_node(address) else address
+        self._cluster.refresh()
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
@@ -250,16 +247,3 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     if not port.isdigit():
         return NO_SLOT, None
     return int(words[1]), node_address(host, int(port), node.host)
-
-
-def record_redirect(cluster: Cluster, node: Address, error: bytes) -> Address | None:
-    """Record the new owner that a MOVED of `node` names; refresh the map after other errors.
-
-    Returns the node that a MOVED or ASK names; None for other errors.
-    """
-    slot, address = redirect(error, node)
-    if address is None:
-        cluster.refresh()
-    elif error.startswith(b"-MOVED"):
-        cluster.moved(slot, address)
-    return address

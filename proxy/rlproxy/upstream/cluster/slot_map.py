@@ -32,7 +32,7 @@ class Shard:
 class SlotMap:
     """The owners of all slots. They do not change: another owner makes another map.
 
-    shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
+    shards: the masters with slots, sorted by id.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
     index: by the address of a master its index in `shards`.
     """
@@ -74,18 +74,6 @@ class SlotMap:
         return any(shard.id in ids for shard in other.shards) or not known.isdisjoint(
             other.addresses()
         )
-
-    def with_owner(self, slot: int, address: Address) -> SlotMap:
-        """Return the map after `slot` has moved to the node at `address`.
-
-        A node that is not in the map has its address as id. One without a slot stays in the map.
-        """
-        index, shards = self.index.get(address), self.shards
-        if index is None:
-            index, shards = len(shards), (*shards, Shard(str(address), address))
-        owners = self.owners.copy()
-        owners[slot] = index
-        return SlotMap(shards, owners)
 
     def lost(self, after: SlotMap) -> dict[Address, set[int]]:
         """Return the slots that each master owns by this map and not by the map `after`.

@@ -129,12 +129,8 @@ def test_no_arguments_break_it(name: bytes, args: list[bytes]) -> None:
 
 
 def where_two_is_a_master() -> Redirects:
-    """The redirects of a client of a cluster of TWO, a replica, THREE, and a new master, FOUR.
-
-    No map may change.
-    """
+    """The redirects of a client of a cluster of TWO, a replica, THREE, and a new master, FOUR."""
     cluster: Any = SimpleNamespace(
-        moved=None,
         refresh=lambda: None,
         map=slot_map({Shard("2", TWO, (THREE,)): []}),
         unlisted={FOUR: EMPTY},
@@ -182,7 +178,7 @@ class Redirected:
     """A client of three nodes whose commands are on slot 5 and were sent to ASKED."""
 
     def __init__(self, count: int) -> None:
-        cluster: Any = SimpleNamespace(moved=lambda *_: None, refresh=lambda: None)
+        cluster: Any = SimpleNamespace(refresh=lambda: None)
         loop: Any = SimpleNamespace(call_later=lambda *_: None, time=lambda: 0.0)
         owner = LinkOwner()
         links = Links(cluster, loop, owner)
