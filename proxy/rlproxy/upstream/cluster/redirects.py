@@ -2,7 +2,7 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while drained() is false, or slot_drained()
+    the client's next commands ─────────┴─ wait while drained() is false, for their slot or for all
 
 The order invariant: a client's commands on one slot run in the order sent, also while it moves.
 A redirect, or a change of the map, drains: the client's next command waits until those sent before
@@ -88,8 +88,7 @@ class Redirects:
         self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
-        self._drain_up_to: int = 0  # number of the last request that drain() waits for
-        self._slot_drains: dict[int, int] = {}  # the same for drain_slot(), by slot
+        self._drains: dict[int, int] = {}  # by slot, the number of the last request to wait for
 
     def take(self, node: Address, request: Request, frame: bytes) -> bytes:
         """Take a request that `node` answered with an error.
@@ -143,10 +142,20 @@ class Redirects:
         self.pending.clear()
         self._resumed = lambda: None
 
-    def drain(self) -> None:
-        """Send no further command before those sent so far are answered."""
+    def drain(self, slot: int = NO_SLOT) -> None:
+        """Send no further command on `slot` before those sent so far are answered.
+
+        NO_SLOT: no further command at all.
+        """
         if self._queue:
-            self._drain_up_to = self._queue[-1].number
+            self._drains[slot] = self._queue[-1].number
+
+    def drained(self, slot: int = NO_SLOT) -> bool:
+        """Return whether all that drain() waits for is answered."""
+        queue, drains = self._queue, self._drains
+        if not queue:
+            drains.clear()
+        return not drains or queue[0].number > drains.get(slot, 0)
 
     def _pause(self) -> None:
         if not self._paused:
@@ -178,22 +187,6 @@ class Redirects:
             request.target = link.address
             link.send(request)
         self.pending = left
-
-    def drain_slot(self, slot: int) -> None:
-        """Send no further command on `slot` before the latest command is answered."""
-        self._slot_drains[slot] = self._queue[-1].number
-
-    def drained(self) -> bool:
-        """Return whether all that drain() waits for is answered."""
-        queue = self._queue
-        return not queue or queue[0].number > self._drain_up_to
-
-    def slot_drained(self, slot: int) -> bool:
-        """Return whether all that drain_slot() waits for is answered."""
-        queue, drains = self._queue, self._slot_drains
-        if not queue:
-            drains.clear()
-        return not drains or queue[0].number > drains.get(slot, 0)
 
 
 def timeout_at(words: list[bytes]) -> int:
