@@ -39,7 +39,6 @@ class Cluster:
         masters change in place.
     tls: the TLS settings of new connections; may be replaced at any time.
     unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
-    lost_slots: by the latest change, for each master that has lost some, or that has left.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
@@ -58,7 +57,6 @@ class Cluster:
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.unlisted: dict[Address, str] = {}
-        self.lost_slots: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
@@ -192,7 +190,7 @@ class Cluster:
 
     def _take(self, found: SlotMap) -> None:
         """Make another map the present one."""
-        before, self.map, self.lost_slots = self.map, found, self.map.lost(found)
+        before, self.map = self.map, found
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):

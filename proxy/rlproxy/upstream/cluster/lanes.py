@@ -47,7 +47,7 @@ class SlotQueue:
     again: calls that a node has not run; they go first. With each, the node that a redirect has
         named; None where the owner of the slot gets the call.
     calls: calls that no node has got, in order of their `since`. They wait for the drains, too.
-    drains: the lanes to former owners that have calls of the slot under way.
+    drains: the lanes to other nodes than its owner that have calls of the slot under way.
     not_before: earliest loop time at which `again` is sent.
     error: the latest error of a node that could not run a call; empty for none.
     """
@@ -55,7 +55,7 @@ class SlotQueue:
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
-        self.drains: list[NodeLane] = []
+        self.drains: set[NodeLane] = set()
         self.not_before: float = 0.0
         self.error = b""
 
@@ -121,14 +121,14 @@ class ClusterLane(PooledLane):
     # -- the map of the cluster -------------------------------------------------------------------
 
     def take_map(self) -> None:
-        """Take the present map of the cluster."""
+        """Take the present map of the cluster. Keys may have moved, so no refusal is remembered."""
         self._map = self._cluster.map
-        for address, slots in self._cluster.lost_slots.items():
-            lane = self._by_address.get(address)
-            if lane is not None:
-                lane.forget_refusals()
-                for slot in slots & lane.slots():
-                    self._queue(slot).drains.append(lane)
+        for known in self.lanes():
+            known.forget_refusals()
+            for slot in known.slots():
+                owner = self._map.owner(slot)
+                if owner is None or owner.address != known.address:
+                    self._queue(slot).drains.add(known)
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
             for lane in self._by_shard:
@@ -204,7 +204,7 @@ class ClusterLane(PooledLane):
         draining = {lane for queue in self._queues.values() for lane in queue.drains}
         under_way = {lane: lane.slots() for lane in draining}
         for slot, queue in list(self._queues.items()):
-            queue.drains = [lane for lane in queue.drains if slot in under_way[lane]]
+            queue.drains = {lane for lane in queue.drains if slot in under_way[lane]}
             self._serve(slot, queue, now, limit_s)
             if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]

@@ -80,7 +80,7 @@ class NodeLane(HitLane):
         return {call.hash_slot() for call in calls if not call.late}
 
     def forget_refusals(self) -> None:
-        """Forget the remembered refusals: keys have moved to another node."""
+        """Forget the remembered refusals."""
         self._denials.track(self._denials.tracks)
 
 

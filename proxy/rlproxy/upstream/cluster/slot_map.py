@@ -75,22 +75,6 @@ class SlotMap:
             other.addresses()
         )
 
-    def lost(self, after: SlotMap) -> dict[Address, set[int]]:
-        """Return the slots that each master owns by this map and not by the map `after`.
-
-        A master that is not in `after` has an entry, also without slots.
-        """
-        places = [after.index.get(shard.address, -2) for shard in self.shards]
-        slots: list[set[int]] = [set() for _ in self.shards]
-        for slot, (one, other) in enumerate(zip(self.owners, after.owners, strict=True)):
-            if one >= 0 and places[one] != other:
-                slots[one].add(slot)
-        return {
-            shard.address: slots[at]
-            for at, shard in enumerate(self.shards)
-            if slots[at] or places[at] < 0
-        }
-
     def addresses(self) -> list[Address]:
         """Return the addresses of all masters, then those of their replicas."""
         masters = [shard.address for shard in self.shards]

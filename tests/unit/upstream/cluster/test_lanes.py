@@ -402,6 +402,17 @@ def test_remembered_refusals_wait_for_a_second_after_a_write(bench: Bench) -> No
     assert opened()
 
 
+def test_refusals_are_forgotten_when_the_map_changes(bench: Bench) -> None:
+    for reply in (REFUSED, OK + STAYS):
+        bench.hit(QUIET)
+        assert bench.a.sent()
+        bench.a.answer(reply)
+    assert bench.hit(QUIET).reply
+    take(bench.cluster, with_owner(bench.cluster.map, SLOT, B))
+    assert not bench.hit(QUIET).reply
+    assert bench.a.sent() == by_sha(HIT, QUIET)
+
+
 def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     identity = Identity(b"ann", b"pw", 0)
     lane = bench.lanes.lane_of(identity, commands.HIT, 3)
