@@ -42,8 +42,7 @@ class ConnectionSetup:
             return b""
         query = self._query
         if query is None:
-            self._query = query = Request(bulks(b"PING"))
-            query.on_reply = self._pinged
+            self._query = query = Request(bulks(b"PING"), on_reply=self._pinged)
             exchange.send_own(exchange.links.home(), query)
             exchange.redirects.drain()
         if not query.done:
@@ -77,9 +76,7 @@ class ConnectionSetup:
         return written if b"\r\nON\r\n" in written else b""
 
     def _send_home(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> None:
-        request = Request(written)
-        request.on_reply = on_reply
-        self._exchange.send(self._exchange.links.home(), request)
+        self._exchange.send(self._exchange.links.home(), Request(written, on_reply=on_reply))
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> None:
         exchange = self._exchange

@@ -19,7 +19,7 @@ from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import NO_SLOT, key_slot
+from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster import gather, info_reply, routes
 from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
@@ -179,7 +179,7 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
+            exchange.send(self._links.home(), Request(written, forgeable=route.forgeable))
 
     def _reset(self) -> None:
         """Make the client a new one. Redis accepts RESET from every client, without a login too."""
@@ -192,8 +192,8 @@ class Dispatcher:
         exchange = self._exchange
         if route.how == routes.WAIT:
             links = self._links.used()
-        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES, routes.ALL_UP):
-            links = self._links.everywhere(replicas=route.how != routes.ALL_FIRST)
+        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES):
+            links = self._links.everywhere(replicas=route.how == routes.ALL_NODES)
         else:
             links = self._links.masters()
         if route.how == routes.ALL_ANY:

@@ -112,9 +112,7 @@ class Link(asyncio.Protocol):
                 self.client_id = int(frame[1:-2])
             return frame
 
-        request = Request(_CLIENT_ID)
-        request.on_reply = on_reply
-        self.send(request)
+        self.send(Request(_CLIENT_ID, on_reply=on_reply))
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open."""

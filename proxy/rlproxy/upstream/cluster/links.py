@@ -132,10 +132,8 @@ class Links:
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         for at, written in enumerate(filter(None, setup)):
-            request = Request(written)
-            if at == 0:
-                request.on_reply = partial(self._on_login_reply, link)
-            link.send(request)
+            on_reply = partial(self._on_login_reply, link) if at == 0 else None
+            link.send(Request(written, on_reply=on_reply))
 
     def leave(self) -> None:
         """Close all links."""

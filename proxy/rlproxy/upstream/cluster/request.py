@@ -37,7 +37,13 @@ class Request:
     part_of: the command of which this is a part.
     """
 
-    def __init__(self, written: bytes, slot: int = NO_SLOT, forgeable: bool = False) -> None:
+    def __init__(
+        self,
+        written: bytes,
+        slot: int = NO_SLOT,
+        forgeable: bool = False,
+        on_reply: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self.written = written
         self.slot = slot
         self.node: Address | None = None
@@ -56,7 +62,7 @@ class Request:
         self.front: list[Request] = []
         self.blocks = False
         self.blocks_from: float = 0.0
-        self.on_reply: Callable[[bytes], bytes] | None = None
+        self.on_reply = on_reply
         self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 

@@ -40,7 +40,6 @@ ALL_ONE: Final = 17  # the reply of the first node without an error, else home's
 ALL_ANY: Final = 18  # the first reply that is not nil
 ALL_FIRST: Final = 19  # home's reply; masters without slots get the command, too
 ALL_NODES: Final = 20  # home's reply; all other nodes get the command, a failed one is an error
-ALL_UP: Final = 41  # the same, but failed nodes are left out
 INFO: Final = 21
 SCAN: Final = 22
 MONITOR: Final = 23
@@ -119,13 +118,13 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (
         ALL_FIRST,
         b"""
-        BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP DEBUG|LOADAOF
-        DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
-        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE SAVE
-        SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
+        ACL|LOG BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP
+        DEBUG|LOADAOF DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE
+        DEBUG|SLEEP FLUSHALL FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE
+        MEMORY|PURGE SAVE SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
         """,
     ),
-    # Settings and users, and below the log of their errors, which are not replicated.
+    # Settings and users, which are not replicated.
     (
         ALL_NODES,
         b"""
@@ -133,7 +132,6 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
         MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
         """,
     ),
-    (ALL_UP, b"ACL|LOG"),
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),

@@ -80,10 +80,7 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        requests = [Request(self.multi), *map(Request, self.commands)]
-        for request in requests:
-            request.on_reply = self._on_replayed
-        return requests
+        return [Request(each, on_reply=self._on_replayed) for each in (self.multi, *self.commands)]
 
     def _on_replayed(self, frame: bytes) -> bytes:
         if frame.startswith(b"-"):

@@ -246,7 +246,7 @@ def test_each_row_below_a_command_has_a_route() -> None:
         ("config get *", r.HOME),
         ("config set a b", r.ALL_NODES),
         ("CONFIG Resetstat", r.ALL_NODES),
-        ("acl log reset", r.ALL_UP),
+        ("acl log reset", r.ALL_FIRST),
         ("config foo", r.HOME),
         ("config", r.HOME),
         ("client kill 127.0.0.1:5", r.CLIENT_KILL),
