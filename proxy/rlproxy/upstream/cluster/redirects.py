@@ -52,9 +52,8 @@ TIMEOUTS: Final[dict[bytes, int]] = {
 _LEAST_S: Final = 0.002
 # As nodes of all versions write it.
 _TRY_AGAIN: Final = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
-# A node that becomes a replica unblocks its clients with the last of these.
-_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
-
+_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ")
+_UNBLOCKED: Final = b"-UNBLOCKED force "  # so a node that becomes a replica unblocks its clients
 # Errors after which the masters may be other ones. FLUSHALL has no key: a former master redirects
 # it nowhere.
 _OTHER_MASTERS: Final = (b"-CLUSTERDOWN", b"-READONLY")
@@ -95,8 +94,7 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        unblocked = frame.startswith(b"-UNBLOCKED") and not request.blocks
-        if unblocked or not is_redirect(frame):
+        if not (is_redirect(frame) or (request.blocks and frame.startswith(_UNBLOCKED))):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
