@@ -115,7 +115,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
     """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
     shown = shown_integer(frame, node)
     if shown[:1] == b":":
-        exchange.register(int(shown[1:-2]))
+        exchange.shown_id = int(shown[1:-2])
     return shown
 
 
@@ -138,12 +138,12 @@ def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     if not _is_id(word):
         exchange.send(exchange.links.home(), Request(written))
         return
-    other = exchange.clients.get(int(word))
-    blocked = other.blocked() if other is not None else None
+    shown = int(word)
+    blocked = next((each.blocked() for each in exchange.clients if each.shown_id == shown), None)
     if blocked is not None:
         found, own_id = [blocked.address], blocked.client_id
     else:
-        node, own_id = owner_of(int(word))
+        node, own_id = owner_of(shown)
         known = exchange.cluster.map
         found = [shard.address for shard in known.shards if known.number(shard.address) == node]
     link = exchange.links.to(found[0]) if found else exchange.links.home()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -40,7 +40,8 @@ class Exchange(LinkOwner):
 
     links: the connections to the nodes.
     out: bytes for the client; `wake` is called after they have changed.
-    clients: the exchanges of the process, by the client id that their clients were shown.
+    clients: the exchanges of the process.
+    shown_id: the client id that the client was shown; 0 for none.
     ended: the client's connection ends now, because a link with state was lost.
     leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
@@ -49,13 +50,14 @@ class Exchange(LinkOwner):
         self,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
-        clients: dict[int, Exchange],
+        clients: Iterable[Exchange],
     ) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = loop
         self.links = Links(cluster, loop, self)
         self.clients = clients
+        self.shown_id: int = 0
         self.out: list[bytes] = []
         self.ended = False
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
@@ -133,12 +135,6 @@ class Exchange(LinkOwner):
         self.done(self._expect_reply(Request(b"")), reply)
 
     # -- the process, and the cluster --------------------------------------------------------------
-
-    def register(self, shown_id: int) -> None:
-        """Register this client under the id that it was shown, for other clients of the process."""
-        if shown_id not in self.clients:
-            self.clients[shown_id] = self
-            self.at_end.append(partial(self.clients.pop, shown_id, None))
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
