@@ -50,8 +50,8 @@ class Cluster:
 
     def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
         self._upstream = upstream
-        self.timeout_s = timeout_s
-        self.keepalive_s = keepalive_s
+        self._timeout_s = timeout_s
+        self._keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.unlisted: dict[Address, str] = {}
@@ -76,7 +76,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        return Target(address, self.timeout_s, self.tls, self.keepalive_s)
+        return Target(address, self._timeout_s, self.tls, self._keepalive_s)
 
     def home(self, failed: Address | None = None) -> Address | None:
         """Return the master that is home to all clients of this process; None if none is known.

@@ -4,13 +4,12 @@
                      └─> SlotQueue, while the slot is in transition        │ -MOVED, -ASK ...
                              again, calls  <────── _not_run() ─────────────┘
 
-The order invariant: the hits of one client on one key run in the order sent. A slot is in
-transition if its owner by the map changes while calls are under way at the former one: that one
-drains, which means that these calls are answered first. New calls for the slot wait in its queue
-until then. A redirected call goes to the other node at once, in the order of the replies. It needs
-no queue: all calls for the slot take the way over the same node, until the map changes. A
-redirected call waits for the calls before it that this node must get again, as their script was
-missing there.
+The order invariant: the hits of one client on one key run in the order sent. New calls for a slot
+wait in its queue while it is in transition, until what drains is answered: the calls that are under
+way at its former owner when the map changes, and those that go to another node after MOVED. What a
+node has not run goes to the other one at once, in the order of the replies. Calls that got ASK need
+no queue: all calls for the slot take the way over the same node, in order. A redirected call waits
+for the calls before it that this node must get again, as their script was missing there.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """
@@ -45,9 +44,11 @@ class SlotQueue:
     """A slot in transition: its calls that wait, and what they wait for.
 
     again: calls that a node has not run; they go first. With each, the node that a redirect has
-        named; None where the owner of the slot gets the call.
+        named: sent to the former owner again, it could be overtaken by a call under way there. None
+        for other errors: the owner of the slot gets the call.
     calls: calls that no node has got, in order of their `since`. They wait for the drains, too.
-    drains: the lanes to other nodes than its owner that have calls of the slot under way.
+    drains: the lanes to other nodes than its owner whose calls of the slot are answered first:
+        those under way when the map has changed, and those that MOVED has led there.
     not_before: earliest loop time at which `again` is sent.
     error: the latest error of a node that could not run a call; empty for none.
     """
@@ -184,6 +185,8 @@ class ClusterLane(PooledLane):
             other = self._lane_to(address)
             if other is not None and other.usable():
                 other.submit_again(call)
+                if not call.asks:
+                    self._queue(slot).drains.add(other)
                 return
         queue = self._wait(call)
         if pauses:
@@ -191,7 +194,7 @@ class ClusterLane(PooledLane):
             queue.not_before = self._loop.time() + PAUSE_S
         queue.again.append((call, address))
 
-    def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
+    def _not_written(self, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
         for call in calls:
             self._wait(call).again.append((call, None))
@@ -204,8 +207,12 @@ class ClusterLane(PooledLane):
         draining = {lane for queue in self._queues.values() for lane in queue.drains}
         under_way = {lane: lane.slots() for lane in draining}
         for slot, queue in list(self._queues.items()):
-            queue.drains = {lane for lane in queue.drains if slot in under_way[lane]}
-            self._serve(slot, queue, now, limit_s)
+            index = self._map.owners[slot]
+            owner = self._lane_at(index) if index >= 0 else None
+            queue.drains = {
+                lane for lane in queue.drains if lane is not owner and slot in under_way[lane]
+            }
+            self._serve(owner, queue, now, limit_s)
             if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]
         if self._queues:
@@ -213,10 +220,11 @@ class ClusterLane(PooledLane):
         else:
             self._serving = False
 
-    def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
-        """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
-        index = self._map.owners[slot]
-        lane = self._lane_at(index) if index >= 0 else None
+    def _serve(self, lane: NodeLane | None, queue: SlotQueue, now: float, limit_s: float) -> None:
+        """Send the calls of `queue` that may be sent now, and answer those that waited too long.
+
+        lane: that to the owner of the slot.
+        """
         if now >= queue.not_before:
             self._send_again(lane, queue)
         if lane is None:

@@ -32,7 +32,7 @@ class NodeLane(HitLane):
     """
 
     not_run: Callable[[NodeLane, Call, bytes], None]
-    not_written: Callable[[NodeLane, list[Call]], None]
+    not_written: Callable[[list[Call]], None]
 
     def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
         super().__init__(context, key)
@@ -72,7 +72,7 @@ class NodeLane(HitLane):
 
     def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
         super()._report_lost(written, [])
-        self.not_written(self, unsent)
+        self.not_written(unsent)
 
     def slots(self) -> set[int]:
         """Return the slots of the calls without a reply that are not late, unsent ones included."""

@@ -240,11 +240,14 @@ def test_a_lost_slot_without_calls_under_way_flips_at_once(bench: Bench) -> None
 def test_a_redirected_call_goes_to_the_other_node_before_the_map_changes(bench: Bench) -> None:
     for _ in range(2):
         bench.hit()
+        bench.wait(0.01)
         assert bench.a.sent() == by_sha(HIT)
         bench.a.answer(MOVED)
         assert refreshed(bench.cluster)
         assert bench.b.sent() == by_sha(HIT)
+        bench.b.answer(ADMITTED)
     bench.hit()
+    bench.wait(0.01)
     take(bench.cluster, with_owner(bench.cluster.map, SLOT, B))
     bench.hit(NEAR)
     assert bench.a.sent() == by_sha(HIT)
@@ -252,6 +255,37 @@ def test_a_redirected_call_goes_to_the_other_node_before_the_map_changes(bench: 
     assert bench.b.sent() == b""
     bench.a.answer(MOVED)
     bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
+
+
+def test_no_call_overtakes_one_that_waits_for_the_lane_of_the_new_owner(bench: Bench) -> None:
+    for key in (b"k", NEAR):
+        bench.hit(key)
+    assert bench.a.sent()
+    lane = bench.b.pool.lane(bench.lane.key)
+    assert lane is not None
+    lane.ready = False
+    bench.a.answer(MOVED)
+    bench.wait(0.01)
+    assert bench.a.sent() == b""
+    lane.ready = True
+    bench.a.answer(MOVED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
+
+
+def test_no_call_overtakes_one_that_two_nodes_send_to_each_other(bench: Bench) -> None:
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(MOVED)
+    bench.hit(NEAR)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT)
+    assert bench.a.sent() == b""
+    bench.b.answer(MOVED_BACK)  # it does not know yet that it owns the slot
+    bench.wait(0.01)
+    assert bench.a.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
+    bench.a.answer(MOVED, MOVED)
     assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
 
 
