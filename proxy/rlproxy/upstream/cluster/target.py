@@ -39,7 +39,6 @@ class ClusterTarget(Target):
         self._cluster = cluster
         self._face_of = face_of
         self._splits = splits
-        self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
@@ -49,7 +48,7 @@ class ClusterTarget(Target):
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
         await self._require_home()
-        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
+        exchange = Exchange(cluster, asyncio.get_running_loop(), self._exchanges)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))
