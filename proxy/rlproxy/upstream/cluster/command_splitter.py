@@ -45,6 +45,10 @@ class CommandSplitter(RequestFramer):
         self.argv, self.written = words_of(written), written
         return COMMAND
 
+    def forget(self) -> None:
+        """Forget the latest command, which may be large."""
+        self.argv, self.written = [], b""
+
     def _bulk(self, pos: int) -> int:
         """See RequestFramer. By default, servers reject a longer bulk without waiting for it."""
         length = super()._bulk(pos)

@@ -100,6 +100,8 @@ class ClusterConnection:
             elif code == MALFORMED:
                 self._send_mistake()
                 break
+        if not self._waits:
+            splitter.forget()
         splitter.release()
 
     def _send_mistake(self) -> None:

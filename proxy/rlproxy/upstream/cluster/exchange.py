@@ -238,11 +238,13 @@ class Exchange(LinkOwner):
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()
-            self._held -= len(request.reply)
+            self._held -= len(request.reply) + len(request.behind)
             if not request.silent:
                 out.append(request.reply)
                 if request.asking and request.caching and self.protocol == 3:
                     out.append(_NOT_TRACKED)
+            if request.behind:
+                out.append(request.behind)
         if self._messages and not self._holds_messages():
             self._release_messages()
 
@@ -267,9 +269,17 @@ class Exchange(LinkOwner):
             self.done(request, b"")
 
     def unrequested(self, link: Link, frame: bytes) -> None:
-        """See LinkOwner."""
-        if self.delivers(link, frame):
-            self.deliver(frame)
+        """See LinkOwner.
+
+        An invalidation must not overtake the value of its key, which may wait for replies of other
+        nodes. It leaves at once, and once more behind all that the client is owed now.
+        """
+        if not self.delivers(link, frame):
+            return
+        if self._held > 0 and len(self.queue) > 0 and frame.startswith(INVALIDATE):
+            self.queue[-1].behind += frame
+            self._held += len(frame)
+        self.deliver(frame)
 
     def deliver(self, frame: bytes) -> None:
         """Pass on a push or a message: behind the reply that the client has in part."""

@@ -15,6 +15,7 @@ class Request:
     slot: the slot of its keys; NO_SLOT for a command without keys.
     node: the node that owes its reply; None before it is sent and once it is answered.
     reply: what the client gets, once `done`.
+    behind: pushes that the client gets behind it.
     pieces: the reply so far, if it is large.
     silent: the client gets nothing.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
@@ -48,6 +49,7 @@ class Request:
         self.slot = slot
         self.node: Address | None = None
         self.reply: bytes = b""
+        self.behind: bytes = b""
         self.pieces: list[bytes] = []
         self.done = False
         self.silent = False

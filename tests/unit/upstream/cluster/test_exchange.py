@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulk, bulks
+from rlproxy.resp.encoding import INVALIDATE, bulk, bulks
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import MAX_HELD, Exchange
@@ -96,6 +96,26 @@ async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
     assert client.got() == b""
     assert client.nodes[0].reply(value[-2:]) == 0
     assert client.got() == value[-2:] + b"+OK\r\n"
+
+
+async def test_an_invalidation_also_follows_the_reply_that_waits_for_another_node() -> None:
+    """Else a client would keep a value that was read before the key was touched."""
+    client = Client()
+    push = INVALIDATE + bulks(b"key")
+    client.send(0, 1)
+    client.nodes[1].reply(bulk(b"old") + push)
+    assert client.got() == push
+    client.send(2)
+    client.nodes[0].reply(b"+OK\r\n")
+    assert client.got() == b"+OK\r\n" + bulk(b"old") + push
+    client.nodes[2].reply(push + b"+OK\r\n")  # nothing waits
+    assert client.got() == push + b"+OK\r\n"
+    client.send_parts(0, 1)
+    client.nodes[1].reply(b"*1\r\n" + bulk(b"old") + push)
+    assert client.got() == push
+    client.nodes[0].reply(b"*0\r\n")
+    assert client.got() == b"*1\r\n" + bulk(b"old") + push
+    assert client.exchange._held == 0
 
 
 async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> None:
