@@ -315,13 +315,13 @@ class PrivateStream:
         not older than those before them.
         """
         for part in batch.parts[first:]:
-            reply = part.replies[part.passed]
+            reply = part.replies[part.delivered]
             if reply and batch.writes:
                 self.slots.local(reply)
             else:
-                self.to_redis.append(part.commands[part.passed])
+                self.to_redis.append(part.commands[part.delivered])
                 self.slots.expect_one()
-            part.passed += 1
+            part.delivered += 1
 
     def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.

@@ -268,11 +268,11 @@ class Session(SessionBase):
     def _emit_batch(self, batch: Batch) -> None:
         """Pass on the replies of `batch`. Commands without one go to the private connection."""
         for number, part in enumerate(batch.parts):
-            reply = part.replies[part.passed]
+            reply = part.replies[part.delivered]
             if len(reply) == 0:
                 self._emit_unanswered(batch, number)
                 return
-            part.passed += 1
+            part.delivered += 1
             self.to_client.append(reply)
 
     def _emit_unanswered(self, batch: Batch, first: int) -> None:

@@ -21,7 +21,7 @@ class CallTimes:
     """The times of the calls on one connection.
 
     sent: number of calls written.
-    late: number of a call; all calls up to it are answered or late.
+    late_until: number of a call; all calls up to it are answered or late.
     clock: returns seconds, precise enough for round trips of microseconds.
 
     All other times are seconds of the event loop's clock.
@@ -29,7 +29,7 @@ class CallTimes:
 
     def __init__(self, timeouts: HitTimeouts, clock: Callable[[], float]) -> None:
         self.sent: int = 0
-        self.late: int = 0
+        self.late_until: int = 0
         self._timeouts = timeouts
         self._clock = clock
         self._marks: deque[tuple[float, int]] = deque()  # time, calls written by then
@@ -64,7 +64,7 @@ class CallTimes:
     def due(self, unanswered: int, now: float) -> int:
         """Return the number of unanswered calls that are newly late, and report them.
 
-        The late calls are those behind the first `late` or answered calls. Marks the other ones.
+        The late calls are those behind the first `late_until` or answered calls. Marks the others.
         """
         marks, timeout_s = self._marks, self._timeouts.timeout_s
         answered = self.sent - unanswered
@@ -74,10 +74,10 @@ class CallTimes:
                 since = min(since, marks[0][0])
             due = max(due, marks.popleft()[1])
         self.mark(now)
-        first = max(answered, self.late)
+        first = max(answered, self.late_until)
         if due <= first:
             return 0
-        self.late = due
+        self.late_until = due
         self._late_since = self._late_since or now
         self._timeouts.circuit.timed_out(due - first, since, now, timeout_s)
         return due - first
@@ -96,6 +96,6 @@ class CallTimes:
 
     def reset(self) -> None:
         """Begin anew: the connection is lost."""
-        self.sent = self.late = 0
+        self.sent = self.late_until = 0
         self._timed_at = self._late_since = 0.0
         self._marks.clear()

@@ -198,12 +198,12 @@ class HitLane(ServerLane):
         answered = times.sent - len(inflight)
         late = times.due(len(inflight), now)
         if late > 0:
-            end = times.late - answered
+            end = times.late_until - answered
             # The calls to send again are older than those, whose replies they wait for.
             again, self._again = self._again, []
             self._context.timeouts.circuit.counts.timeouts += len(again)
             _report_late(again + inflight[end - late : end], timeout_s)
-        if times.late > answered and times.dead(now):
+        if times.late_until > answered and times.dead(now):
             self._abort()
         return True
 
