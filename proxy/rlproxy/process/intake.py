@@ -20,18 +20,24 @@ from rlproxy.observability.logs import log
 
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
 SHORTEST_S: Final = 0.001  # shortest timer of the event loop, in seconds
-STUCK_S: Final = 1.0  # seconds without a change of its clients: others take what is left to it
+STUCK_S: Final = 1.0  # seconds in which a worker that new clients are left to must accept one
 GONE_PER_TURN: Final = 8  # disconnected clients removed per tick; these cost little
 FULL_S: Final = 1.0  # seconds until the next attempt to accept when no file descriptor is free
 
 
-def client_counts(workers: int) -> memoryview[int]:
-    """Return the number of clients of each worker, or AWAY, in memory that forked processes share.
+class ClientCounts:
+    """Two numbers of each worker, shared by all processes that are forked later.
 
-    Each number has one writer: its worker, or the supervisor while there is no such worker.
+    Each has one writer: its worker, or the supervisor while there is no such worker.
+
+    clients: number of present clients, or AWAY.
+    accepted: number of clients accepted so far.
     """
-    # 8 aligned bytes are written in one step
-    return memoryview(mmap.mmap(-1, 8 * workers)).cast("q")
+
+    def __init__(self, workers: int) -> None:
+        # 8 aligned bytes are written in one step
+        shared = memoryview(mmap.mmap(-1, 16 * workers)).cast("q")
+        self.clients, self.accepted = shared[:workers], shared[workers:]
 
 
 class Intake:
@@ -41,7 +47,6 @@ class Intake:
     loop and listening socket. While `busy()`, at most `rate` are accepted in a second.
 
     worker: the worker's number, from 0.
-    counts: see client_counts().
     listening: the sockets that all workers accept from: list of (socket, whether it is for TLS).
     client: makes a client's protocol from two flags: address with TLS, address of TCP.
     busy: returns whether the worker serves clients that new ones might delay.
@@ -50,7 +55,7 @@ class Intake:
     def __init__(
         self,
         worker: int,
-        counts: memoryview[int],
+        counts: ClientCounts,
         listening: Sequence[tuple[socket.socket, bool]],
         client: Callable[[bool, bool], asyncio.Protocol],
         busy: Callable[[], bool],
@@ -67,9 +72,9 @@ class Intake:
         self._count = 0
         self._open = False
         self._full = False  # no file descriptor was free at the latest attempt
-        self._left_to = (0, -1)  # clients and number of the worker that clients are left to
+        self._left_to = (-1, 0)  # worker that clients are left to, and how many it has accepted
         self._left_since = 0.0
-        # Workers that accepted no client in time, with the clients that each had then.
+        # Workers that accepted no client in time, and the number that each had accepted by then.
         self._stuck: dict[int, int] = {}
 
     def open(self) -> None:
@@ -82,7 +87,7 @@ class Intake:
         """Accept no more clients."""
         if self._open:
             self._open = False
-            self._counts[self._worker] = AWAY
+            self._counts.clients[self._worker] = AWAY
             self._unwatch()
 
     def left(self) -> None:
@@ -92,7 +97,7 @@ class Intake:
 
     def _publish(self) -> None:
         if self._open:
-            self._counts[self._worker] = AWAY if self._full else self._count
+            self._counts.clients[self._worker] = AWAY if self._full else self._count
 
     def _watch(self) -> None:
         if self._open:
@@ -138,24 +143,26 @@ class Intake:
 
     def _is_for_another(self) -> bool:
         """Whether the next client is left to another worker, which has fewer and is not stuck."""
+        counts = self._counts
         fewer = [
-            (clients, worker)
-            for worker, clients in enumerate(self._counts)
-            if AWAY != clients < self._count and self._stuck.get(worker) != clients
+            (n, worker)
+            for worker, n in enumerate(counts.clients)
+            if AWAY != n < self._count and self._stuck.get(worker) != counts.accepted[worker]
         ]
         if not fewer:
             return False
-        left_to = min(fewer)
+        _, worker = min(fewer)
+        left_to = (worker, counts.accepted[worker])
         if left_to != self._left_to:
             self._left_to, self._left_since = left_to, self._loop.time()
         if self._loop.time() - self._left_since < STUCK_S:
             return True
-        clients, worker = left_to
-        self._stuck[worker] = clients
+        self._stuck[worker] = counts.accepted[worker]
         return False
 
     def _begin(self, client: socket.socket, tls: bool) -> None:
         self._count += 1
+        self._counts.accepted[self._worker] += 1
         self._publish()
         client.setblocking(False)
         task = self._loop.create_task(self._connect(client, tls))

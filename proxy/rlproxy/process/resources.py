@@ -15,7 +15,7 @@ from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.admin_process import AdminProcess
-from rlproxy.process.intake import client_counts
+from rlproxy.process.intake import ClientCounts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedServer
@@ -41,7 +41,7 @@ class Resources:
         self.up_at: float | None = None
         self.scripts = scripts.load()
         try:
-            self.client_counts = client_counts(config.workers)
+            self.client_counts = ClientCounts(config.workers)
             self.memory = SharedMemory(config.workers)
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None

@@ -239,7 +239,7 @@ class Supervisor:
             return
         # A worker that starts at once counts as empty, so that new clients are left to it.
         # Otherwise the remaining workers would take and keep its share.
-        self._resources.client_counts[worker.number] = AWAY if pause_s else 0
+        self._resources.client_counts.clients[worker.number] = AWAY if pause_s else 0
         log.warning(
             "worker_died",
             "worker {worker} (process {process}) {reason}; it is started again {when}",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
-from rlproxy.process.intake import AWAY, FULL_S, SHORTEST_S, STUCK_S, Intake, client_counts
+from rlproxy.process.intake import AWAY, FULL_S, SHORTEST_S, STUCK_S, ClientCounts, Intake
 
 
 class Task:
@@ -75,10 +75,11 @@ class Queue:
 class Bench(Queue):
     """A worker with one listening socket."""
 
-    def __init__(self, loop: Loop, counts: memoryview[int]) -> None:
+    def __init__(self, loop: Loop, counts: ClientCounts) -> None:
         super().__init__()
         self.loop = loop
-        self.counts = counts
+        self.counts = counts.clients
+        self.accepted = counts.accepted
         self.busy = False
         listening = [(cast("socket.socket", self), False)]
         self.intake = Intake(0, counts, listening, self.never, lambda: self.busy)
@@ -106,7 +107,7 @@ class Bench(Queue):
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     loop = Loop()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    made = Bench(loop, client_counts(3))
+    made = Bench(loop, ClientCounts(3))
     made.counts[1] = made.counts[2] = AWAY
     yield made
     for sock in made.taken:
@@ -137,7 +138,7 @@ def test_clients_that_are_gone_take_no_part_of_the_rate(bench: Bench) -> None:
     """Otherwise clients that give up and connect again would keep each other out."""
     bench.busy, bench.intake.rate, bench.gone, bench.waiting = True, 10, 50, 2
     assert bench.serve_all() == pytest.approx(0.1)
-    assert bench.counts[0] == 2
+    assert bench.counts[0] == bench.accepted[0] == 2
 
 
 def test_a_client_is_left_to_a_worker_with_fewer(bench: Bench) -> None:
@@ -170,7 +171,7 @@ def test_a_worker_that_is_stuck_delays_one_client_only(bench: Bench) -> None:
                 bench.loop.tick()
             bench.readable()
             if bench.counts[2] == 0:
-                bench.counts[2] += 1  # it accepts this one
+                bench.accepted[2] += 1  # it accepts this one
                 bench.waiting -= 1
     assert bench.loop.now - began == pytest.approx(STUCK_S, abs=0.02)
 

@@ -13,7 +13,7 @@ from rlproxy.config.urls import Address, Upstream, parse_upstream
 from rlproxy.net import file_limit, tls_contexts
 from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.intake import client_counts
+from rlproxy.process.intake import ClientCounts
 from rlproxy.process.resources import Resources
 from rlproxy.process.upstreams import OneServer
 from rlproxy.process.wiring import SERVING_S, Wiring, _call_at
@@ -31,7 +31,7 @@ def wired(worker: int = 0, listening: Address | None = None, **settings: Any) ->
     )
     resources = SimpleNamespace(
         listeners=listeners,
-        client_counts=client_counts(worker + 1),
+        client_counts=ClientCounts(worker + 1),
         memory=SharedMemory(worker + 1),
         started=time.time(),
         upstream=config.upstream,
