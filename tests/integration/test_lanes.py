@@ -58,8 +58,9 @@ def test_hits_of_many_clients_share_one_connection(
         seen = b""
         while b'"over"' not in seen:
             seen += monitor.line()
-        addresses = re.findall(rb"\[0 ([\d.:]+)\] \"EVALSHA\"", seen)
-        assert set(addresses) == {lane["addr"].encode()}
+        found = re.findall(rb"\[0 ([\d.:]+)\] \"EVALSHA\" \"\w+\" \"(\d+)\"", seen)
+        assert {address for address, _ in found} == {lane["addr"].encode()}
+        assert sum(int(hits) for _, hits in found) == 60
         assert [row["id"] for row in lanes(own_server)] == [lane["id"]]
 
 

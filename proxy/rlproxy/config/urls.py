@@ -312,9 +312,8 @@ def whole_number(text: str, least: int, most: int, wrong: str) -> int:
 def without_password(text: str) -> str:
     """Return a text that was given, with *** in place of all that may have a password.
 
-    That is what follows ://, or the whole of another text with @.
+    That is what follows ://, and what contains @ before that or without it.
     """
     scheme, found, _ = text.partition("://")
-    if found:
-        return f"{scheme}://***"
-    return "***" if "@" in text else text
+    shown = "***" if "@" in scheme else scheme
+    return f"{shown}://***" if found else shown

@@ -7,7 +7,7 @@ import os
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple
 
-from rlproxy.config.config import Config
+from rlproxy.config.config import Config, ConfigError
 from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.reload import Apply
@@ -56,9 +56,14 @@ class Channel:
         """Return a reason to end, or "". Called every second."""
         return "" if os.getppid() == self._supervisor else "the supervisor has ended"
 
-    def reload(self, _config: Config, apply: Apply) -> Config:
+    def reload(self, config: Config, apply: Apply) -> Config:
         """Put the settings in force that the supervisor has checked, logged and published."""
         new: Config = self._settings.latest(0)
-        apply(new)
+        try:
+            apply(new)
+        except ConfigError as error:  # of this process: it may have no free descriptor
+            text = "SIGHUP: {reason}; all stays as it was"
+            logs.log.error("settings_rejected", text, reason="; ".join(error.mistakes))
+            return config
         logs.set_level(new.log_level)
         return new

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
 
 from rlproxy.config.config import Config, StartError
+from rlproxy.observability.log_throttle import StateThrottle
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
 from rlproxy.process.channel import Channel
@@ -145,13 +147,15 @@ class Server:
     async def _tick(self) -> None:
         """Do once a second what is to be done regularly."""
         loop, wiring, late_s = asyncio.get_running_loop(), self._wiring, 0.0
+        throttle = StateThrottle(time.monotonic)
         while True:
             publish = partial(wiring.telemetry.tick, late_s)
             for work in (publish, wiring.upstream.close_idle, wiring.clients.sweep):
                 try:
                     work()
-                except Exception:  # clients are still served; /healthz reports a silent worker
-                    log.critical("unexpected_error", "unexpected error", exc_info=True)
+                except Exception as error:  # clients are still served; /healthz reports this worker
+                    if throttle.due(repr(error)):
+                        log.critical("unexpected_error", "unexpected error", exc_info=True)
             if reason := self._channel.check():
                 self._failed = reason
                 self._stop.set()

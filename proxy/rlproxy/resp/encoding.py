@@ -18,6 +18,7 @@ _NO_RIGHT: Final = re.compile(
     rb"-NOPERM .* run the '(eval(?:sha)?)' command", re.DOTALL | re.IGNORECASE
 )
 _UNKNOWN: Final = re.compile(rb"-ERR unknown command ['`](eval(?:sha)?)['`]", re.IGNORECASE)
+_RUNTIME: Final = b"-user_script:"  # begins an error of Lua itself in a group of hits
 _CODED: Final = re.compile(rb"^[A-Z]{2,} ")
 _CR: Final = 13
 
@@ -96,7 +97,7 @@ def clean_error(line: bytes) -> bytes:
     bare = _PREFIX.sub(b"", line)
     if bare != line:
         line = b"-" + bare if _CODED.match(bare) else b"-ERR " + bare
-    return line
+    return b"-ERR " + line[1:] if line.startswith(_RUNTIME) else line
 
 
 def refused_eval(error: bytes) -> bytes:

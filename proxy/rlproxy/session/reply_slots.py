@@ -298,6 +298,8 @@ class ReplySlots(OwedReplies):
             reply = b""
         elif slot.kind == S_HIT and frame[0] == _ERROR:
             reply = encoding.clean_error(frame)
+            if slot.call is None and reply.startswith(b"-READONLY"):
+                self._failure.server.on_read_only()
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         if reply is not frame:

@@ -317,11 +317,13 @@ class Control:
                     raise
 
     async def _look(self) -> None:
-        if self._ping_now.is_set() or not self._is_worth_another_try():
-            self._ping_now.clear()
+        self._ping_now.clear()  # what follows brings a reply, too
+        if not self.problem and not self.loading.loaded and self.loading.drained():
+            await self._in_time(self._load_missing(), _REPLY_S)
+        elif not self._is_worth_another_try():
             await self._in_time(self._ping(), _REPLY_S)
             return
-        if self.kind in (LOGIN, REPLICA):
+        elif self.kind in (LOGIN, REPLICA):
             # Redis keeps refusing HELLO on a connection that it accepted with a password set.
             # A name may lead to another server than that of this connection.
             self.move()
@@ -329,6 +331,12 @@ class Control:
             await self._prepare()
         if self.kind not in ("", REPLICA):
             self._retry_at = self._loop.time() + _REFUSED_S
+
+    async def _load_missing(self) -> None:
+        """Load the scripts, which Redis has lost; a refusal is a problem."""
+        self.problem = await self._load()
+        self.kind = SCRIPTS if self.problem else ""
+        self._report()
 
     async def _ping(self) -> None:
         """Send a PING. An error in reply may be a new problem."""
@@ -338,12 +346,7 @@ class Control:
             self._report()
 
     def _is_worth_another_try(self) -> bool:
-        """Return whether to prepare the server again.
-
-        A step that it refused is due for another try, or scripts are missing and may be loaded.
-        """
-        if not self.problem and not self.loading.loaded and self.loading.drained():
-            return True
+        """Return whether to prepare the server again: a step that it refused is due."""
         due = self.kind == UNABLE or self._loop.time() >= self._retry_at
         return due and (bool(self.problem) or self._read_only or self._refuses)
 

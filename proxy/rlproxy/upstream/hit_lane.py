@@ -9,8 +9,9 @@ order, by EVAL. So no call overtakes another one of its client; see `script_load
 
 Hits without options that follow each other, by the same algorithm, are one request: a group. Redis
 runs its script once for all of them, and returns the list of their replies. An error in place of
-the list, as for a key that this user has no right to, means that no hit of it has run. They are
-sent again, each alone.
+the list means that no hit of it has run. If it may concern one of them alone, as with a key that
+this user has no right to, they are sent again, behind the calls that are written by then. From then
+on the lane sends each hit alone.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer, elements
 from rlproxy.session.call import Call, Caller
+from rlproxy.session.context import cannot_run
 from rlproxy.upstream.lane import PASSING, LaneContext, LaneKey, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_denials import LaneDenials
 
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 16
-# Seconds without groups after one that Redis has not run.
-ALONE_S: Final = 1.0
 
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
@@ -51,7 +51,7 @@ class HitLane(ServerLane):
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
         self._groups = True  # whether hits may be sent in groups
-        self._alone_until: float = 0.0  # loop time before which each is sent alone
+        self._alone = False  # Redis has refused a group: each is sent alone
         self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class HitLane(ServerLane):
         most = 1
         if way == LOADED:
             self._by_sha_until = self._times.sent + len(calls)
-            if self._groups and self._context.loop.time() >= self._alone_until:
+            if self._groups and not self._alone:
                 most = MAX_GROUP
         out: list[bytes] = []
         at = 0
@@ -203,6 +203,7 @@ class HitLane(ServerLane):
             again, self._again = self._again, []
             self._context.timeouts.circuit.counts.timeouts += len(again)
             _report_late(again + inflight[end - late : end], timeout_s)
+            self._flush()  # what has waited behind them
         if times.late_until > answered and times.dead(now):
             self._abort()
         return True
@@ -221,8 +222,8 @@ class HitLane(ServerLane):
             self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now
             if not self._by_source:
                 return False
-        elif call.group_size > 1:
-            self._alone_until = self._context.loop.time() + ALONE_S
+        elif call.group_size > 1 and not cannot_run(error):
+            self._alone = True
         else:
             return False
         self._denials.reopen(call)
@@ -248,7 +249,7 @@ class HitLane(ServerLane):
         """See ServerLane._hand_back(). The callers of late calls have got a report already."""
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self._by_source = False
+        self._by_source = self._alone = False
         self._by_sha_until = 0
         self._denials.track(False)
         self._inflight.clear()
@@ -273,7 +274,9 @@ class HitLane(ServerLane):
 
     def drained(self) -> bool:
         """See ServerLane.drained()."""
-        return self._times.sent - len(self._inflight) >= self._by_sha_until
+        # A late call is not sent again.
+        done = max(self._times.late_until, self._times.sent - len(self._inflight))
+        return done >= self._by_sha_until
 
 
 def _group_size(calls: list[Call], at: int, most: int) -> int:

@@ -6,7 +6,8 @@ import multiprocessing
 import os
 import select
 
-from rlproxy.config.config import Config
+import pytest
+from rlproxy.config.config import Config, ConfigError
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.channel import MAX_TEXT, Channel, Report
 
@@ -47,3 +48,19 @@ def test_a_worker_takes_the_settings_that_its_supervisor_has_published() -> None
     channel = Channel(0, reports, memory, os.getppid())
     assert channel.reload(Config(), applied.append) == new
     assert applied == [new]
+
+
+def test_a_worker_that_cannot_take_the_settings_keeps_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (_, reports), memory = multiprocessing.Pipe(duplex=False), SharedMemory(1)
+    memory.publish(0, Config(max_clients=7))
+    old = Config()
+
+    def apply(_new: Config) -> None:
+        raise ConfigError(["--tls-cert c: no file can be opened"])
+
+    assert Channel(0, reports, memory, os.getppid()).reload(old, apply) is old
+    assert caplog.messages == [
+        "SIGHUP: --tls-cert c: no file can be opened; all stays as it was",
+    ]

@@ -61,6 +61,10 @@ CLEANED = [
         b"-ERR Error running script (call to f_" + SHA + b"): @user_script:7: boom\r\n",
         b"-ERR boom\r\n",
     ),
+    (
+        b"-user_script:1: attempt to compare nil with number\r\n",
+        b"-ERR user_script:1: attempt to compare nil with number\r\n",
+    ),
 ]
 
 

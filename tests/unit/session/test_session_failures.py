@@ -106,3 +106,17 @@ def test_upstream_lost_and_then_the_lane_too() -> None:
     bench.session.resume()
     assert bench.down() in (FIVE, FIVE + encoding.LOST)
     assert bench.session.closed
+
+
+@pytest.mark.parametrize("state", [b"", b"FOO.BAR"], ids=["plain", "behind an unknown command"])
+def test_a_replica_is_reported_by_a_hit_in_every_state(state: bytes) -> None:
+    bench = opened()
+    reported: list[bytes] = []
+    bench.session.context.server.on_read_only = lambda: reported.append(state)
+    if state:
+        bench.send(bulks(state, b"x") + bulks(state, b"x"))
+        bench.answer(b"+OK\r\n" * 2)
+    bench.send(HIT + PING)
+    assert reported == []
+    bench.answer(b"-READONLY You can't write against a read only replica.\r\n" + PONG)
+    assert reported == [state]

@@ -107,6 +107,21 @@ async def test_the_facts_are_there_once_the_server_is_identified() -> None:
     world.task.cancel()
 
 
+async def test_missing_scripts_are_loaded_however_many_pings_are_requested() -> None:
+    world = World()
+    await world.control.settled.wait()
+    await until(lambda: world.loading.loaded)
+    loads = world.count(b"SCRIPT")
+    world.loading.loaded = False
+    async with asyncio.timeout(10.0):
+        while not world.loading.loaded:
+            world.control.ping_now()
+            await asyncio.sleep(0.001)
+    assert world.count(b"SCRIPT") == 2 * loads
+    assert world.count(b"HELLO") == 1  # the password of the URL may be another one by now
+    world.task.cancel()
+
+
 async def test_scripts_are_loaded_once_no_evalsha_is_under_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,7 +23,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import ALONE_S, MAX_UNSENT
+from rlproxy.upstream.hit_lane import MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
@@ -517,7 +517,7 @@ def test_an_error_in_a_group_is_that_of_its_hit(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED, WRONG_TYPE, REFUSED]
 
 
-def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone_for_a_second(bench: Bench) -> None:
+def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone(bench: Bench) -> None:
     calls = [bench.hit(key=b"%d" % at) for at in range(3)]
     bench.sent()
     behind = bench.hit(key=b"0")  # not to be sent before these
@@ -525,12 +525,19 @@ def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone_for_a_second(benc
     assert bench.sent() == b"".join(by_sha(HIT, key) for key in (b"0", b"1", b"2", b"0"))
     bench.answer(ADMITTED, NO_KEY, REFUSED, REFUSED)
     assert [call.reply for call in (*calls, behind)] == [ADMITTED, NO_KEY, REFUSED, REFUSED]
-    bench.loop.now += ALONE_S - 0.1
     bench.hit(key=b"3")
     bench.hit(key=b"4")
     assert bench.sent() == by_sha(HIT, b"3") + by_sha(HIT, b"4")
-    bench.answer(ADMITTED * 2)
-    bench.loop.now += 0.1
+
+
+@pytest.mark.parametrize("error", [READONLY, BUSY])
+def test_an_error_that_all_hits_get_is_the_reply_to_each_of_a_group(
+    bench: Bench, error: bytes
+) -> None:
+    calls = [bench.hit(key=b"%d" % at) for at in range(3)]
+    bench.sent()
+    bench.answer(error)
+    assert [call.reply for call in calls] == [error] * 3
     bench.hit(key=b"3")
     bench.hit(key=b"4")
     assert bench.sent() == by_group(HIT, b"3", b"4")

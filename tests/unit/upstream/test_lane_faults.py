@@ -13,6 +13,8 @@ from rlproxy.upstream.hit_lane import HitLane
 from tests.unit.upstream.test_lane import (
     ADMITTED,
     HIT,
+    NO_EVALSHA,
+    NO_KEY,
     NOSCRIPT,
     OK,
     REFUSED,
@@ -103,6 +105,26 @@ def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:
     bench.answer(ADMITTED * 2)
     assert not bench.look(101.7)
     assert first.got == second.got == []
+
+
+@pytest.mark.parametrize("error", [NO_KEY, NO_EVALSHA, NOSCRIPT])
+def test_what_waits_behind_late_calls_is_written_and_late_in_turn(
+    bench: Faulty, error: bytes
+) -> None:
+    first, second, third = Late(), Late(), Late()
+    again = [bench.call_of(first) for _ in range(2)]
+    bench.sent()
+    silent = bench.sent_call(second)
+    bench.look(100.0)
+    bench.answer(error)
+    waiting = bench.call_of(third)
+    assert bench.sent() == b""
+    bench.look(101.0)
+    assert (first.late, second.late, third.late) == (again, [silent], [])
+    assert bench.sent() != b""
+    bench.look(101.1)
+    bench.look(102.2)
+    assert third.late == [waiting]
 
 
 def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
