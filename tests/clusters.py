@@ -402,10 +402,6 @@ class Cluster:
     def _newest_epoch(self) -> int:
         return max(node.epoch() for node in self.serving())
 
-    def errors(self) -> int:
-        """Return the number of errors that all nodes have replied with."""
-        return sum(int(node.info("stats")["total_error_replies"]) for node in self.nodes)
-
     def move_slot(self, slot: int, to: Node) -> None:
         """Move `slot` and its keys to `to`, and wait until all nodes agree."""
         self.begin_move(slot, to)

@@ -234,21 +234,6 @@ def test_behind_too_long_a_bulk_nothing_reaches_a_node(
                 assert client.closes()
 
 
-def test_a_bulk_that_only_a_node_with_another_limit_accepts_ends_the_client(
-    cluster_proxy: Proxy, module_cluster: Cluster
-) -> None:
-    for node in module_cluster.nodes:
-        node.do("CONFIG", "SET", "proto-max-bulk-len", "1gb")
-    try:
-        with cluster_proxy.raw() as client:
-            client.send(command("SET", "a", 1) + b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870913\r\nx")
-            assert client.reply() == "OK"
-            assert client.closes()
-    finally:
-        for node in module_cluster.nodes:
-            node.do("CONFIG", "SET", "proto-max-bulk-len", "512mb")
-
-
 def test_a_script_may_return_a_protocol_error(cluster_proxy: Proxy) -> None:
     text = "ERR Protocol error in the remote service"
     with cluster_proxy.raw() as client:

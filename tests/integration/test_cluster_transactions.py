@@ -177,20 +177,8 @@ def test_the_slot_of_a_watched_key_moves_before_a_transaction_without_keys(
             module_cluster.move_slot(SLOT, module_cluster.other_master(SLOT))
         with cluster_proxy.raw() as other:
             assert other.ask("SET", OTHER if not moves else KEY, 5) == "OK"
-            wait_map(other, module_cluster)
         replies = all_replies(client, "MULTI", "PING", "EXEC")
         assert replies == ["OK", "QUEUED", None if moves else ["PONG"]]
-
-
-def wait_map(client: Raw, cluster: Cluster) -> None:
-    """Wait until the proxy has found out which node owns SLOT: no node redirects a GET."""
-
-    def is_known() -> bool:
-        before = cluster.errors()
-        client.ask("GET", KEY)
-        return cluster.errors() == before
-
-    wait_until(is_known, "the proxy has the present map")
 
 
 def test_the_slot_moves_before_a_transaction(
@@ -225,7 +213,6 @@ def test_the_error_of_a_command_that_is_sent_again_is_that_of_exec(
     client: Raw, module_cluster: Cluster
 ) -> None:
     assert client.ask("SET", KEY, 0) == "OK"
-    wait_map(client, module_cluster)
     to = module_cluster.other_master(SLOT)
     assert client.ask("MULTI") == "OK"
     assert client.ask("INCR", KEY) == "QUEUED"
@@ -348,7 +335,6 @@ def test_a_lost_connection_ends_the_client_inside_a_transaction(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
     node = module_cluster.owner(SLOT)
-    wait_map(client, module_cluster)
     for lines in (["MULTI", f"INCR {KEY}"], [f"WATCH {KEY}"]):
         with cluster_proxy.raw() as other:
             for line in lines:

@@ -101,12 +101,14 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
         _unblock(exchange, args, written)
     elif route.how == routes.CLIENT_SHOWN:
         home = exchange.links.home()
+        request = Request(written)
         node = exchange.cluster.map.number(home.address)
-        shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-        on_reply = partial(shown, node=node)
         if route.name == b"CLIENT ID":
-            on_reply = partial(_shown, exchange, node)
-        exchange.send(home, Request(written, on_reply=on_reply))
+            request.on_reply = partial(_shown, exchange, node)
+        else:
+            shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
+            request.on_reply = partial(shown, node=node)
+        exchange.send(home, request)
     else:
         _to_all(exchange, route, args)
 
@@ -115,7 +117,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
     """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
     shown = shown_integer(frame, node)
     if shown[:1] == b":":
-        exchange.shown_id = int(shown[1:-2])
+        exchange.register(int(shown[1:-2]))
     return shown
 
 
@@ -124,8 +126,9 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
     parts = []
     for link in exchange.links.masters():
         node = exchange.cluster.map.number(link.address)
-        written = bulks(_CLIENT, *args_for(args, node))
-        parts.append((link, Request(written, on_reply=partial(shown_text, node=node))))
+        part = Request(bulks(_CLIENT, *args_for(args, node)))
+        part.on_reply = partial(shown_text, node=node)
+        parts.append((link, part))
     how = route.how
     if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
         how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
@@ -138,12 +141,12 @@ def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     if not _is_id(word):
         exchange.send(exchange.links.home(), Request(written))
         return
-    shown = int(word)
-    blocked = next((each.blocked() for each in exchange.clients if each.shown_id == shown), None)
+    other = exchange.clients.get(int(word))
+    blocked = other.blocked() if other is not None else None
     if blocked is not None:
         found, own_id = [blocked.address], blocked.client_id
     else:
-        node, own_id = owner_of(shown)
+        node, own_id = owner_of(int(word))
         known = exchange.cluster.map
         found = [shard.address for shard in known.shards if known.number(shard.address) == node]
     link = exchange.links.to(found[0]) if found else exchange.links.home()

@@ -17,7 +17,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS, UNREACHABLE
-from rlproxy.upstream.backoff import pause
+from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
@@ -26,8 +26,10 @@ from rlproxy.upstream.connector import Target
 
 IS_DOWN: Final = "the nodes count the cluster as down (cluster_state:fail)"
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
-TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down, or no node answers
+TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
 LEAST_S: Final = 0.1  # shortest time between two looks
+RETRY_FIRST_S: Final = 0.1
+MAX_RETRY_S: Final = 1.0
 
 
 class Cluster:
@@ -37,38 +39,43 @@ class Cluster:
         masters change in place.
     tls: the TLS settings of new connections; may be replaced at any time.
     unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
+    lost_slots: by the latest change, for each master that has lost some, or that has left.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
-    away: the masters whose circuit is open.
+    is_open: returns whether the circuit of the node at an address is open.
     on_refused: called with the address of a node that has refused a new connection.
     on_unknown: called with `problem` if no node gives a view, and there is no map yet.
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
         self._upstream = upstream
-        self._timeout_s = timeout_s
-        self._keepalive_s = keepalive_s
+        self.timeout_s = timeout_s
+        self.keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.unlisted: dict[Address, str] = {}
+        self.lost_slots: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
         self.problem = ""
         self.kind = ""
-        self.away: set[Address] = set()
+        self.is_open: Callable[[Address], bool] = lambda _address: False
         self.on_refused: Callable[[Address], None] = lambda _address: None
         self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
-        self._turn = -1  # the node that is queried first
+        self._turn = -1  # the node that is queried first, unless there is a hint
+        self._hint: Address | None = None  # the node that the latest redirect named
+        self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
+        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._logged = ""  # the problem that was logged last
         self._task: asyncio.Task[None] | None = None
 
@@ -76,7 +83,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        return Target(address, self._timeout_s, self.tls, self._keepalive_s)
+        return NodeTarget(self, address)
 
     def home(self, failed: Address | None = None) -> Address | None:
         """Return the master that is home to all clients of this process; None if none is known.
@@ -92,16 +99,25 @@ class Cluster:
         if self._home is not None:
             at = self.map.index.get(self._home, at)
         ranked = [*shards[at:], *shards[:at]]
-        up = (one for one in ranked if one.address != failed and one.address not in self.away)
+        up = (one for one in ranked if one.address != failed and not self.is_open(one.address))
         self._home = next(up, ranked[0]).address
         return self._home
 
     def is_down(self) -> bool:
         """Return whether no master is known, or the circuits of all are open."""
-        return self.away.issuperset(self.map.index)
+        return all(map(self.is_open, self.map.index))
+
+    def moved(self, slot: int, address: Address) -> None:
+        """Record a redirect: the owner of `slot` is the node at `address`."""
+        owner = self.map.owner(slot)
+        if owner is None or owner.address != address:
+            self._hint = address
+            self._redirected[slot] = address
+            self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
+            self.refresh()
 
     def refresh(self) -> None:
-        """Query the nodes soon: they may have another map, or another state."""
+        """Query the nodes soon."""
         self._wake.set()
 
     # -- discovery --------------------------------------------------------------------------------
@@ -119,7 +135,7 @@ class Cluster:
 
     async def _run(self) -> None:
         while True:
-            pause_s = PERIOD_S
+            pause_s = MAX_RETRY_S
             try:
                 pause_s = await self._discover()
             except Exception as error:  # an exception would end the task that follows the cluster
@@ -136,11 +152,13 @@ class Cluster:
     async def _discover(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
+        self._redirected.clear()
         slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
         if found is None or not found.map.shards:
             self._failed(found or View())
-            return TROUBLE_S
+            return self._backoff.pause_s() + LEAST_S
+        self._backoff.reset()
         self.problem = self.kind = ""
         if self._logged:
             self._logged = ""
@@ -149,12 +167,15 @@ class Cluster:
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
         self.unlisted = found.unlisted
-        if (found.map.shards, found.map.owners) == (self.map.shards, self.map.owners):
-            self.map.shards = found.map.shards  # with their present replicas
+        seen = found.map
+        for slot, address in self._redirected.items():
+            seen = seen.with_owner(slot, address)
+        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
+            self.map.shards = seen.shards  # with their present replicas
         else:
-            self._take(found.map)
+            self._take(seen, self.map.lost(seen))
         await self._judge(found)
-        calm = not (self.down_since or found.suspects or self.away.intersection(self.map.index))
+        calm = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
         return PERIOD_S if calm else TROUBLE_S
 
     async def _judge(self, found: View) -> None:
@@ -173,7 +194,8 @@ class Cluster:
                 log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
-        found = await discovery.view(address, self.target(address), self._upstream, self.version)
+        target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
+        found = await discovery.view(address, target, self._upstream, self.version)
         found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
         return found
 
@@ -182,11 +204,12 @@ class Cluster:
         known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
-        return [*known[at:], *known[:at]]
+        hint, self._hint = self._hint, None
+        return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
 
-    def _take(self, found: SlotMap) -> None:
+    def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
         """Make another map the present one."""
-        before, self.map = self.map, found
+        before, self.map, self.lost_slots = self.map, found, lost
         masters = [str(shard.address) for shard in self.map.shards]
         former = [str(shard.address) for shard in before.shards]
         if former and sorted(masters) != sorted(former):
@@ -216,3 +239,20 @@ class Cluster:
                 address=where,
                 reason=self.problem,
             )
+
+
+class NodeTarget(Target):
+    """Opens connections to one node. A failed one has the cluster query its nodes soon."""
+
+    def __init__(self, cluster: Cluster, address: Address) -> None:
+        super().__init__(address, cluster.timeout_s, keepalive_s=cluster.keepalive_s)
+        self._cluster = cluster
+
+    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """See Target.connect()."""
+        self.tls = self._cluster.tls
+        try:
+            return await super().connect(protocol)
+        except OSError:
+            self._cluster.refresh()
+            raise

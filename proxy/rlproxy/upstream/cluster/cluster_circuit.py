@@ -20,16 +20,13 @@ class ClusterCircuit(CircuitBreaker):
         the masters that do not.
     """
 
-    def __init__(
-        self,
-        down: Callable[[], bool],
-        error_at: Callable[[int], bytes],
-        on_late: Callable[[float, float, float, int], None],
-    ) -> None:
+    def __init__(self, down: Callable[[], bool]) -> None:
         super().__init__()
         self.down = down
-        self.error_at = error_at
-        self.on_late = on_late
+        self.error_at: Callable[[int], bytes] = lambda _slot: b""
+        self.on_late: Callable[[float, float, float, int], None] = (
+            lambda _since, _now, _limit_s, _answered: None
+        )
 
     def error_of_node(self, call: Call) -> bytes:
         """See CircuitBreaker.error_of_node()."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import COMMAND, MALFORMED, NEED_MORE
 from rlproxy.upstream.cluster.command_splitter import CommandSplitter
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.exchange import Exchange
-from rlproxy.upstream.cluster.request import Request
+from rlproxy.upstream.cluster.link import Link
 
 MAX_UNSENT: Final = 262144  # bytes of commands that wait here before the session is paused
 MAX_UNKNOWN: Final = 16384  # bytes of an incomplete command of a client that is not logged in
+_REPLY_OFF: Final = bulks(b"CLIENT", b"REPLY", b"OFF")
 
 
 class ClusterConnection:
@@ -29,9 +31,10 @@ class ClusterConnection:
         self._dispatcher = dispatcher
         self._protocol = protocol
         self._splitter = CommandSplitter()
+        self._piped: Link | None = None  # behind a malformed command, all bytes go to this link
         self._full = False  # the protocol is paused
-        self._waits = False  # the next command waits for replies
-        self._sends_no_more = False  # the client has sent its last command
+        self._waits = NEED_MORE  # COMMAND, MALFORMED: what comes next waits for replies
+        self._ended_by_client = False
         self._closed = False
         exchange.wake = self._woken
 
@@ -39,18 +42,21 @@ class ClusterConnection:
 
     def write(self, data: bytes) -> None:
         """See asyncio.WriteTransport."""
-        if self._closed or self._sends_no_more:
+        if self._closed:
             return
-        self._splitter.feed(data)
-        self._route()
+        if self._piped is not None:
+            self._piped.send_raw(data)
+        else:
+            self._splitter.feed(data)
+            self._route()
         self._exchange.flush()
-        if self._exchange.out or self._exchange.leaving or self._sends_no_more:
+        if self._exchange.out or self._exchange.leaving:
             self._exchange.loop.call_soon(self._woken)
         self._apply_full()
 
     def write_eof(self) -> None:
         """See asyncio.WriteTransport. The nodes answer what was sent, and end what blocks."""
-        self._sends_no_more = True
+        self._ended_by_client = True
         self._exchange.loop.call_soon(self._woken)
 
     def pause_reading(self) -> None:
@@ -81,42 +87,45 @@ class ClusterConnection:
 
     def _route(self) -> None:
         """Send the unread commands, until one must wait for replies."""
-        splitter, exchange = self._splitter, self._exchange
-        exchange.take_map()
-        while not (exchange.ended or exchange.leaving):
-            code = COMMAND if self._waits else splitter.next()
-            self._waits = False
+        splitter = self._splitter
+        self._exchange.take_map()
+        while not (self._exchange.ended or self._exchange.leaving):
+            code = self._waits or splitter.next()
+            self._waits = NEED_MORE
             if code == NEED_MORE:
-                if splitter.unread() > MAX_UNKNOWN and (
-                    error := self._dispatcher.setup.login_error()
-                ):
-                    exchange.answer(error)
-                    exchange.leaving = True
+                if splitter.unread() > MAX_UNKNOWN and self._dispatcher.setup.login_error():
+                    self._pipe()
                 break
             if code == COMMAND:
                 if not self._dispatcher.send(splitter.argv, splitter.written):
-                    self._waits = True
+                    self._waits = COMMAND
                     break
             elif code == MALFORMED:
-                self._send_mistake()
+                self._malformed()
                 break
         if not self._waits:
             splitter.forget()
         splitter.release()
 
-    def _send_mistake(self) -> None:
-        """Let the home node see a malformed command: it writes the error and closes.
+    def _malformed(self) -> None:
+        """Let the home node see the mistake: it writes the error and closes."""
+        if self._exchange.queue:
+            self._waits = MALFORMED  # tried again once nothing is owed
+        else:
+            self._pipe()
 
-        A node with other limits may wait for the rest instead: it sees the end of the connection.
-        """
-        mistake = Request(self._splitter.rest())
-        mistake.blocks = True
-        self._exchange.send(self._exchange.links.home(), mistake)
-        self._sends_no_more = True
+    def _pipe(self) -> None:
+        """Send all further bytes of the client to the home node: no other node can take over."""
+        links = self._exchange.links
+        self._piped = links.home()
+        if self._exchange.replies_off():
+            self._piped.send_raw(_REPLY_OFF)  # the client's own one was sent to no node
+        self._piped.send_raw(self._splitter.rest())
+        links.holds_state = lambda _link: True
 
     def _apply_full(self) -> None:
         exchange = self._exchange
-        waits = self._waits or not exchange.logged_in
+        waits = self._waits != NEED_MORE or not exchange.logged_in
         full = exchange.full() or (waits and self._splitter.unread() > MAX_UNSENT)
         if full != self._full and not self._closed:
             self._full = full
@@ -131,7 +140,7 @@ class ClusterConnection:
         """Act on replies, and on what else may have changed: route on, and deliver."""
         if self._closed:
             return
-        if self._waits or self._splitter.unread():
+        if self._piped is None and (self._waits != NEED_MORE or self._splitter.unread()):
             self._route()
         exchange = self._exchange
         out = exchange.out
@@ -142,9 +151,9 @@ class ClusterConnection:
         if self._closed:
             return
         exchange.flush()
-        if self._sends_no_more:
+        if self._ended_by_client:
             exchange.finish()
-        leaves = exchange.leaving or (self._sends_no_more and not self._waits)
+        leaves = exchange.leaving or (self._ended_by_client and self._waits == NEED_MORE)
         if exchange.ended or (leaves and not exchange.queue):
             self.close()
         else:

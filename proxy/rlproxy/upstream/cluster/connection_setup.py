@@ -42,7 +42,8 @@ class ConnectionSetup:
             return b""
         query = self._query
         if query is None:
-            self._query = query = Request(bulks(b"PING"), on_reply=self._pinged)
+            self._query = query = Request(bulks(b"PING"))
+            query.on_reply = self._pinged
             exchange.send_own(exchange.links.home(), query)
             exchange.redirects.drain()
         if not query.done:
@@ -76,7 +77,9 @@ class ConnectionSetup:
         return written if b"\r\nON\r\n" in written else b""
 
     def _send_home(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> None:
-        self._exchange.send(self._exchange.links.home(), Request(written, on_reply=on_reply))
+        request = Request(written)
+        request.on_reply = on_reply
+        self._exchange.send(self._exchange.links.home(), request)
 
     def _log_in(self, how: int, args: list[bytes], written: bytes) -> None:
         exchange = self._exchange
@@ -114,16 +117,25 @@ class ConnectionSetup:
                 self._setup[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
-    def forget(self) -> None:
-        """Forget all, as RESET does: the next commands open new links."""
-        exchange = self._exchange
-        exchange.links.leave()
-        for key in self._setup:
-            self._setup[key] = b""
-        self._query = None
-        exchange.protocol = 2
-        exchange.caching = b""
-        exchange.logged_in = exchange.silent = False
+    def reset(self, written: bytes, done: Callable[[], None]) -> None:
+        """Send RESET; `done` is called when it is answered."""
+
+        def on_reply(frame: bytes) -> bytes:
+            if frame.startswith(b"+RESET"):
+                for key in self._setup:
+                    self._setup[key] = b""
+                self._exchange.caching = b""
+                self._exchange.protocol = 2
+                self._exchange.logged_in = False
+                self._query = None
+                if self._exchange.silent:  # else behind CLIENT REPLY SKIP
+                    self._exchange.queue[0].silent = False
+                self._exchange.silent = self._exchange.skips = False
+                done()
+                self._exchange.links.leave_others()
+            return frame
+
+        self._send_home(written, on_reply)
 
     def _set(self, key: bytes, written: bytes) -> None:
         """Send a command to the home node and, once that has accepted it, on all other links."""

@@ -19,7 +19,7 @@ from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import key_slot
+from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import gather, info_reply, routes
 from rlproxy.upstream.cluster.client_ids import send_with_ids
 from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
@@ -52,7 +52,6 @@ _SETUP: Final = (
     *(routes.AUTH, routes.HELLO, routes.SELECT),
     *(routes.CLIENT_STATE, routes.CLIENT_REPLY, routes.CLIENT_CACHING),
 )
-_RESET: Final = b"+RESET\r\n"
 _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
 _WITH_IDS: Final = (
     *(routes.CLIENT_SHOWN, routes.CLIENT_LIST, routes.CLIENT_KILL, routes.CLIENT_UNBLOCK),
@@ -134,15 +133,15 @@ class Dispatcher:
         exchange = self._exchange
         keys = _keys(route, args)
         slot = slot_of(keys)
-        if not exchange.redirects.drained(slot):
+        if not exchange.redirects.slot_drained(slot):
             return False
-        request = Request(written, slot, route.forgeable)
-        if route.blocks:
-            request.blocks = True
+        request = Request(written, slot, route.check)
+        if route.blocks != routes.BLOCKS_NOT:
+            request.blocks = route.blocks
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
-            exchange.redirects.drain(slot)
+            exchange.redirects.drain_slot(slot)
         return True
 
     # -- routes other than by key -----------------------------------------------------------------
@@ -161,8 +160,8 @@ class Dispatcher:
             self.transactions.send(how, args, _keys(route, args), written)
         elif how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
             self.subscriptions.send(route, args, written)
-        elif how == routes.RESET and not args:
-            self._reset()
+        elif how == routes.RESET:
+            self.setup.reset(written, self._reset)
         elif how in _SETUP:
             self.setup.send(route, args, written)
         elif how in _WITH_IDS:
@@ -179,21 +178,18 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, forgeable=route.forgeable))
+            exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
 
     def _reset(self) -> None:
-        """Make the client a new one. Redis accepts RESET from every client, without a login too."""
         self.transactions.forget()
         self.subscriptions.forget()
-        self.setup.forget()
-        self._exchange.answer(_RESET)
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange
         if route.how == routes.WAIT:
             links = self._links.used()
-        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES):
-            links = self._links.everywhere(replicas=route.how == routes.ALL_NODES)
+        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES, routes.ALL_UP):
+            links = self._links.everywhere(replicas=route.how != routes.ALL_FIRST)
         else:
             links = self._links.masters()
         if route.how == routes.ALL_ANY:
@@ -203,7 +199,7 @@ class Dispatcher:
         parts = ((link, Request(written)) for link in links)
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
         if route.how == routes.WAIT:
-            whole.blocks = True
+            whole.blocks = routes.BLOCKS_LAST
         exchange.send_parts(whole, parts)
 
     # -- several slots ----------------------------------------------------------------------------
@@ -224,7 +220,7 @@ class Dispatcher:
         if not self._splits or route.how == routes.ONE_SLOT:
             exchange.answer(CROSSSLOT)
             return True
-        if not all(map(exchange.redirects.drained, by_slot)):
+        if not all(map(exchange.redirects.slot_drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
@@ -239,7 +235,7 @@ class Dispatcher:
                 taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
                 part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
                 if len(places) > 1:
-                    exchange.redirects.drain(slot)
+                    exchange.redirects.drain_slot(slot)
                 yield self._links.of_slot(slot), part
 
         exchange.send_parts(Divided(len(by_slot), merge), parts())

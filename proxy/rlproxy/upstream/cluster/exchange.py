@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -21,6 +21,7 @@ from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, Request, under_way
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
@@ -40,8 +41,7 @@ class Exchange(LinkOwner):
 
     links: the connections to the nodes.
     out: bytes for the client; `wake` is called after they have changed.
-    clients: the exchanges of the process.
-    shown_id: the client id that the client was shown; 0 for none.
+    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: the client's connection ends now, because a link with state was lost.
     leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
@@ -50,14 +50,13 @@ class Exchange(LinkOwner):
         self,
         cluster: Cluster,
         loop: asyncio.AbstractEventLoop,
-        clients: Iterable[Exchange],
+        clients: dict[int, Exchange],
     ) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = loop
         self.links = Links(cluster, loop, self)
         self.clients = clients
-        self.shown_id: int = 0
         self.out: list[bytes] = []
         self.ended = False
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
@@ -136,6 +135,12 @@ class Exchange(LinkOwner):
 
     # -- the process, and the cluster --------------------------------------------------------------
 
+    def register(self, shown_id: int) -> None:
+        """Register this client under the id that it was shown, for other clients of the process."""
+        if shown_id not in self.clients:
+            self.clients[shown_id] = self
+            self.at_end.append(partial(self.clients.pop, shown_id, None))
+
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
         if changed not in self.cluster.on_change:
@@ -145,7 +150,7 @@ class Exchange(LinkOwner):
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""
         for request in under_way(self.queue):
-            if request.blocks and request.node is not None:
+            if request.blocks != BLOCKS_NOT and request.node is not None:
                 link = self.links.by_address.get(request.node)
                 return link if link is not None and link.client_id else None
         return None
@@ -188,7 +193,7 @@ class Exchange(LinkOwner):
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
-        if not self.queue or not self.queue[0].blocks:
+        if not self.queue or self.queue[0].blocks == BLOCKS_NOT:
             return
         for request in under_way(islice(self.queue, 1)):
             link = self.links.by_address.get(request.node) if request.node is not None else None
@@ -211,7 +216,7 @@ class Exchange(LinkOwner):
                 return
             request.frames = 0
             # The node closes the link. What the client has sent behind it is to run nowhere.
-            if not request.forgeable:
+            if request.check is None:  # no program of a client has written it
                 self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
         if request.on_reply is not None:
             frame = request.on_reply(frame)
@@ -333,7 +338,7 @@ class Exchange(LinkOwner):
             error = b""  # it would be taken for a part of the reply that the client has in part
         owed = [request for request in link.owed if request.number]
         link.owed.clear()  # requests of a transaction refer to their link
-        if (self.links.holds_state(link) and not self.leaving) or (owed and not error):
+        if self.links.holds_state(link) or (owed and not error):
             self.ended = True
         if error:
             for request in owed:

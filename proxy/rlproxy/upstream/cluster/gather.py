@@ -176,6 +176,7 @@ MERGES: Final[dict[int, Merge]] = {
     routes.ALL_ANY: _error_or(first_not_nil),
     routes.ALL_FIRST: _error_or(first),
     routes.ALL_NODES: _error_or(first),
+    routes.ALL_UP: _error_or(first),
     routes.CLIENT_LIST: _error_or(text),
     routes.WAIT: _error_or(least),
 }

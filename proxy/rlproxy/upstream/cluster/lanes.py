@@ -4,12 +4,12 @@
                      └─> SlotQueue, while the slot is in transition        │ -MOVED, -ASK ...
                              again, calls  <────── _not_run() ─────────────┘
 
-The order invariant: the hits of one client on one key run in the order sent. New calls for a slot
-wait in its queue while it is in transition, until what drains is answered: the calls that are under
-way at its former owner when the map changes, and those that go to another node after MOVED. What a
-node has not run goes to the other one at once, in the order of the replies. Calls that got ASK need
-no queue: all calls for the slot take the way over the same node, in order. A redirected call waits
-for the calls before it that this node must get again, as their script was missing there.
+The order invariant: the hits of one client on one key run in the order sent. A slot is in
+transition if its owner changes while calls are under way at the former one: those are answered
+first (a Drain). What the former owner has not run goes to the new one at once, in the order of the
+replies. New calls for the slot wait in its queue until then. Calls that got ASK need no queue: all
+calls for the slot take the way over the same node, in order. A redirected call waits for the calls
+before it that this node must get again, as their script was missing there.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
 """
@@ -17,7 +17,7 @@ A call waits for at most the hit timeout, counted from the moment at which it fi
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
@@ -28,7 +28,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_lanes import CommandLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import redirect
+from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
@@ -40,15 +40,23 @@ _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accep
 AT_ONCE: Final = 3  # redirects of one call that are followed without a pause
 
 
+class Drain(NamedTuple):
+    """The calls that were under way on a node's lane when the node lost slots.
+
+    last: number of the last of them.
+    """
+
+    lane: NodeLane
+    last: int
+    since: float
+
+
 class SlotQueue:
     """A slot in transition: its calls that wait, and what they wait for.
 
-    again: calls that a node has not run; they go first. With each, the node that a redirect has
-        named: sent to the former owner again, it could be overtaken by a call under way there. None
-        for other errors: the owner of the slot gets the call.
-    calls: calls that no node has got, in order of their `since`. They wait for the drains, too.
-    drains: the lanes to other nodes than its owner whose calls of the slot are answered first:
-        those under way when the map has changed, and those that MOVED has led there.
+    again: calls that a node has not run; they go first. With each, the node that ASK has named;
+        None where the owner of the slot gets the call.
+    calls: calls that no node has got, in order of their `since`. They wait for the `drains`, too.
     not_before: earliest loop time at which `again` is sent.
     error: the latest error of a node that could not run a call; empty for none.
     """
@@ -56,7 +64,7 @@ class SlotQueue:
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
-        self.drains: set[NodeLane] = set()
+        self.drains: list[Drain] = []
         self.not_before: float = 0.0
         self.error = b""
 
@@ -122,14 +130,15 @@ class ClusterLane(PooledLane):
     # -- the map of the cluster -------------------------------------------------------------------
 
     def take_map(self) -> None:
-        """Take the present map of the cluster. Keys may have moved, so no refusal is remembered."""
+        """Take the present map of the cluster."""
         self._map = self._cluster.map
-        for known in self.lanes():
-            known.forget_refusals()
-            for slot in known.slots():
-                owner = self._map.owner(slot)
-                if owner is None or owner.address != known.address:
-                    self._queue(slot).drains.add(known)
+        for address, slots in self._cluster.lost_slots.items():
+            lane = self._by_address.get(address)
+            if lane is not None:
+                lane.forget_refusals()
+                drain = Drain(lane, lane.last(), self._loop.time())
+                for slot in slots & lane.slots():
+                    self._queue(slot).drains.append(drain)
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
             for lane in self._by_shard:
@@ -176,26 +185,26 @@ class ClusterLane(PooledLane):
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.hash_slot()
         call.redirects += 1
-        call.asks = error.startswith(b"-ASK")
-        _, address = redirect(error, lane.address)
-        self._cluster.refresh()
+        address = record_redirect(self._cluster, lane.address, error)
+        asks = address if error.startswith(b"-ASK") else None
         pauses = address is None or call.redirects > AT_ONCE
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
             if other is not None and other.usable():
-                other.submit_again(call)
-                if not call.asks:
-                    self._queue(slot).drains.add(other)
+                other.submit_again(call, asks is not None)
                 return
         queue = self._wait(call)
         if pauses:
             queue.error = encoding.clean_error(error) if address is None else b""
             queue.not_before = self._loop.time() + PAUSE_S
-        queue.again.append((call, address))
+            self._cluster.refresh()
+        queue.again.append((call, asks))
 
-    def _not_written(self, calls: list[Call]) -> None:
+    def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
+        for queue in self._queues.values():
+            queue.drains = [drain for drain in queue.drains if drain.lane is not lane]
         for call in calls:
             self._wait(call).again.append((call, None))
 
@@ -204,15 +213,8 @@ class ClusterLane(PooledLane):
     def _serve_queues(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
         now, limit_s = self._loop.time(), self._all.limit_s()
-        draining = {lane for queue in self._queues.values() for lane in queue.drains}
-        under_way = {lane: lane.slots() for lane in draining}
         for slot, queue in list(self._queues.items()):
-            index = self._map.owners[slot]
-            owner = self._lane_at(index) if index >= 0 else None
-            queue.drains = {
-                lane for lane in queue.drains if lane is not owner and slot in under_way[lane]
-            }
-            self._serve(owner, queue, now, limit_s)
+            self._serve(slot, queue, now, limit_s)
             if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]
         if self._queues:
@@ -220,11 +222,15 @@ class ClusterLane(PooledLane):
         else:
             self._serving = False
 
-    def _serve(self, lane: NodeLane | None, queue: SlotQueue, now: float, limit_s: float) -> None:
-        """Send the calls of `queue` that may be sent now, and answer those that waited too long.
-
-        lane: that to the owner of the slot.
-        """
+    def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
+        """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
+        index = self._map.owners[slot]
+        lane = self._lane_at(index) if index >= 0 else None
+        queue.drains = [
+            drain
+            for drain in queue.drains
+            if now - drain.since < limit_s and not drain.lane.has_answered(drain.last)
+        ]
         if now >= queue.not_before:
             self._send_again(lane, queue)
         if lane is None:
@@ -233,7 +239,7 @@ class ClusterLane(PooledLane):
             if not queue.again and not queue.drains:
                 number = min(len(queue.calls), lane.room)
                 for call in queue.calls[:number]:
-                    lane.submit_again(call)
+                    lane.submit_again(call, False)
                 del queue.calls[:number]
         elif lane.circuit.open:
             limit_s = 0.0
@@ -247,13 +253,13 @@ class ClusterLane(PooledLane):
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
         sent = 0
-        for call, address in queue.again:
-            lane = owner if address is None else self._lane_to(address)
+        for call, asks in queue.again:
+            lane = owner if asks is None else self._lane_to(asks)
             if lane is None or not lane.usable():
                 if lane is not None:
                     lane.wake()
                 break
-            lane.submit_again(call)
+            lane.submit_again(call, asks is not None)
             sent += 1
         del queue.again[:sent]
 
@@ -332,7 +338,7 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
-        return self.nodes.timeout_s or MAX_WAIT_S
+        return self.nodes.settings.timeout_s or MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> ClusterLane | CommandLanes:
         if key.kind == HIT:

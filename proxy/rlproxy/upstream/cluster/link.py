@@ -10,6 +10,7 @@ from typing import Final, cast
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
@@ -86,7 +87,7 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
-        if request.blocks and self.client_id == 0:
+        if request.blocks != BLOCKS_NOT and self.client_id == 0:
             self._query_client_id()
         if request.asking:
             self.send(Request(_ASKING))
@@ -99,12 +100,7 @@ class Link(asyncio.Protocol):
         request.node = self.address
         self.idle_since = 0.0
         self.owed.append(request)
-        if not self._out:
-            self._owner.unsent.append(self)
-        self._out.append(request.written)
-        if self._transport is None or self._logins > 0:
-            self._waiting += len(request.written)
-            self.full = self._waiting > MAX_WAITING
+        self.send_raw(request.written)
 
     def _query_client_id(self) -> None:
         """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
@@ -114,7 +110,18 @@ class Link(asyncio.Protocol):
                 self.client_id = int(frame[1:-2])
             return frame
 
-        self.send(Request(_CLIENT_ID, on_reply=on_reply))
+        request = Request(_CLIENT_ID)
+        request.on_reply = on_reply
+        self.send(request)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""
+        if not self._out:
+            self._owner.unsent.append(self)
+        self._out.append(data)
+        if self._transport is None or self._logins > 0:
+            self._waiting += len(data)
+            self.full = self._waiting > MAX_WAITING
 
     def log_in(self, request: Request) -> None:
         """Send `request`, and nothing behind it before logged_in().

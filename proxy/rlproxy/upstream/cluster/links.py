@@ -132,15 +132,17 @@ class Links:
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         for at, written in enumerate(filter(None, setup)):
+            request = Request(written)
             if at == 0:
-                link.log_in(Request(written, on_reply=partial(self._on_login_reply, link)))
+                request.on_reply = partial(self._on_login_reply, link)
+                link.log_in(request)
             else:
-                link.send(Request(written))
+                link.send(request)
 
-    def leave(self) -> None:
-        """Close all links."""
+    def leave_others(self) -> None:
+        """Close all links but home's, for another login."""
         self._refused.clear()
-        for link in list(self.by_address.values()):
+        for link in self.others():
             self.forget(link)
 
     def forget(self, link: Link) -> bool:
@@ -181,7 +183,6 @@ class Links:
         try:
             await target.connect(lambda: link)
         except OSError as failure:
-            self._cluster.refresh()
             if self.is_home(link):
                 self._home = self._cluster.home(link.address)
             self._lost(link, encoding.unreachable(target.where, reason(failure)))

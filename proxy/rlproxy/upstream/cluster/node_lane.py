@@ -9,6 +9,7 @@ from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.hit_lane import HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
@@ -32,7 +33,7 @@ class NodeLane(HitLane):
     """
 
     not_run: Callable[[NodeLane, Call, bytes], None]
-    not_written: Callable[[list[Call]], None]
+    not_written: Callable[[NodeLane, list[Call]], None]
 
     def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
         super().__init__(context, key)
@@ -44,9 +45,13 @@ class NodeLane(HitLane):
         """Return whether a call submitted now is sent in this tick."""
         return self.ready and self.room > 0 and not self.circuit.open
 
-    def submit_again(self, call: Call) -> None:
-        """Queue a hit that no node has run; no remembered refusal answers it."""
+    def submit_again(self, call: Call, asking: bool) -> None:
+        """Queue a hit that no node has run; no remembered refusal answers it.
+
+        asking: it follows ASKING, in the same write.
+        """
         call.denial = None
+        call.asks = asking
         self._denials.reopen(call)
         self._queue(call)
 
@@ -73,15 +78,26 @@ class NodeLane(HitLane):
 
     def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
         super()._report_lost(written, [])
-        self.not_written(unsent)
+        self.not_written(self, unsent)
 
     def slots(self) -> set[int]:
-        """Return the slots of the calls without a reply that are not late, unsent ones included."""
+        """Return the slots of the calls without a reply, unsent ones included."""
         calls = (*self._inflight, *self._again, *self._unsent)
-        return {call.hash_slot() for call in calls if not call.late}
+        return {call.hash_slot() for call in calls}
+
+    def last(self) -> int:
+        """Return the number of the latest call, for has_answered()."""
+        return self._times.sent + len(self._again) + len(self._unsent)
+
+    def has_answered(self, last: int) -> bool:
+        """Return whether all calls up to number `last` are answered or late.
+
+        The numbers are those of one connection.
+        """
+        return max(self._times.late, self._times.sent - len(self._inflight)) >= last
 
     def forget_refusals(self) -> None:
-        """Forget the remembered refusals."""
+        """Forget the remembered refusals: keys have moved to another node."""
         self._denials.track(self._denials.tracks)
 
 
@@ -92,12 +108,15 @@ class NodeCommandLane(CommandLane):
     redirects. PrivateStream.send_again() keeps the order of those behind it.
     """
 
-    def __init__(self, context: LaneContext, key: LaneKey, cluster: Cluster) -> None:
+    def __init__(
+        self, context: LaneContext, key: LaneKey, address: Address, cluster: Cluster
+    ) -> None:
         super().__init__(context, key)
+        self._address = address
         self._cluster = cluster
 
     def _not_run(self, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._not_run(error)
-        self._cluster.refresh()
+        record_redirect(self._cluster, self._address, error)
         return True

@@ -2,7 +2,7 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while drained() is false, for their slot or for all
+    the client's next commands ─────────┴─ wait while drained() is false, or slot_drained()
 
 The order invariant: a client's commands on one slot run in the order sent, also while it moves.
 A redirect, or a change of the map, drains: the client's next command waits until those sent before
@@ -12,9 +12,10 @@ are answered. So do commands that change the connection. Source: the Redis Clust
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-The script of a client can return the error `MOVED 1 HOST:PORT`, and so can the command of a module.
-Such a redirect is followed only if it reads as the node's own, and to no server that is not a node
-of the cluster.
+The script of a client can return the error `MOVED 1 HOST:PORT`. One that reads exactly as the
+node's own is followed, to known masters only. Any other one is checked: the node gets the same
+command with an empty script. If the node redirects that one, too, the redirect is real. The
+commands of modules can't be checked: their redirects lead to known masters only.
 """
 
 from __future__ import annotations
@@ -32,28 +33,21 @@ from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
 AT_ONCE: Final = 5  # redirects of one command that are followed without that pause
-MAX_UNKNOWN: Final = 20  # the same that may name a new node, while the nodes are queried for it
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
-# The index of the timeout in the words of each blocking command, in seconds. BEHIND_BLOCK: it is
-# the word behind BLOCK, in milliseconds.
-BEHIND_BLOCK: Final = 0
-TIMEOUTS: Final[dict[bytes, int]] = {
-    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), -1),
-    **dict.fromkeys(b"BLMPOP BZMPOP".split(), 1),
-    **dict.fromkeys(b"XREAD XREADGROUP".split(), BEHIND_BLOCK),
-}
 # Least timeout of a blocking command that goes again. Redis 6.2 rounds 0.001 down to 0: for ever.
 _LEAST_S: Final = 0.002
 # As nodes of all versions write it.
 _TRY_AGAIN: Final = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
-_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ")
-_UNBLOCKED: Final = b"-UNBLOCKED force "  # so a node that becomes a replica unblocks its clients
+# A node that becomes a replica unblocks its clients with the last of these.
+_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
+
 # Errors after which the masters may be other ones. FLUSHALL has no key: a former master redirects
 # it nowhere.
 _OTHER_MASTERS: Final = (b"-CLUSTERDOWN", b"-READONLY")
@@ -87,73 +81,86 @@ class Redirects:
         self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
-        self._drains: dict[int, int] = {}  # by slot, the number of the last request to wait for
+        self._drain_up_to: int = 0  # number of the last request that drain() waits for
+        self._slot_drains: dict[int, int] = {}  # the same for drain_slot(), by slot
 
     def take(self, node: Address, request: Request, frame: bytes) -> bytes:
         """Take a request that `node` answered with an error.
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        if not (is_redirect(frame) or (request.blocks and frame.startswith(_UNBLOCKED))):
+        checked = request.checked
+        if checked is not None:  # `frame` is the reply to the check
+            request.written, error = checked
+            request.checked = None
+            if not is_redirect(frame):
+                return error
+        unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
+        if unblocked or not is_redirect(frame):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
-        if request.forgeable and not self._reads_real(node, request, frame):
-            return frame
+        real = request.check is None or checked is not None
+        if not (real or request.check == b"" or self._reads_real(node, request, frame)):
+            return self._check(node, request, frame)
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
-        self._follow(node, request, frame)
+        self._follow(node, request, frame, real)
         return b""
 
     def _reads_real(self, node: Address, request: Request, frame: bytes) -> bool:
-        """Return whether a redirect that may be forged is one that `node` would write."""
+        """Return whether a redirect of a script is the one that `node` would write.
+
+        It is followed without a check: the slot may be back by then, or be imported completely.
+        """
         slot, address = redirect(frame, node)
-        if address is None:
-            return frame == _TRY_AGAIN
-        if address == node or request.slot not in (slot, NO_SLOT):
-            return False
-        return self._is_node(address) or request.redirected < MAX_UNKNOWN
+        named = address != node and address in self._cluster.map.index
+        return frame == _TRY_AGAIN or (named and slot == request.slot)
 
-    def _is_node(self, address: Address | None) -> bool:
-        """Return whether a node of the cluster is known at `address`."""
-        cluster = self._cluster
-        return address in cluster.unlisted or address in cluster.map.addresses()
+    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> None:
+        """Have `request` sent again after a redirect by `node`.
 
-    def _follow(self, node: Address, request: Request, frame: bytes) -> None:
-        """Have `request` sent again after a redirect by `node`."""
-        _, address = redirect(frame, node)
-        request.target = None if request.forgeable and not self._is_node(address) else address
-        self._cluster.refresh()
+        real: no script of a client, and no module, can have written it.
+        """
+        if real:
+            request.target = record_redirect(self._cluster, node, frame)
+        else:
+            _, address = redirect(frame, node)
+            request.target = address if address in self._cluster.map.index else None
+            self._cluster.refresh()
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
-        if request.blocks:
+        if request.blocks != BLOCKS_NOT:
             now = self._loop.time()
             passed_s, request.blocks_from = now - request.blocks_from, now
-            request.written = with_remaining_timeout(request.written, passed_s)
+            request.written = with_remaining_timeout(request.written, request.blocks, passed_s)
         self.pending.append(request)
         self.drain()
+
+    def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
+        """Check a redirect: send the command with an empty program to the same node.
+
+        Returns the reply for the client if the command has no key: no node redirects it.
+        """
+        if request.slot == NO_SLOT:
+            return frame
+        request.checked = (request.written, frame)
+        request.written = without_program(request.written, request.check or b"")
+        self._links.to(node).send(request)
+        self.drain()
+        return b""
 
     def close(self) -> None:
         """Send nothing again: the client has ended."""
         self.pending.clear()
         self._resumed = lambda: None
 
-    def drain(self, slot: int = NO_SLOT) -> None:
-        """Send no further command on `slot` before those sent so far are answered.
-
-        NO_SLOT: no further command at all.
-        """
+    def drain(self) -> None:
+        """Send no further command before those sent so far are answered."""
         if self._queue:
-            self._drains[slot] = self._queue[-1].number
-
-    def drained(self, slot: int = NO_SLOT) -> bool:
-        """Return whether all that drain() waits for is answered."""
-        queue, drains = self._queue, self._drains
-        if not queue:
-            drains.clear()
-        return not drains or queue[0].number > drains.get(slot, 0)
+            self._drain_up_to = self._queue[-1].number
 
     def _pause(self) -> None:
         if not self._paused:
@@ -186,32 +193,35 @@ class Redirects:
             link.send(request)
         self.pending = left
 
+    def drain_slot(self, slot: int) -> None:
+        """Send no further command on `slot` before the latest command is answered."""
+        self._slot_drains[slot] = self._queue[-1].number
 
-def timeout_at(words: list[bytes]) -> int:
-    """Return the index of the timeout of a blocking command; 0 if it does not block."""
-    at = TIMEOUTS[words[0].upper()]
-    if at != BEHIND_BLOCK:
-        return at % len(words)
-    at = 1
-    while at + 1 < len(words):
-        word = words[at].upper()
-        if word == b"BLOCK":
-            return at + 1
-        if word == b"STREAMS":
-            break
-        at += 3 if word == b"GROUP" else 1
-    return 0
+    def drained(self) -> bool:
+        """Return whether all that drain() waits for is answered."""
+        queue = self._queue
+        return not queue or queue[0].number > self._drain_up_to
+
+    def slot_drained(self, slot: int) -> bool:
+        """Return whether all that drain_slot() waits for is answered."""
+        queue, drains = self._queue, self._slot_drains
+        if not queue:
+            drains.clear()
+        return not drains or queue[0].number > drains.get(slot, 0)
 
 
-def with_remaining_timeout(written: bytes, passed_s: float) -> bytes:
+def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:
     """Return a blocking command with what remains of its timeout.
 
     written: the command as an array of bulks.
+    blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
     words = words_of(written)
-    at = timeout_at(words)
-    unit_s = 0.001 if TIMEOUTS[words[0].upper()] == BEHIND_BLOCK else 1.0
+    at = timeout_at(blocks, words[1:]) + 1
+    if at == 0:
+        return written
+    unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
     try:
         timeout_s = float(words[at]) * unit_s
     except ValueError:
@@ -226,6 +236,15 @@ def with_remaining_timeout(written: bytes, passed_s: float) -> bytes:
     return encoding.bulks(*words)
 
 
+def without_program(written: bytes, instead: bytes) -> bytes:
+    """Return EVAL, FCALL or one of their kin with another program, the same keys and no arguments.
+
+    written: the command as an array of bulks.
+    """
+    words = words_of(written)
+    return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
+
+
 def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     """Read a MOVED or ASK: the slot, and the node that it names. None for other errors.
 
@@ -238,3 +257,16 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     if not port.isdigit():
         return NO_SLOT, None
     return int(words[1]), node_address(host, int(port), node.host)
+
+
+def record_redirect(cluster: Cluster, node: Address, error: bytes) -> Address | None:
+    """Record the new owner that a MOVED of `node` names; refresh the map after other errors.
+
+    Returns the node that a MOVED or ASK names; None for other errors.
+    """
+    slot, address = redirect(error, node)
+    if address is None:
+        cluster.refresh()
+    elif error.startswith(b"-MOVED"):
+        cluster.moved(slot, address)
+    return address

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
+from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 
 class Request:
@@ -23,28 +24,22 @@ class Request:
         for other commands.
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
         gets no reply.
-    forgeable: see Route.forgeable.
+    check: see Route.check.
+    checked: the command and its redirect, while `written` is the check of that redirect.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
     caching: the CLIENT CACHING that it is sent behind, unless it is `asking`: each of the two ends
         the effect of the other one.
     front: the proxy's own requests that are sent between these and this one.
-    blocks: it may block, so a client that sends no more does not wait for it.
-    blocks_from: loop time at which a blocking command was sent.
+    blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
     on_error: called with the node, the request and the node's error. Returns the reply; empty if
         the request is sent again. None: redirects are followed.
     on_reply: called with the reply, behind on_error. Returns what the client gets.
     part_of: the command of which this is a part.
     """
 
-    def __init__(
-        self,
-        written: bytes,
-        slot: int = NO_SLOT,
-        forgeable: bool = False,
-        on_reply: Callable[[bytes], bytes] | None = None,
-    ) -> None:
+    def __init__(self, written: bytes, slot: int = NO_SLOT, check: bytes | None = None) -> None:
         self.written = written
         self.slot = slot
         self.node: Address | None = None
@@ -56,15 +51,16 @@ class Request:
         self.frames: int = 1
         self.subscribes: bytes = b""
         self.number: int = 0
-        self.forgeable = forgeable
+        self.check = check
+        self.checked: tuple[bytes, bytes] | None = None
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False
         self.caching: bytes = b""
         self.front: list[Request] = []
-        self.blocks = False
+        self.blocks: int = BLOCKS_NOT
         self.blocks_from: float = 0.0
-        self.on_reply = on_reply
+        self.on_reply: Callable[[bytes], bytes] | None = None
         self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlproxy.resp.commands import BLOCKING, COMMANDS
+from rlproxy.resp.commands import COMMANDS
 from rlproxy.resp.encoding import error
 
 # Routes by key.
@@ -40,6 +40,7 @@ ALL_ONE: Final = 17  # the reply of the first node without an error, else home's
 ALL_ANY: Final = 18  # the first reply that is not nil
 ALL_FIRST: Final = 19  # home's reply; masters without slots get the command, too
 ALL_NODES: Final = 20  # home's reply; all other nodes get the command, a failed one is an error
+ALL_UP: Final = 41  # the same, but failed nodes are left out
 INFO: Final = 21
 SCAN: Final = 22
 MONITOR: Final = 23
@@ -63,6 +64,12 @@ UNWATCH: Final = 37
 CLUSTER: Final = 38
 OK: Final = 39
 REFUSED: Final = 40  # see unavailable()
+
+# Where the timeout of a blocking command stands.
+BLOCKS_NOT: Final = 0
+BLOCKS_LAST: Final = 1  # the last argument, seconds
+BLOCKS_FIRST: Final = 2  # the first argument, seconds
+BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
 
 # The commands that are refused, and why.
 REASONS: Final[dict[bytes, str]] = {
@@ -118,13 +125,13 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (
         ALL_FIRST,
         b"""
-        ACL|LOG BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP
-        DEBUG|LOADAOF DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE
-        DEBUG|SLEEP FLUSHALL FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE
-        MEMORY|PURGE SAVE SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
+        BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP DEBUG|LOADAOF
+        DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
+        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE SAVE
+        SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
         """,
     ),
-    # Settings and users, which are not replicated.
+    # Settings and users, and below the log of their errors, which are not replicated.
     (
         ALL_NODES,
         b"""
@@ -132,6 +139,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
         MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
         """,
     ),
+    (ALL_UP, b"ACL|LOG"),
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
@@ -160,9 +168,19 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (REFUSED, b" ".join(REASONS)),
 )
 
-# The reviewed commands that reply with whatever error a client wants.
-_FREE: Final = frozenset(b"DEBUG EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO".split())
+# What the check of a redirect has in the place of a client's program; see Route.check.
+_NO_SHA: Final = b"0" * 40
+_NO_PROGRAM: Final[dict[bytes, bytes]] = {
+    **dict.fromkeys((b"EVAL", b"EVAL_RO"), b"return {err='NONE'}"),
+    **dict.fromkeys((b"EVALSHA", b"EVALSHA_RO"), _NO_SHA),
+    **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
+}
 
+_BLOCKS: Final[dict[bytes, int]] = {
+    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
+    **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
+    **dict.fromkeys(b"XREAD XREADGROUP".split(), BLOCKS_OPTION),
+}
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
 
@@ -273,9 +291,10 @@ class Route:
     how: BY_KEY, SPLIT_SUM, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
     specs: where its keys stand; empty if it has none, or their places are unknown.
-    blocks: it may block.
-    forgeable: a script, or a command that is not reviewed, may write errors that look like those
-        of the node itself.
+    blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
+    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
+        program of the client may; this one replaces it in the command that checks the redirect.
+        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
     below: routes by subcommand.
     """
 
@@ -283,9 +302,10 @@ class Route:
         """`row`: name in upper case, with a bar before a subcommand."""
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
-        self.blocks = row in BLOCKING
+        self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
         command = row.partition(b"|")[0]
-        self.forgeable = command not in COMMANDS or command in _FREE
+        reviewed = command in COMMANDS and command != b"DEBUG"
+        self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] = {}
         self.specs = specs
 
@@ -301,6 +321,27 @@ class Route:
             if not spec.find(args, found):
                 break
         return found
+
+
+def timeout_at(blocks: int, args: list[bytes]) -> int:
+    """Return the index of the timeout in `args`; -1 if the command does not block.
+
+    blocks: see Route.
+    """
+    size = len(args)
+    if blocks == BLOCKS_LAST:
+        return size - 1
+    if blocks == BLOCKS_FIRST:
+        return 0
+    at = 0
+    while at + 1 < size:
+        word = args[at].upper()
+        if word == b"BLOCK":
+            return at + 1
+        if word == b"STREAMS":
+            return -1
+        at += 3 if word == b"GROUP" else 1
+    return -1
 
 
 class Routes:

@@ -32,7 +32,7 @@ class Shard:
 class SlotMap:
     """The owners of all slots. They do not change: another owner makes another map.
 
-    shards: the masters with slots, sorted by id.
+    shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
     index: by the address of a master its index in `shards`.
     """
@@ -74,6 +74,34 @@ class SlotMap:
         return any(shard.id in ids for shard in other.shards) or not known.isdisjoint(
             other.addresses()
         )
+
+    def with_owner(self, slot: int, address: Address) -> SlotMap:
+        """Return the map after `slot` has moved to the node at `address`.
+
+        A node that is not in the map has its address as id. One without a slot stays in the map.
+        """
+        index, shards = self.index.get(address), self.shards
+        if index is None:
+            index, shards = len(shards), (*shards, Shard(str(address), address))
+        owners = self.owners.copy()
+        owners[slot] = index
+        return SlotMap(shards, owners)
+
+    def lost(self, after: SlotMap) -> dict[Address, set[int]]:
+        """Return the slots that each master owns by this map and not by the map `after`.
+
+        A master that is not in `after` has an entry, also without slots.
+        """
+        places = [after.index.get(shard.address, -2) for shard in self.shards]
+        slots: list[set[int]] = [set() for _ in self.shards]
+        for slot, (one, other) in enumerate(zip(self.owners, after.owners, strict=True)):
+            if one >= 0 and places[one] != other:
+                slots[one].add(slot)
+        return {
+            shard.address: slots[at]
+            for at, shard in enumerate(self.shards)
+            if slots[at] or places[at] < 0
+        }
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all masters, then those of their replicas."""

@@ -19,7 +19,7 @@ from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import is_redirect
+from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
 from rlproxy.upstream.cluster.request import Request, slot_of
 
 MAX_KEPT: Final = 1048576  # bytes of the commands of a transaction that are kept
@@ -50,7 +50,6 @@ class Transaction:
     error: the first redirect of a queued command, or error of one that was sent again; empty if
         there was none.
     watched: keys were watched before it.
-    keyless: no command so far has a key.
     """
 
     slot: int
@@ -63,7 +62,6 @@ class Transaction:
     aborted: bool = False
     rejected_by: Address | None = None
     error: bytes = b""
-    keyless: bool = True
 
     def keep(self, written: bytes) -> None:
         """Keep a queued command."""
@@ -80,7 +78,10 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        return [Request(each, on_reply=self._on_replayed) for each in (self.multi, *self.commands)]
+        requests = [Request(self.multi), *map(Request, self.commands)]
+        for request in requests:
+            request.on_reply = self._on_replayed
+        return requests
 
     def _on_replayed(self, frame: bytes) -> bytes:
         if frame.startswith(b"-"):
@@ -108,6 +109,12 @@ class Transactions:
         self.current: Transaction | None = None
         self._watch: Link | None = None
         self._watch_slot: int = NO_SLOT
+        self._watch_owner: Address | None = None  # of this slot, as the first WATCH was answered
+
+    def _owner(self, slot: int) -> Address | None:
+        """The master of `slot` by the present map."""
+        shard = self._exchange.cluster.map.owner(slot)
+        return shard.address if shard is not None else None
 
     def uses(self, link: Link) -> bool:
         """Return whether `link` holds an open transaction or watched keys."""
@@ -163,6 +170,8 @@ class Transactions:
                     self._watch = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
                     moved_to.send(Request(_UNWATCH))
+            if first:
+                self._watch_owner = self._owner(slot)
             return frame
 
         request.on_reply = on_reply
@@ -183,7 +192,6 @@ class Transactions:
 
     def queue(self, transaction: Transaction, keys: list[bytes], written: bytes) -> None:
         """Send a command of the transaction."""
-        transaction.keyless = transaction.keyless and not keys
         slots = {*map(key_slot, keys), transaction.slot} - {NO_SLOT}
         if len(slots) > 1:
             self._reject(transaction, CROSSSLOT)
@@ -229,10 +237,9 @@ class Transactions:
     def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
-        link = transaction.link
-        # No node redirects a transaction without keys.
-        unseen = transaction.watched and transaction.keyless
-        moved = unseen and exchange.links.of_slot(transaction.slot) is not link
+        link, owner = transaction.link, self._owner(transaction.slot)
+        # A node redirects no transaction without keys.
+        moved = transaction.watched and owner not in (self._watch_owner, link and link.address)
         self.forget()
         reply = b""
         if transaction.aborted:
@@ -249,7 +256,7 @@ class Transactions:
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
-        exchange.redirects.drain(transaction.slot)
+        exchange.redirects.drain_slot(transaction.slot)
 
     def _on_exec_error(
         self, transaction: Transaction, node: Address, request: Request, frame: bytes
@@ -266,7 +273,7 @@ class Transactions:
         if not is_redirect(frame):
             return frame
         if transaction.aborted or transaction.watched or transaction.kept > MAX_KEPT:
-            exchange.cluster.refresh()
+            record_redirect(exchange.cluster, node, frame)
             changed = transaction.watched and not transaction.aborted
             return _NILS[exchange.protocol] if changed else _ABORTED
         frame = exchange.redirects.take(node, request, frame)

@@ -1,43 +1,48 @@
-"""The cluster: how the nodes' views make its map, and whether it is down."""
+"""The cluster: how redirects and the nodes' views make its map, and whether it is down."""
 
 from __future__ import annotations
 
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.upstream.cluster.cluster import TROUBLE_S, Cluster
 from rlproxy.upstream.cluster.discovery import View
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
-
-from tests.unit.upstream.cluster.maps import with_owner
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 A, B = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
 MAP = slot_map({Shard("a", A): [(0, 99)], Shard("b", B): [(100, 16383)]})
+MOVED = MAP.with_owner(98, B)
 
 
 class ClusterOfViews(Cluster):
     """A cluster whose nodes have one map.
 
     silent, failing: nodes that do not answer, and nodes that count the cluster as down.
+    moves: slot 98 moves to B during the look that follows.
     """
 
     silent: frozenset[Address] = frozenset()
     failing: frozenset[Address] = frozenset()
-    found = MAP
+    moves = False
 
     async def _query(self, address: Address) -> View:
         if address in self.silent:
             return View(problem="no answer")
-        return View(self.found, address not in self.failing, 5, "7.0", [])
+        if self.moves:
+            self.moves = False
+            self.moved(98, B)
+            assert self.map.owners == MOVED.owners
+        return View(MAP, address not in self.failing, 5, "7.0", [])
 
 
-async def test_a_change_is_reported_once() -> None:
+async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> None:
     cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
-    changes: list[SlotMap] = []
-    cluster.on_change.append(lambda: changes.append(cluster.map))
     await cluster._discover()
-    cluster.found = with_owner(MAP, 98, B)
-    for _ in range(2):
-        await cluster._discover()
-    assert changes == [MAP, cluster.found]
+    assert cluster.map.owners == MAP.owners
+    cluster.moves = True
+    await cluster._discover()
+    assert cluster.map.owners == MOVED.owners
+    await cluster._discover()  # this view was queried later
+    assert cluster.map.owners == MAP.owners
+    assert cluster.lost_slots == {B: {98}}
 
 
 async def test_a_cluster_that_was_down_is_back_once_all_masters_that_answer_count_it_so() -> None:

@@ -7,18 +7,11 @@ from functools import partial
 import pytest
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 
-Late = tuple[float, float, float, int]
-
-
-def circuit_of(is_down: bool, late: list[Late] | None = None) -> ClusterCircuit:
-    """A circuit. `late` collects the calls of on_late."""
-    found: list[Late] = [] if late is None else late
-    return ClusterCircuit(lambda: is_down, lambda _: b"", lambda *given: found.append(given))
-
 
 def test_a_look_opens_and_closes_it() -> None:
-    circuit = circuit_of(False)
+    circuit = ClusterCircuit(lambda: False)
     circuit.look(4.0)
+    assert circuit.last_reply_at < 0  # no reply was seen
     for is_down in (False, True, True, False, False):
         circuit.down = partial(bool, is_down)
         circuit.look(5.0)
@@ -28,8 +21,9 @@ def test_a_look_opens_and_closes_it() -> None:
 
 
 def test_a_reply_of_one_master_is_none_of_another() -> None:
-    late: list[Late] = []
-    circuit = circuit_of(False, late)
+    late: list[tuple[float, float, float, int]] = []
+    circuit = ClusterCircuit(lambda: False)
+    circuit.on_late = lambda *given: late.append(given)
     circuit.replied(4.9)
     circuit.timed_out(2, 4.0, 5.0, 1.0, 1)
     assert circuit.last_reply_at < 4.0  # so that all are sent a PING before a hit is late
@@ -39,11 +33,11 @@ def test_a_reply_of_one_master_is_none_of_another() -> None:
 
 @pytest.mark.parametrize("is_down", [False, True])
 def test_failures_open_it_only_while_the_cluster_is_down(is_down: bool) -> None:
-    circuit = circuit_of(is_down)
+    circuit = ClusterCircuit(lambda: is_down)
     circuit.connect_failed(5.0, "refused")
     assert circuit.open == is_down
     assert circuit.counts.connects_failed == 1
-    circuit = circuit_of(is_down)
+    circuit = ClusterCircuit(lambda: is_down)
     circuit.timed_out(3, 4.0, 5.0, 1.0)
     assert circuit.open == is_down
     assert circuit.counts.timeouts == 3

@@ -140,18 +140,27 @@ def test_the_lane_of_a_slot(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "refreshes", "owner"),
     [
-        *(MOVED, ASK, b"-TRYAGAIN Multiple keys\r\n", DOWN),
-        *(b"-LOADING Redis is loading\r\n", b"-MASTERDOWN Link with MASTER is down\r\n"),
+        (MOVED, True, B),
+        (ASK, False, A),
+        (b"-TRYAGAIN Multiple keys\r\n", True, A),
+        (DOWN, True, A),
+        (b"-LOADING Redis is loading\r\n", True, A),
+        (b"-MASTERDOWN Link with MASTER is down\r\n", True, A),
     ],
 )
-def test_a_command_that_did_not_run_goes_back(bench: Bench, error: bytes) -> None:
+def test_a_command_that_did_not_run_goes_back(
+    bench: Bench, error: bytes, refreshes: bool, owner: object
+) -> None:
     batch = bench.submit()
     bench.answer(error)
     assert (batch.open, batch.lost) == (0, False)
     assert (batch.parts[0].replies, bench.client.resumed) == ([b""], 1)
-    assert refreshed(bench.cluster)
+    assert refreshed(bench.cluster) == refreshes
+    shard = bench.cluster.map.owner(SLOT)
+    assert shard is not None and shard.address == owner
+    assert bench.node_of() is bench.of(owner)
 
 
 def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:

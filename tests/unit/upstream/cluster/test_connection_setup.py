@@ -25,7 +25,7 @@ class Client:
     def __init__(self) -> None:
         shard = Shard("1", HOME)
         cluster = SimpleNamespace(map=slot_map({shard: [(0, 16383)]}), home=lambda _failed: HOME)
-        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), ())
+        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
         self.link = self.exchange.links.by_address[HOME] = Link(self.exchange, HOME)
         self.setup = ConnectionSetup(self.exchange, Face("h", 1))
 

@@ -65,7 +65,7 @@ class Client:
     def __init__(self) -> None:
         shards: dict[Shard, list[tuple[int, int]]] = {Shard(str(at), at): [] for at in ADDRESSES}
         cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
-        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), ())
+        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
         self.exchange.wake = self.exchange.flush
         self.nodes = [Node(self.exchange, address) for address in ADDRESSES]
 
@@ -377,6 +377,16 @@ async def test_confirmations_of_subscriptions_reach_a_client_with_replies_off() 
     client.exchange.send(client.nodes[0].link, request)
     client.nodes[0].reply(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
     assert client.got() == b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+
+
+async def test_an_id_is_registered_once() -> None:
+    client = Client()
+    before = len(client.exchange.at_end)
+    for _ in range(2):
+        client.exchange.register(7)
+    assert len(client.exchange.at_end) == before + 1
+    client.exchange.close()
+    assert client.exchange.clients == {}
 
 
 async def test_split_commands_with_several_keys_in_a_slot_run_one_after_the_other() -> None:

@@ -22,7 +22,7 @@ MULTI_KEY = [
     r.CLIENT_LIST,
     r.ALL_UNION,
 ]
-MULTI_KEY += [r.ALL_PAIRS, r.ALL_NODES, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
+MULTI_KEY += [r.ALL_PAIRS, r.ALL_NODES, r.ALL_UP, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
 GOOD = {
     r.ALL_SUM: b":1\r\n",
     r.SPLIT_SUM: b":1\r\n",

@@ -23,14 +23,13 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import PAUSE_S, ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
+from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import IDLE_S, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
 from tests.contexts import hit_timeouts
-from tests.unit.upstream.cluster.maps import with_owner
 from tests.unit.upstream.test_lane import (
     ADMITTED,
     CACHING,
@@ -65,11 +64,6 @@ def two_masters() -> Cluster:
     cluster = Cluster(Upstream(None, cluster=(A, B)), 5.0)
     cluster.map = slot_map({Shard("a", A): [(middle + 1, 16383)], Shard("b", B): [(0, middle)]})
     return cluster
-
-
-def take(cluster: Cluster, found: SlotMap) -> None:
-    """Make `found` the map, as a look at the cluster does."""
-    cluster._take(found)
 
 
 def refreshed(cluster: Cluster) -> bool:
@@ -143,8 +137,7 @@ class Bench:
         self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
         nodes = SimpleNamespace(
-            settings=SimpleNamespace(max_lane_hits=100),
-            timeout_s=LIMIT_S,
+            settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
             of=lambda address: self.by_address[address],
             all=list,
             take_map=lambda: None,
@@ -192,7 +185,6 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
         bench.hit(key)
     assert bench.a.sent()
     bench.a.answer(MOVED)  # the other two are still under way there
-    take(bench.cluster, with_owner(bench.cluster.map, SLOT, B))
     bench.hit(b"{k}new")
     bench.hit(FAR)  # another slot does not wait
     assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, FAR)
@@ -212,7 +204,7 @@ def test_a_former_master_that_is_closed_is_not_waited_for(bench: Bench) -> None:
     lost = bench.hit()
     assert bench.a.sent()
     found = slot_map({Shard("b", B): [(0, 16383)]})
-    take(bench.cluster, found)
+    bench.cluster._take(found, bench.cluster.map.lost(found))
     call = bench.hit()
     bench.wait(0.01)
     assert bench.b.sent() == b""
@@ -228,65 +220,13 @@ def test_a_lost_slot_without_calls_under_way_flips_at_once(bench: Bench) -> None
     bench.hit()
     assert bench.a.sent()
     found = slot_map({Shard("b", B): [(0, 16383)]})
-    take(bench.cluster, found)
+    bench.cluster._take(found, bench.cluster.map.lost(found))
     bench.hit(QUIET)
     bench.hit(NEAR)
     assert bench.b.sent() == by_sha(HIT, QUIET)
     bench.a.answer(ADMITTED)
     bench.wait(0.01)
     assert bench.b.sent() == by_sha(HIT, NEAR)
-
-
-def test_a_redirected_call_goes_to_the_other_node_before_the_map_changes(bench: Bench) -> None:
-    for _ in range(2):
-        bench.hit()
-        bench.wait(0.01)
-        assert bench.a.sent() == by_sha(HIT)
-        bench.a.answer(MOVED)
-        assert refreshed(bench.cluster)
-        assert bench.b.sent() == by_sha(HIT)
-        bench.b.answer(ADMITTED)
-    bench.hit()
-    bench.wait(0.01)
-    take(bench.cluster, with_owner(bench.cluster.map, SLOT, B))
-    bench.hit(NEAR)
-    assert bench.a.sent() == by_sha(HIT)
-    bench.wait(0.01)
-    assert bench.b.sent() == b""
-    bench.a.answer(MOVED)
-    bench.wait(0.01)
-    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
-
-
-def test_no_call_overtakes_one_that_waits_for_the_lane_of_the_new_owner(bench: Bench) -> None:
-    for key in (b"k", NEAR):
-        bench.hit(key)
-    assert bench.a.sent()
-    lane = bench.b.pool.lane(bench.lane.key)
-    assert lane is not None
-    lane.ready = False
-    bench.a.answer(MOVED)
-    bench.wait(0.01)
-    assert bench.a.sent() == b""
-    lane.ready = True
-    bench.a.answer(MOVED)
-    bench.wait(0.01)
-    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
-
-
-def test_no_call_overtakes_one_that_two_nodes_send_to_each_other(bench: Bench) -> None:
-    bench.hit()
-    assert bench.a.sent()
-    bench.a.answer(MOVED)
-    bench.hit(NEAR)
-    bench.wait(0.01)
-    assert bench.b.sent() == by_sha(HIT)
-    assert bench.a.sent() == b""
-    bench.b.answer(MOVED_BACK)  # it does not know yet that it owns the slot
-    bench.wait(0.01)
-    assert bench.a.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
-    bench.a.answer(MOVED, MOVED)
-    assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, NEAR)
 
 
 def test_ask_goes_with_asking_and_moves_no_slot(bench: Bench) -> None:
@@ -434,17 +374,6 @@ def test_remembered_refusals_wait_for_a_second_after_a_write(bench: Bench) -> No
     bench.a.answer(REFUSED)
     bench.wait(1.1)
     assert opened()
-
-
-def test_refusals_are_forgotten_when_the_map_changes(bench: Bench) -> None:
-    for reply in (REFUSED, OK + STAYS):
-        bench.hit(QUIET)
-        assert bench.a.sent()
-        bench.a.answer(reply)
-    assert bench.hit(QUIET).reply
-    take(bench.cluster, with_owner(bench.cluster.map, SLOT, B))
-    assert not bench.hit(QUIET).reply
-    assert bench.a.sent() == by_sha(HIT, QUIET)
 
 
 def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:

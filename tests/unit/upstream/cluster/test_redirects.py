@@ -7,30 +7,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rlproxy.config.urls import Address
-from rlproxy.resp.commands import BLOCKING
 from rlproxy.resp.key_slot import NO_SLOT
-from rlproxy.upstream.cluster.discovery import EMPTY
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import (
-    MAX_UNKNOWN,
-    TIMEOUTS,
     Redirects,
     is_redirect,
     redirect,
-    timeout_at,
     with_remaining_timeout,
 )
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BY_KEY, HOME, Route
+from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BY_KEY, Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 from tests.harness import command
 
-ASKED, TWO, THREE, FOUR = (Address(f"10.0.0.{at}", 7000) for at in (1, 2, 3, 4))
+ASKED, TWO, THREE = (Address(f"10.0.0.{at}", 7000) for at in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -97,88 +90,56 @@ def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool
 )
 def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> None:
     words = line.encode().split()
-    assert with_remaining_timeout(command(*words), passed_s) == command(*expected.split())
+    blocks = Route(words[0].upper(), BY_KEY).blocks
+    assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
 
 
-@pytest.mark.parametrize(
-    ("line", "at"),
-    [
-        ("BLPOP a b 7", 3),
-        ("BZMPOP 7 1 a MIN", 1),
-        ("XREAD STREAMS a 0", 0),
-        ("XREAD COUNT 1 block 7 STREAMS a 0", 4),
-        ("XREAD STREAMS BLOCK 0", 0),
-        ("XREADGROUP GROUP BLOCK c BLOCK 7 NOACK STREAMS a >", 5),
-        ("XREADGROUP GROUP BLOCK c STREAMS a >", 0),
-        ("XREAD BLOCK", 0),
-        ("BLPOP", 0),
-        ("BLMPOP", 0),
-    ],
-)
-def test_timeout(line: str, at: int) -> None:
-    assert timeout_at(line.encode().split()) == at
-
-
-def test_the_timeout_of_every_blocking_command_is_known() -> None:
-    assert set(TIMEOUTS) == set(BLOCKING)
-
-
-@given(st.sampled_from(sorted(TIMEOUTS)), st.lists(st.sampled_from([b"GROUP", b"BLOCK", b"1"])))
-def test_no_arguments_break_it(name: bytes, args: list[bytes]) -> None:
-    assert timeout_at([name, *args]) <= len(args)
-
-
-def where_two_is_a_master() -> Redirects:
-    """The redirects of a client of a cluster of TWO, a replica, THREE, and a new master, FOUR."""
+def where_two_is_a_master() -> tuple[Redirects, Link]:
+    """The redirects of a client that knows TWO alone, and its link to ASKED. No map may change."""
     cluster: Any = SimpleNamespace(
-        refresh=lambda: None,
-        map=slot_map({Shard("2", TWO, (THREE,)): []}),
-        unlisted={FOUR: EMPTY},
+        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
     )
     loop: Any = SimpleNamespace(call_later=lambda *_: None)
-    return Redirects(cluster, loop, Links(cluster, loop, LinkOwner()), deque(), lambda: None)
+    owner = LinkOwner()
+    links = Links(cluster, loop, owner)
+    links.by_address[ASKED] = link = Link(owner, ASKED)
+    return Redirects(cluster, loop, links, deque(), lambda: None), link
 
 
-@pytest.mark.parametrize("verb", ["EVAL", "EVALSHA_RO", "FCALL", "JSON.GET", "DEBUG"])
+@pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL"])
 @pytest.mark.parametrize(
-    ("frame", "follows", "target"),
+    ("frame", "target", "checked"),
     [
-        (b"-MOVED 5 10.0.0.2:7000\r\n", True, TWO),
-        (b"-ASK 5 10.0.0.2:7000\r\n", True, TWO),
-        (b"-MOVED 5 10.0.0.3:7000\r\n", True, THREE),
-        (b"-ASK 5 10.0.0.4:7000\r\n", True, FOUR),
-        (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", True, None),
-        (b"-MOVED 6 10.0.0.2:7000\r\n", False, None),  # the slot of other keys
-        (b"-MOVED 5 10.0.0.1:7000\r\n", False, None),  # the node itself
-        (b"-TRYAGAIN later\r\n", False, None),
+        (b"-MOVED 5 10.0.0.2:7000\r\n", TWO, False),
+        (b"-ASK 5 10.0.0.2:7000\r\n", TWO, False),
+        (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", None, False),
+        (b"-MOVED 6 10.0.0.2:7000\r\n", None, True),  # the slot of other keys
+        (b"-MOVED 5 10.0.0.1:7000\r\n", None, True),  # the node itself
+        (b"-ASK 5 10.0.0.3:7000\r\n", None, True),  # no known master
+        (b"-TRYAGAIN later\r\n", None, True),
     ],
 )
-def test_a_redirect_that_may_be_forged_is_followed_if_it_reads_as_the_nodes_own(
-    verb: str, frame: bytes, follows: bool, target: Address | None
+def test_the_redirect_of_a_script_is_checked_unless_it_reads_as_the_nodes_own(
+    verb: str, frame: bytes, target: Address | None, checked: bool
 ) -> None:
-    redirects = where_two_is_a_master()
-    request = Request(b"", 5, Route(verb.encode(), BY_KEY).forgeable)
-    assert redirects.take(ASKED, request, frame) == (b"" if follows else frame)
-    assert redirects.pending == [request] * follows
+    """A slot may come back between a redirect and its check, which then finds the redirect forged.
+
+    One that reads as the node's own is followed, and changes no map.
+    """
+    redirects, link = where_two_is_a_master()
+    route = Route(verb.upper().encode(), BY_KEY)
+    request = Request(command(verb, "program", 1, "k"), 5, route.check)
+    assert redirects.take(ASKED, request, frame) == b""
+    assert len(link.owed) == checked
+    assert redirects.pending == ([] if checked else [request])
     assert request.target == target
-
-
-def test_no_server_that_is_not_a_node_is_called() -> None:
-    """It may be a node that has just joined: the owner of the slot gets the command for a while."""
-    redirects = where_two_is_a_master()
-    request = Request(command("EVAL", "program", 1, "k"), 5, Route(b"EVAL", BY_KEY).forgeable)
-    frame = b"-ASK 5 10.0.0.5:7000\r\n"
-    for _ in range(MAX_UNKNOWN):
-        assert redirects.take(ASKED, request, frame) == b""
-        assert request.target is None
-    assert redirects.take(ASKED, request, frame) == frame
 
 
 class Redirected:
     """A client of three nodes whose commands are on slot 5 and were sent to ASKED."""
 
     def __init__(self, count: int) -> None:
-        cluster: Any = SimpleNamespace(refresh=lambda: None)
+        cluster: Any = SimpleNamespace(moved=lambda *_: None, refresh=lambda: None)
         loop: Any = SimpleNamespace(call_later=lambda *_: None, time=lambda: 0.0)
         owner = LinkOwner()
         links = Links(cluster, loop, owner)
@@ -228,18 +189,19 @@ def test_commands_of_one_slot_go_to_one_node_at_a_time() -> None:
     assert client.sent(TWO) == [1]
 
 
-def test_a_command_without_known_keys_is_redirected_by_those_that_the_node_finds() -> None:
-    redirects = where_two_is_a_master()
-    request = Request(command("MODULE.GET", "k"), NO_SLOT, Route(b"MODULE.GET", HOME).forgeable)
-    assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
-    assert request.target == TWO
+def test_the_redirect_of_an_unknown_command_leads_to_a_known_master() -> None:
+    redirects, _ = where_two_is_a_master()
+    for address, target in ((TWO, TWO), (THREE, None)):
+        request = Request(command("JSON.GET", "k"), 5, Route(b"JSON.GET", BY_KEY).check)
+        assert redirects.take(ASKED, request, f"-ASK 5 {address}\r\n".encode()) == b""
+        assert request.target == target
 
 
 def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:
     client = Redirected(2)
     frame = b"-UNBLOCKED force unblock from blocking operation\r\n"
     waits, other = client.queue
-    waits.blocks = True
+    waits.blocks = BLOCKS_LAST
     waits.written = command("BLPOP", "k", 0)
     assert client.redirects.take(ASKED, waits, frame) == b""
     assert client.redirects.take(ASKED, other, frame) == frame

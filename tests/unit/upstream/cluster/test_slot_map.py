@@ -1,12 +1,10 @@
-"""slot_map: owners of slots."""
+"""slot_map: owners of slots, and what a redirect changes."""
 
 from __future__ import annotations
 
 import pytest
 from rlproxy.config.urls import Address
-from rlproxy.upstream.cluster.slot_map import Shard, SlotMap, slot_map
-
-from tests.unit.upstream.cluster.maps import with_owner
+from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 
 A, B, C = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
 MAP = slot_map({Shard("b", B): [(100, 16383)], Shard("a", A): [(0, 99)]})
@@ -23,10 +21,12 @@ def test_masters_are_sorted_by_id() -> None:
 
 @pytest.mark.parametrize("slot", [0, 50, 99])
 def test_a_slot_moves(slot: int) -> None:
-    after = with_owner(MAP, slot, B)
+    after = MAP.with_owner(slot, B)
     assert owners(after) == [B if at >= 100 or at == slot else A for at in range(200)]
     assert owners(MAP) == [A] * 100 + [B] * 100
-    assert MAP.mark() != after.mark() and MAP.mark() == with_owner(after, slot, A).mark()
+    assert MAP.lost(after) == {A: {slot}} and after.lost(MAP) == {B: {slot}}
+    assert MAP.lost(MAP) == {}
+    assert MAP.mark() != after.mark() and MAP.mark() == after.with_owner(slot, A).mark()
 
 
 @pytest.mark.heavy
@@ -39,8 +39,27 @@ def test_the_move_of_one_slot_changes_the_mark() -> None:
         }
     )
     for slot in range(0, 16384, 37):
-        marks = [with_owner(thirds, slot, owner).mark() for owner in (A, B, C)]
+        marks = [thirds.with_owner(slot, owner).mark() for owner in (A, B, C)]
         assert len(set(marks)) == 3 and thirds.mark() in marks
+
+
+def test_a_slot_moves_to_an_unknown_node() -> None:
+    after = MAP.with_owner(7, C)
+    owner = after.owner(7)
+    assert owner is not None and owner.address == C
+    assert len(after.shards) == 3
+
+
+def test_all_slots_of_a_master_leave() -> None:
+    after = slot_map({Shard("b", B): [(0, 16383)]})
+    assert MAP.lost(after) == {A: set(range(100))}
+    assert MAP.lost(NO_MAP) == {A: set(range(100)), B: set(range(100, 16384))}
+    assert NO_MAP.lost(MAP) == {}
+
+
+def test_a_master_without_slots_leaves() -> None:
+    after = slot_map({Shard("b", B): [(0, 16383)], Shard("a", A): []})
+    assert after.lost(slot_map({Shard("b", B): [(0, 16383)]})) == {A: set()}
 
 
 def test_maps_of_one_cluster_have_a_node_in_common() -> None:
