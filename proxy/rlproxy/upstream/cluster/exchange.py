@@ -25,6 +25,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
+MAX_BEHIND: Final = 4096  # bytes of invalidations that follow a reply once more
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
 # Begins a node's reply to bytes that only some servers accept: Valkey from 9.1 checks the line end
 # behind a bulk.
@@ -32,8 +33,9 @@ _PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 # First words of the replies to commands that subscribe. A message before the reply to one that
 # ends a subscription belongs before it.
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
-# Behind a reply whose keys no node tracks, though the client relies on it: it forgets all keys.
-_NOT_TRACKED: Final = INVALIDATE + b"_\r\n"
+# Has the client forget all keys: behind a reply whose keys no node tracks, though it relies on it,
+# and in the place of more than MAX_BEHIND bytes of invalidations.
+_FORGET_ALL: Final = INVALIDATE + b"_\r\n"
 
 
 class Exchange(LinkOwner):
@@ -247,7 +249,7 @@ class Exchange(LinkOwner):
             if not request.silent:
                 out.append(request.reply)
                 if request.asking and request.caching and self.protocol == 3:
-                    out.append(_NOT_TRACKED)
+                    out.append(_FORGET_ALL)
             if request.behind:
                 out.append(request.behind)
         if self._messages and not self._holds_messages():
@@ -282,8 +284,10 @@ class Exchange(LinkOwner):
         if not self.delivers(link, frame):
             return
         if self._held > 0 and len(self.queue) > 0 and frame.startswith(INVALIDATE):
-            self.queue[-1].behind += frame
-            self._held += len(frame)
+            last = self.queue[-1]
+            self._held -= len(last.behind)
+            last.behind = last.behind + frame if len(last.behind) < MAX_BEHIND else _FORGET_ALL
+            self._held += len(last.behind)
         self.deliver(frame)
 
     def deliver(self, frame: bytes) -> None:

@@ -133,13 +133,13 @@ class Link(asyncio.Protocol):
         self._before = len(self._out)
 
     def logged_in(self) -> None:
-        """Send what has waited for the login, which the node has accepted."""
+        """Send what has waited for the login, which the node has accepted: up to a further one."""
         self._logins -= 1
         if self._logins == 0:
             self._waiting = 0
             self.full = False
-            self.flush()
-            self._owner.wake()
+        self.flush()
+        self._owner.wake()
 
     def flush(self) -> None:
         """Write what was sent, once the connection is open: up to a login that is not over."""

@@ -131,10 +131,12 @@ class Links:
             self._set_up(link, setup)
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
+        """Send a set-up, whose first item is the client's AUTH, or empty."""
         for at, written in enumerate(filter(None, setup)):
             request = Request(written)
             if at == 0:
-                request.on_reply = partial(self._on_login_reply, link)
+                request.on_reply = partial(self._on_login_reply, link, setup[0] != b"")
+            if at == 0 and setup[0]:
                 link.log_in(request)
             else:
                 link.send(request)
@@ -194,11 +196,11 @@ class Links:
         if self.by_address.get(link.address) is link:
             self._owner.lost(link, error)
 
-    def _on_login_reply(self, link: Link, frame: bytes) -> bytes:
+    def _on_login_reply(self, link: Link, is_login: bool, frame: bytes) -> bytes:
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
             self._lost(link, frame)
-        else:
+        elif is_login:
             link.logged_in()
         return frame
 

@@ -94,7 +94,7 @@ class NodeLane(HitLane):
 
         The numbers are those of one connection.
         """
-        return max(self._times.late, self._times.sent - len(self._inflight)) >= last
+        return max(self._times.late_until, self._times.sent - len(self._inflight)) >= last
 
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""

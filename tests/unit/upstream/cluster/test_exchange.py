@@ -14,7 +14,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import INVALIDATE, bulk, bulks
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
-from rlproxy.upstream.cluster.exchange import MAX_HELD, Exchange
+from rlproxy.upstream.cluster.exchange import MAX_BEHIND, MAX_HELD, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import concatenated, first
 from rlproxy.upstream.cluster.link import LARGE, Link
@@ -115,6 +115,19 @@ async def test_an_invalidation_also_follows_the_reply_that_waits_for_another_nod
     assert client.got() == push
     client.nodes[0].reply(b"*0\r\n")
     assert client.got() == b"*1\r\n" + bulk(b"old") + push
+    assert client.exchange._held == 0
+
+
+async def test_many_invalidations_behind_a_reply_are_one() -> None:
+    client = Client()
+    push = INVALIDATE + bulks(b"key")
+    client.send(0, 1)
+    client.nodes[1].reply(bulk(b"old"))
+    number = MAX_BEHIND // len(push) + 1
+    client.nodes[1].reply(push * (number + 1))
+    assert client.got() == push * (number + 1)
+    client.nodes[0].reply(b"+OK\r\n")
+    assert client.got() == b"+OK\r\n" + bulk(b"old") + INVALIDATE + b"_\r\n"
     assert client.exchange._held == 0
 
 

@@ -121,3 +121,55 @@ def test_home_changes_once_it_is_no_master_and_unused() -> None:
     assert client.links.home().address == HOME
     client.links.holds_state = lambda _link: False
     assert client.links.home().address == ONE
+
+
+class Wire(asyncio.Transport):
+    """What a link writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def taken(self) -> bytes:
+        """What was written since."""
+        out = b"".join(self.written)
+        self.written.clear()
+        return out
+
+
+def test_nothing_is_written_behind_a_login_that_is_not_over() -> None:
+    link, wire = Link(LinkOwner(), ONE), Wire()
+    link.send(Request(b"0"))
+    link.log_in(Request(b"AUTH 1"))
+    link.send(Request(b"HELLO"))
+    link.connection_made(wire)
+    assert wire.taken() == b"0AUTH 1"
+    link.log_in(Request(b"AUTH 2"))
+    link.send(Request(b"GET"))
+    link.flush()
+    assert wire.taken() == b"HELLOAUTH 2"
+    link.logged_in()
+    assert wire.taken() == b""
+    link.logged_in()
+    assert wire.taken() == b"GET"
+    link.send(Request(b"SET"))
+    link.flush()
+    assert wire.taken() == b"SET"
+
+
+def test_a_second_login_is_written_with_the_reply_to_the_first() -> None:
+    """The owner does not flush a link that has unwritten bytes already."""
+    link, wire = Link(LinkOwner(), ONE), Wire()
+    link.log_in(Request(b"AUTH 1"))
+    link.send(Request(b"HELLO"))
+    link.connection_made(wire)
+    assert wire.taken() == b"AUTH 1"
+    link.log_in(Request(b"AUTH 2"))
+    link.send(Request(b"GET"))
+    link.logged_in()
+    assert wire.taken() == b"HELLOAUTH 2"
+    link.logged_in()
+    assert wire.taken() == b"GET"
