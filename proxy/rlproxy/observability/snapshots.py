@@ -14,7 +14,7 @@ from rlproxy.observability.key_prefixes import PrefixHits
 from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
-SILENT_S: Final = 2.0  # seconds without a publication after which a worker counts as silent
+SILENT_S: Final = 3.0  # seconds without a publication after which a worker counts as silent
 
 
 @dataclass(frozen=True)

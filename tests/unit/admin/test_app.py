@@ -215,10 +215,10 @@ async def test_alive_while_workers_report() -> None:
     proxy.publish(0)
     proxy.publish(1)
     assert (await proxy.ask("/healthz")).text == "ok\n"
-    proxy.now += 3
+    proxy.now += 4
     proxy.publish(1)
     found = await proxy.ask("/healthz")
-    silent = "worker 1 (process 7) last reported 3.0 s ago\n"
+    silent = "worker 1 (process 7) last reported 4.0 s ago\n"
     assert (found.status_code, found.text) == (503, silent)
 
 
