@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from rlproxy.config.config import Config, ConfigError
 from rlproxy.observability import logs
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.process.reload import Apply
+from rlproxy.process.reload import Apply, log_rejected
 
 MAX_TEXT: Final = 900  # characters of a report, up to 4 bytes each: a pipe takes it in one write
 
@@ -62,8 +62,7 @@ class Channel:
         try:
             apply(new)
         except ConfigError as error:  # of this process: it may have no free descriptor
-            text = "SIGHUP: {reason}; all stays as it was"
-            logs.log.error("settings_rejected", text, reason="; ".join(error.mistakes))
+            log_rejected(error)
             return config
         logs.set_level(new.log_level)
         return new

@@ -45,11 +45,15 @@ def reload(old: Config, apply: Apply, read: Callable[[], Config], memory: Shared
         logs.set_level(made.log_level)
     except ConfigError as error:
         made, mistakes = old, list(error.mistakes)
-        for mistake in mistakes:
-            text = "SIGHUP: {reason}; all stays as it was"
-            log.error("settings_rejected", text, reason=mistake)
+        log_rejected(error)
     memory.publish(memory.parent, Reloaded(began, _some(mistakes), later))
     return made
+
+
+def log_rejected(error: ConfigError) -> None:
+    """Log each mistake in settings that are not put in force."""
+    for mistake in error.mistakes:
+        log.error("settings_rejected", "SIGHUP: {reason}; all stays as it was", reason=mistake)
 
 
 def _log_changes(old: Config, new: Config, level: str) -> list[str]:

@@ -17,6 +17,8 @@ from rlproxy.upstream.query_connection import (
     opened,
 )
 
+from tests.unit.upstream.slow_server import slow_server
+
 
 class Wire(asyncio.Transport):
     def __init__(self, connection: QueryConnection) -> None:
@@ -88,22 +90,9 @@ async def test_a_node_may_give_a_name_that_no_host_has() -> None:
 async def test_the_limit_is_that_of_each_query(
     monkeypatch: pytest.MonkeyPatch, delay_s: float, comes: bool
 ) -> None:
-    """The clock of the loop is moved on by each delay."""
-    loop = asyncio.get_running_loop()
-    real, passed_s = loop.time, 0.0
-    monkeypatch.setattr(loop, "time", lambda: real() + passed_s)
-
-    async def redis(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal passed_s
-        for _ in range(3):
-            await reader.readuntil(b"PING\r\n")
-            passed_s += delay_s
-            await asyncio.sleep(0)  # timeouts come first
-            writer.write(b"+PONG\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(redis, "127.0.0.1", 0) as server:
-        target = Target(Address("127.0.0.1", server.sockets[0].getsockname()[1]), 60.0)
+    exchanges = [(b"PING", b"+PONG\r\n")] * 3
+    async with slow_server(monkeypatch, delay_s, exchanges) as at:
+        target = Target(at, 60.0)
         async with opened(target, 1.0) as connection:
             for _ in range(3):
                 if comes:

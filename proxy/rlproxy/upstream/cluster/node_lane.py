@@ -89,13 +89,6 @@ class NodeLane(HitLane):
         """Return the number of the latest call, for has_answered()."""
         return self._times.sent + len(self._again) + len(self._unsent)
 
-    def has_answered(self, last: int) -> bool:
-        """Return whether all calls up to number `last` are answered or late.
-
-        The numbers are those of one connection.
-        """
-        return max(self._times.late_until, self._times.sent - len(self._inflight)) >= last
-
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
         self._denials.track(self._denials.tracks)

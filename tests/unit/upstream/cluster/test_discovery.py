@@ -14,6 +14,7 @@ from rlproxy.upstream.connector import Target
 
 from tests import harness
 from tests.unit.upstream.cluster.replies import one_node_cluster
+from tests.unit.upstream.slow_server import slow_server
 
 A, B, C = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
 SHARDS = {Shard("a", A): [(0, 99)], Shard("b", B): [(100, 16383)]}
@@ -176,26 +177,11 @@ async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
 async def test_the_limit_is_that_of_each_reply(
     monkeypatch: pytest.MonkeyPatch, delay_s: float, problem: str
 ) -> None:
-    """The clock of the loop is moved on by each delay."""
-    loop = asyncio.get_running_loop()
-    real, passed_s = loop.time, 0.0
-    monkeypatch.setattr(loop, "time", lambda: real() + passed_s)
-
-    async def node(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal passed_s
-        for last_word, reply in [
-            (b"INFO\r\n", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"),
-            (b"COMMAND\r\n", b"-ERR x\r\n"),
-        ]:
-            await reader.readuntil(last_word)
-            passed_s += delay_s
-            await asyncio.sleep(0)  # timeouts come first
-            writer.write(reply)
-        writer.close()
-
-    server = await asyncio.start_server(node, "127.0.0.1", 0)
-    async with server:
-        at = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    exchanges = [
+        (b"INFO", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"),
+        (b"COMMAND", b"-ERR x\r\n"),
+    ]
+    async with slow_server(monkeypatch, delay_s, exchanges) as at:
         found = await discovery.view(at, Target(at, 60.0), Upstream(None, cluster=(at,)), "")
         assert found.problem == problem
 

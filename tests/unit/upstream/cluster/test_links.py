@@ -141,7 +141,7 @@ class Wire(asyncio.Transport):
 
 
 def test_nothing_is_written_behind_a_login_that_is_not_over() -> None:
-    """A further login is written with the reply to the first: nobody else flushes the link."""
+    """A further login is written with the reply to the first, without a flush by the owner."""
     link, wire = Link(LinkOwner(), ONE), Wire()
     link.send(Request(b"0"))
     link.log_in(Request(b"AUTH 1"))
