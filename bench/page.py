@@ -39,13 +39,11 @@ User and system time of whole processes while the rows above were measured, so l
 Redis (redis), of what stands before it (party; `party system` is the part in kernel mode), of both
 together (servers), and of the program that calls (driver). What changes with the machine: the
 kernel's part. On an AMD EPYC a passed GET took the proxy 1.05 times the CPU of HAProxy, on an Intel
-Xeon 1.3 times, where HAProxy is also ahead of the splice. On two makes of EPYC and a Xeon, mixed
-pipelines of two had 0.66, 0.93 and 0.81 of HAProxy's rate, and a hit without pipelining 0.79, 0.66
-and 0.81 of the bare log's. Two runs on an EPYC of 2024 (family 26, model 2) had 0.81 and 0.68 of
-HAProxy's rate, and 0.91 and 0.80 of the bare log's: 87,000 and 109,000 hits a second. The samples
-of a row lay 30 to 100 % apart there. The tables are from before hits went in groups (decision 95).
-With groups, three turns there had 0.97 of the bare log's rate without pipelining, and 1.17 in
-pipelines of 16, where they had 0.95 to 0.97 before.""",
+Xeon 1.3 times, where HAProxy is also ahead of the splice. Mixed pipelines of two had 0.64 to 0.94
+of HAProxy's rate on several makes of EPYC, and 0.81 on the Xeon. An EPYC of 2017 (family 23, model
+1) made 30,000 hits a second without pipelining, 0.78 of the bare log's, before hits went in groups
+(decision 95). A row with a spread above 50 % switched between two rates from turn to turn: its
+ratios say little.""",
     LATENCY: """\
 Hits are due at fixed rates, at random times (a Poisson process), whether the ones before are
 answered or not. A hit's latency counts from when it was due: counted from when it could be sent, a
