@@ -2,7 +2,7 @@
 
 Pure bookkeeping, without sockets and without decisions on routes. `sent()` gets each command as it
 goes upstream and returns the slot for its reply. `answered()` gets the first line of that reply.
-The state answers three questions about the connection. It is *plain* if it has no state that a hit
+`allows_lanes()` puts three facts together. The connection is *plain* if it has no state that a hit
 could notice. It is *known* if its identity is certain. It is *probed* if Redis itself let a hit of
 it pass.
 
@@ -135,7 +135,7 @@ class ConnectionState:
         self._lowered_at: int = 0  # that of the latest request that lowered the level
         self._multi_at: int = 0  # that of the latest request that set `multi`
 
-    def plain(self) -> bool:
+    def allows_lanes(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""
         return (
             self.level == PLAIN

@@ -79,7 +79,7 @@ class PrivateStream:
 
     def may_use_lanes(self) -> bool:
         """Return whether the client is plain, known and quiescent, so that lanes may take calls."""
-        return self.slots.quiescent() and self.state.plain()
+        return self.slots.quiescent() and self.state.allows_lanes()
 
     def never_answered(self) -> bool:
         """Return whether Redis owes a reply here, and has sent nothing at all yet.

@@ -251,8 +251,8 @@ class Router(SessionPart):
                 command = requests.command
                 if not command.reads:
                     self._caller.fenced = True
-                plain = command.kind == commands.PASS and command.ban is None
-                if plain and private.slots.unanswered_by_sha == 0:
+                passes = command.kind == commands.PASS and command.ban is None
+                if passes and private.slots.unanswered_by_sha == 0:
                     private.forward(command)
                 else:
                     wait, forwarded = self._special(code)
@@ -419,7 +419,7 @@ class Router(SessionPart):
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
         private = self._private
         state = private.state
-        if not state.plain() or state.deciding > 0 or private.slots.may_block:
+        if not state.allows_lanes() or state.deciding > 0 or private.slots.may_block:
             return False
         if not private.slots.can_count() or call.original_rule is not None:
             return False

@@ -67,7 +67,7 @@ class Wire:
 def probed() -> Wire:
     wire = Wire()
     wire.run((HIT, b"*5\r\n"))
-    assert wire.state.plain()
+    assert wire.state.allows_lanes()
     return wire
 
 
@@ -130,7 +130,7 @@ def test_level(line: str, kind: int | None, at_once: int, after_ok: int, after_e
 @pytest.mark.parametrize("line", ["READONLY", "READWRITE"])
 def test_the_read_mode_is_no_state_where_clients_see_one_node(line: str) -> None:
     wire = Wire(in_cluster=True).run((HIT, b"*5\r\n"), (line, OK))
-    assert wire.state.plain()
+    assert wire.state.allows_lanes()
     wire.run(("FOO", ERR), (line, OK))
     assert wire.state.level == COUNTED
 
@@ -177,7 +177,7 @@ def test_levels_only_fall(line: str, counted: int) -> None:
         wire.send(first)
         wire.send(line)
         assert wire.state.level == level
-        assert not wire.state.plain()
+        assert not wire.state.allows_lanes()
 
 
 # request -> kind of its slot if the level was COUNTED before; at RAW there is none
@@ -379,7 +379,7 @@ PLAIN_CASES: list[tuple[list[tuple[str, bytes]], bool]] = [
 
 @pytest.mark.parametrize(("steps", "plain"), PLAIN_CASES)
 def test_plain(steps: list[tuple[str, bytes]], plain: bool) -> None:
-    assert probed().run(*steps).state.plain() == plain
+    assert probed().run(*steps).state.allows_lanes() == plain
 
 
 # all sent before the first reply: a reply lifts only what no later request set again
@@ -403,7 +403,7 @@ PIPELINES: list[tuple[list[tuple[str, bytes]], bool]] = [
 
 @pytest.mark.parametrize(("steps", "plain"), PIPELINES)
 def test_pipelined(steps: list[tuple[str, bytes]], plain: bool) -> None:
-    assert probed().pipeline(*steps).state.plain() == plain
+    assert probed().pipeline(*steps).state.allows_lanes() == plain
 
 
 # -- identity --------------------------------------------------------------------------------------
@@ -452,13 +452,13 @@ def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
     assert slot is None or slot.identity is None
     wire.answer(OK)
     wire.run((HIT, b"*5\r\n"))
-    assert not wire.state.plain()
+    assert not wire.state.allows_lanes()
 
 
 @pytest.mark.parametrize("line", ["HELLO 3 AUTH bob pw FOO", "HELLO 3 AUTH\0 bob pw"])
 def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
     wire = probed().run((line, b"-ERR syntax\r\n"), (HIT, b"*5\r\n"))
-    assert not wire.state.plain()
+    assert not wire.state.allows_lanes()
 
 
 def test_countable() -> None:
