@@ -145,8 +145,8 @@ class ConnectionState:
             and not self.quitting
         )
 
-    def countable(self) -> bool:
-        """Return whether a reply of the proxy can be put at its place among the server's."""
+    def can_insert(self) -> bool:
+        """Return whether a reply sent or changed by the proxy has a certain place among Redis'."""
         return self.level == PLAIN and not self.multi
 
     def lower(self, level: int) -> None:

@@ -116,7 +116,7 @@ class FailOpen(SessionPart):
     def _certain(self) -> bool:
         """Whether a reply sent now is in its place, and the meaning of the next request certain."""
         slots, state, requests = self._private.slots, self._private.state, self._requests
-        if self._lanes.count > 0 or not slots.settled() or not slots.can_count():
+        if self._lanes.count > 0 or not slots.settled() or not slots.can_insert():
             return False
         return not (state.quitting or requests.discarding or requests.in_command())
 

@@ -224,7 +224,7 @@ class PrivateStream:
         """
         slots, state = self.slots, self.state
         short = requests.size() <= command_replies.MAX_EDITED
-        if code != COMMAND or not short or requests.oversize or not slots.can_count():
+        if code != COMMAND or not short or requests.oversize or not slots.can_insert():
             slots.expect_one()
             return
         args, native = requests.arguments(), self._context.server.found.has_throttle
@@ -238,7 +238,7 @@ class PrivateStream:
         if slots.uncounted() and code == COMMAND:
             self.to_redis.append(refusal(requests.command.name))
             return
-        if not cover.can_rewrite() or code != COMMAND or not slots.can_count():
+        if not cover.can_rewrite() or code != COMMAND or not slots.can_insert():
             self.deny(not_covered(requests.command.name), requests, code)
             return
         self._caller.fenced = True
@@ -256,7 +256,7 @@ class PrivateStream:
         Where its place is uncertain, the node gets it.
         """
         error = self._context.circuit.error_of_node(call)
-        if not error or not self.slots.can_count():
+        if not error or not self.slots.can_insert():
             return False
         self.slots.local(self._context.failure.reply(call, error, "unreachable"))
         return True
@@ -267,12 +267,12 @@ class PrivateStream:
         by_sha: it goes by EVALSHA, and a lane sends it again if its script is missing.
         """
         slots = self.slots
-        counted = slots.can_count()
-        if call.original_rule is not None and not counted:
+        certain = slots.can_insert()  # the place of its reply
+        if call.original_rule is not None and not certain:
             call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
             call.original_rule = None
-        edited = counted and overtaking.must_edit(call)
-        if counted or not shadow(call.row):
+        edited = certain and overtaking.must_edit(call)
+        if certain or not shadow(call.row):
             self.put(call, LOADED if by_sha else SOURCE)
         else:
             self.put(call, SHADOW)  # its reply cannot be edited
@@ -282,7 +282,7 @@ class PrivateStream:
             slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
         elif not by_sha:
             call.key = brief(call.key)  # its reply may be owed for long
-        if counted:
+        if certain:
             slot.call = call
             slot.by_sha = by_sha
             slot.sent_at = self._context.clock()
@@ -356,7 +356,7 @@ class PrivateStream:
 
         written: what Redis gets to reject, where the place of the reply is not certain.
         """
-        if self.slots.can_count():
+        if self.slots.can_insert():
             self.slots.local(error)
             return
 

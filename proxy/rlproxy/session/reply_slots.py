@@ -94,19 +94,22 @@ class ReplySlots(OwedReplies):
         return self._framer.mid
 
     def uncounted(self) -> bool:
-        """Return whether replies to commands sent now are not counted."""
+        """Return whether replies to commands sent now are not counted: they get no slots."""
         return self._state.level == RAW
 
-    def can_count(self) -> bool:
-        """Return whether a slot of the proxy may be put among those of the client's commands."""
-        return self._state.countable() and self.count < MAX_SLOTS - 2
+    def can_insert(self) -> bool:
+        """Return whether the proxy may send or change a reply behind those that are owed now.
+
+        The place of such a reply must be certain, and slots for it must be left.
+        """
+        return self._state.can_insert() and self.count < MAX_SLOTS - 2  # cover_wait() adds two
 
     def undecided(self) -> bool:
-        """Return whether can_count() may become true with a reply that is owed.
+        """Return whether can_insert() may become true with a reply that is owed.
 
         These are the reply to EXEC, and the error of a command that Redis does not know.
         """
-        return not (self.uncounted() or self._state.countable() or self.quiescent())
+        return not (self.uncounted() or self._state.can_insert() or self.quiescent())
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""

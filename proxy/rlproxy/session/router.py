@@ -141,7 +141,7 @@ class Router(SessionPart):
         """Return whether `wait`, one of ENDED_BY_REPLIES, may be over."""
         count, slots = self._lanes.count, self._private.slots
         if wait == WAIT_ROOM:
-            return count + slots.bounded <= self.max_calls() // 2 or not slots.can_count()
+            return count + slots.bounded <= self.max_calls() // 2 or not slots.can_insert()
         return count == 0  # what the private connection owes may not matter: route() decides
 
     def _may_send_hits(self) -> bool:
@@ -403,7 +403,7 @@ class Router(SessionPart):
             return self._wait_until_empty()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
-        may_hold = quiescent and slots.can_count() and not state.quitting
+        may_hold = quiescent and slots.can_insert() and not state.quitting
         if call.rule.waits and may_hold:
             if not self._context.waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
@@ -421,7 +421,7 @@ class Router(SessionPart):
         state = private.state
         if not state.allows_lanes() or state.deciding > 0 or private.slots.may_block:
             return False
-        if not private.slots.can_count() or call.original_rule is not None:
+        if not private.slots.can_insert() or call.original_rule is not None:
             return False
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)
@@ -433,7 +433,7 @@ class Router(SessionPart):
         it blocks and replies nothing. At most MAX_UNREAD bytes of commands are left then.
         """
         slots = self._private.slots
-        if slots.bounded < self.max_calls() or not slots.can_count() or self._requests.eof:
+        if slots.bounded < self.max_calls() or not slots.can_insert() or self._requests.eof:
             return WAIT_NOTHING
         self.set_backlogged(True)
         return WAIT_ROOM
@@ -447,4 +447,4 @@ class Router(SessionPart):
         # A late reply may never come. settled() ignores it, and the hit is sent as if without WAIT.
         if slots.settled() or slots.uncounted() or self._requests.eof:
             return False
-        return self._private.state.deciding > 0 or (alone and slots.can_count())
+        return self._private.state.deciding > 0 or (alone and slots.can_insert())

@@ -114,7 +114,7 @@ class Session(SessionBase):
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
-        return self.private.slots.can_count()
+        return self.private.slots.can_insert()
 
     def gets_pushes(self) -> bool:
         """Return whether Redis may send data that the client has not requested."""

@@ -461,11 +461,11 @@ def test_a_hello_that_is_not_understood_is_not_believed(line: str) -> None:
     assert not wire.state.allows_lanes()
 
 
-def test_countable() -> None:
-    assert Wire().state.countable()
-    assert not Wire().run(("MULTI", OK)).state.countable()
-    assert not Wire().run(("FOO", OK)).state.countable()
-    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.countable()
+def test_can_insert() -> None:
+    assert Wire().state.can_insert()
+    assert not Wire().run(("MULTI", OK)).state.can_insert()
+    assert not Wire().run(("FOO", OK)).state.can_insert()
+    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.can_insert()
 
 
 def test_subscribing_inside_multi_makes_nothing_certain() -> None:

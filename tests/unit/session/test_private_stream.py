@@ -145,7 +145,7 @@ def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed() ->
     assert parts.context.stats.hits[row + UNSEEN] == 1
     parts.private.slots.expect_one()
     assert parts.private.slots.count == 0
-    assert not parts.private.slots.can_count()
+    assert not parts.private.slots.can_insert()
 
 
 @pytest.mark.parametrize(
