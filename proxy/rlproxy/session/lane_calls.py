@@ -42,7 +42,7 @@ class LaneCalls:
 
     # -- lanes ------------------------------------------------------------------------------------
 
-    def follow(self) -> None:
+    def forget_former(self) -> None:
         """Forget the lanes if the client's identity or protocol is another one now."""
         state = self._state
         if state.identity is not self._identity or state.protocol != self._protocol:
@@ -55,7 +55,7 @@ class LaneCalls:
 
         kind: HIT, SHARED_READ or SHARED_WRITE.
         """
-        self.follow()
+        self.forget_former()
         lane = self._lanes[kind]
         if lane is None or lane.retired:
             protocol = 3 if kind == commands.HIT else self._protocol
@@ -67,7 +67,7 @@ class LaneCalls:
 
     def hit_lane(self) -> Lane | None:
         """Return the lane of the client's latest hits, if it is ready."""
-        self.follow()
+        self.forget_former()
         lane = self._lanes[commands.HIT]
         return lane if lane is not None and lane.ready else None
 

@@ -1,7 +1,8 @@
 """One private connection of a client: what Redis holds for it, which replies it owes, and what is
 sent on it. No I/O.
 
-    client's requests ──> forward(), follow(), hit() ──> to_redis ──> Redis
+    client's requests ──┬── unchanged, by the router: expect(), follow() ──┬──> to_redis ──> Redis
+                        └── hit(), query(), answer_report() ... ───────────┘
     client <── to_client <── slots <── received() <── Redis
 
 `state` follows the commands that change the connection's state. `slots` counts the replies that are
@@ -158,7 +159,7 @@ class PrivateStream:
 
     # -- commands of the client -------------------------------------------------------------------
 
-    def forward(self, command: Command) -> None:
+    def expect(self, command: Command) -> None:
         """Expect the reply of a command that changes no state. The caller forwards its bytes."""
         sharing = command.shared != commands.PRIVATE and self._context.shares
         if sharing and not self.state.probed and not self.state.probing:
@@ -170,7 +171,7 @@ class PrivateStream:
     def follow(self, requests: ClientRequests, code: int) -> int:
         """Record a command that may change the connection's state, and expect its reply.
 
-        Returns what the requests behind it wait for.
+        The caller forwards its bytes. Returns what the requests behind it wait for.
         """
         command = requests.command
         state, slots = self.state, self.slots
@@ -217,7 +218,7 @@ class PrivateStream:
             return False
         return self.state.writes_before_auth() or not self.slots.quiescent()
 
-    def introspect(self, requests: ClientRequests, code: int) -> None:
+    def expect_introspection(self, requests: ClientRequests, code: int) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.
 
         RL commands are added to the reply if its place is certain.

@@ -253,7 +253,7 @@ class Router(SessionPart):
                     self._caller.fenced = True
                 passes = command.kind == commands.PASS and command.ban is None
                 if passes and private.slots.unanswered_by_sha == 0:
-                    private.forward(command)
+                    private.expect(command)
                 else:
                     wait, forwarded = self._special(code)
                     if not forwarded:
@@ -346,16 +346,16 @@ class Router(SessionPart):
         if kind in (commands.BLOCKS, commands.WAIT):
             private.slots.may_block = True
         if self.sharing is not None:
-            self.sharing.follow()
+            self.sharing.note()
         if kind == commands.WAIT and private.cover.lane_wrote:
             self._send_run(requests.start)
             private.cover_wait(requests, code)
             return WAIT_NOTHING, False
         if kind in (commands.PASS, commands.BLOCKS) or command.ours:
-            private.forward(command)
+            private.expect(command)
             return WAIT_NOTHING, True
         if kind == commands.INTROSPECT:
-            private.introspect(requests, code)
+            private.expect_introspection(requests, code)
             return WAIT_NOTHING, True
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True

@@ -137,7 +137,7 @@ class Session(SessionBase):
         self.flush = nothing
         self.private.let_go()
         self._router.let_go()
-        self.lanes.follow()
+        self.lanes.forget_former()
         self.lanes.take_batch()  # batch and calls refer to the session until their replies leave
         self.lanes.emit()
         self.requests.rest()

@@ -30,8 +30,8 @@ class Sharing(SessionPart):
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
-    def follow(self) -> None:
-        """Record the framer's command: behind one about others on its connection, share nothing.
+    def note(self) -> None:
+        """Note the framer's command: behind one about others on its connection, share nothing.
 
         These are WAIT, and Valkey's CLIENT CAPA, which has a replica redirect. The proxy itself
         follows the redirects of a cluster.

@@ -71,12 +71,12 @@ def test_an_ordinary_command_that_lanes_may_carry_is_a_probe(share: bool, name: 
     for reply in (ERROR, OK):
         for _ in range(3):
             parts.next(bulks(name, b"k"))
-            parts.private.forward(parts.requests.command)
+            parts.private.expect(parts.requests.command)
         assert parts.private.state.probing == probes
         assert parts.private.slots.count == 1  # one probe, and a run behind it
         parts.answer(reply * 3)
         assert parts.private.state.probed == (probes and reply == OK)
-    parts.private.forward(parts.requests.command)
+    parts.private.expect(parts.requests.command)
     assert not parts.private.state.probing
 
 

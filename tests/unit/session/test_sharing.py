@@ -108,7 +108,7 @@ def follow(parts: Shared, *words: bytes) -> None:
     """Have a command of the client followed, as the router does before it forwards it."""
     parts.requests.feed(bulks(*words))
     parts.requests.next()
-    parts.sharing.follow()
+    parts.sharing.note()
     parts.requests.rest()
 
 
