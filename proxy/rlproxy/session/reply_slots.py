@@ -72,7 +72,7 @@ class ReplySlots(OwedReplies):
         if slot is None or not open_command or self.uncounted():
             return slot is not None
         own = slot.kind not in (S_PASS, S_DROP)
-        return slot.next is not None or own + slot.passed > 1
+        return slot.next is not None or own + slot.passed > 1  # the last one is the open command's
 
     def _first_of_client(self) -> Slot | None:
         """The first slot whose reply is not dropped."""
@@ -167,7 +167,7 @@ class ReplySlots(OwedReplies):
                     break
                 if slot.passed > 0:
                     break
-                self.answered(slot)
+                self.remove_reply(slot)
             elif not self._answer_slot(slot, kind):
                 break
         self._pass_on(data, self._start)
@@ -194,7 +194,7 @@ class ReplySlots(OwedReplies):
             if framer.mid:
                 return False
             self._put(framer.pos, b"" if self._state.quitting else slot.data)
-            self.answered(slot)
+            self.remove_reply(slot)
             return True
         if framer.mid or framer.at_push():
             framer.skip(0)
@@ -241,7 +241,7 @@ class ReplySlots(OwedReplies):
         if slot.call is not None:
             reply = self._counted(slot.call, reply)
         self.to_client.append(reply)
-        self.answered(slot)
+        self.remove_reply(slot)
         self.answer()
 
     def answer_late(
@@ -272,7 +272,7 @@ class ReplySlots(OwedReplies):
                 number += 1
             elif slot.kind == S_LOCAL and dropped is not None:
                 self.to_client.append(slot.data)
-                self.answered(slot, dropped)
+                self.remove_reply(slot, dropped)
                 slot = dropped if slot.passed == 0 else slot
             if slot.kind != S_DROP or slot.passed > 0:
                 break
@@ -308,7 +308,7 @@ class ReplySlots(OwedReplies):
         if reply is not frame:
             self._put(before, reply)
         self._state.answered(slot, frame)
-        self.answered(slot)
+        self.remove_reply(slot)
         return True
 
     def _counted(self, call: Call, reply: bytes) -> bytes:

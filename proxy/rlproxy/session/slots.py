@@ -10,7 +10,7 @@ from rlproxy.session.identity import Identity
 
 # Kinds of replies. They are looked at; those behind them, see Slot.passed, are not. The reply to a
 # command that may change the connection's state has the kind of the command, in `commands`.
-S_PASS: Final = 0  # as commands.PASS; none: only those behind it are left
+S_PASS: Final = 0  # as commands.PASS: no such reply, or no longer; only the run behind it is left
 S_HIT: Final = 99  # the reply to a hit
 S_LOCAL: Final = 100  # no reply of Redis: `data` goes to the client in its turn
 S_DROP: Final = 101  # the reply to a command of the proxy's own
@@ -72,7 +72,7 @@ class OwedReplies:
             self.bounded += 1
         self.unanswered_by_sha += slot.by_sha
 
-    def answered(self, slot: Slot, before: Slot | None = None) -> None:
+    def remove_reply(self, slot: Slot, before: Slot | None = None) -> None:
         """Remove the reply of `slot`, and the slot itself if no run is behind it.
 
         before: the slot before it, if any.

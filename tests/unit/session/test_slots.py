@@ -38,9 +38,9 @@ def listed(owed: OwedReplies) -> list[Slot]:
 def test_the_first_slot_leaves_with_its_reply() -> None:
     first, second = Slot(commands.AUTH), Slot(commands.AUTH)
     replies = owed(first, second)
-    replies.answered(first)
+    replies.remove_reply(first)
     assert listed(replies) == [second]
-    replies.answered(second)
+    replies.remove_reply(second)
     assert listed(replies) == []
 
 
@@ -48,20 +48,20 @@ def test_a_slot_stays_while_a_run_is_behind_it() -> None:
     slot = Slot(commands.AUTH)
     slot.passed = 1
     replies = owed(slot)
-    replies.answered(slot)
+    replies.remove_reply(slot)
     assert listed(replies) == [slot]
     assert slot.kind == S_PASS
     slot.passed = 0
-    replies.answered(slot)
+    replies.remove_reply(slot)
     assert listed(replies) == []
 
 
 def test_a_slot_behind_another_one_leaves() -> None:
     first, second, third = Slot(S_DROP), Slot(S_LOCAL), Slot(S_LOCAL)
     replies = owed(first, second, third)
-    replies.answered(second, first)
+    replies.remove_reply(second, first)
     assert listed(replies) == [first, third]
-    replies.answered(third, first)
+    replies.remove_reply(third, first)
     assert listed(replies) == [first]
 
 
@@ -74,7 +74,7 @@ def test_hits_and_replies_of_the_proxy_are_bounded() -> None:
     assert slots[1].call is None  # its outcome is counted
     assert (replies.bounded, replies.unanswered_by_sha) == (2, 0)
     for slot in slots:
-        replies.answered(slot)
+        replies.remove_reply(slot)
     assert listed(replies) == []
     assert (replies.bounded, replies.unanswered_by_sha) == (0, 0)
 
