@@ -174,7 +174,7 @@ class HitLane(ServerLane):
             self._denials.judge(call, frame)
             return b""
         if frame[0] == 45:
-            if self._goes_again(call, frame):
+            if self._queue_again(call, frame):
                 return b""
             frame = encoding.clean_error(frame)
         if call.caller.fenced:
@@ -210,7 +210,7 @@ class HitLane(ServerLane):
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
-    def _goes_again(self, call: Call, error: bytes) -> bool:
+    def _queue_again(self, call: Call, error: bytes) -> bool:
         """Queue `call` again if Redis did not run it and another way of sending it may work.
 
         Returns whether it was queued.
@@ -226,7 +226,7 @@ class HitLane(ServerLane):
             self._alone = True
         else:
             return False
-        self._denials.reopen(call)
+        self._denials.take_back(call)
         self._again.append(call)
         return True
 

@@ -82,7 +82,7 @@ class LaneDenials:
         if denial is not None and denial.state == denial_cache.OPENING:
             denial.state = denial_cache.MARKED
 
-    def reopen(self, call: Call) -> None:
+    def take_back(self, call: Call) -> None:
         """Take back that `call` opens its entry: Redis did not run it, and it is sent again."""
         if call.opens:
             self.not_tracked(call)

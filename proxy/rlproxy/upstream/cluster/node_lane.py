@@ -52,13 +52,14 @@ class NodeLane(HitLane):
         """
         call.denial = None
         call.asks = asking
-        self._denials.reopen(call)
+        self._denials.take_back(call)
         self._queue(call)
 
-    def _goes_again(self, call: Call, error: bytes) -> bool:
+    def _queue_again(self, call: Call, error: bytes) -> bool:
+        """See HitLane._queue_again(). Gives `not_run` the calls that another node should run."""
         if not error.startswith(_NOT_RUN):
-            return super()._goes_again(call, error)
-        self._denials.reopen(call)
+            return super()._queue_again(call, error)
+        self._denials.take_back(call)
         slot = call.hash_slot()
         if any(each.hash_slot() == slot for each in self._again):
             call.asks = False  # after MOVED: the node may import the slot anew by then
@@ -91,7 +92,7 @@ class NodeLane(HitLane):
 
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
-        self._denials.track(self._denials.tracks)
+        self._denials.entries = {}
 
 
 class NodeCommandLane(CommandLane):
