@@ -51,8 +51,9 @@ class LaneCalls:
             self._lanes = [None] * commands.LANE_KINDS
 
     def lane_for(self, kind: int) -> Lane | None:
-        """Return the client's lane of `kind`; None if there is none, or none is ready.
+        """Return the client's lane of `kind`, made if needed.
 
+        None at a limit of lanes, and if the lane is not ready: then it is woken.
         kind: HIT, SHARED_READ or SHARED_WRITE.
         """
         self.forget_former()
@@ -66,7 +67,7 @@ class LaneCalls:
         return lane
 
     def hit_lane(self) -> Lane | None:
-        """Return the lane of the client's latest hits, if it is ready."""
+        """Return the lane of the client's latest hits if it is ready. Makes and wakes none."""
         self.forget_former()
         lane = self._lanes[commands.HIT]
         return lane if lane is not None and lane.ready else None

@@ -79,7 +79,9 @@ class Router(SessionPart):
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
         self.backlogged = False  # more hits are in hand than may be unanswered
-        self._mixes = False  # the client has sent hits and other commands together
+        # The client has sent hits and other commands together. Its hits take no lane until it sends
+        # hits alone: else the router would frame those before each other command twice.
+        self._mixes = False
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
 
@@ -217,7 +219,7 @@ class Router(SessionPart):
             if len(call.reply) == 0:
                 call.reply = lane.submit(call)
                 if len(call.reply) > 0:
-                    call.take_row()  # by DenialCache.harvest()
+                    call.take_row()  # DenialCache.harvest() counts it
                 else:
                     self._private.cover.sent(call)
         if not self._private.slots.mid():
@@ -325,10 +327,9 @@ class Router(SessionPart):
         Returns what the requests behind it wait for, and whether its bytes are forwarded unchanged.
         """
         requests, private = self._requests, self._private
-        command = requests.command
+        command, slots = requests.command, private.slots
         kind = command.kind
-        in_place = private.slots.unanswered_by_sha > 0
-        if in_place and waits_for_hits(requests, private.slots, code == COMMAND):
+        if slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots, code == COMMAND):
             return self._wait_until_empty(), False
         # A command of the deferred handshake has its reply already, maybe from before a reload.
         if command.ban is not None and private.handshake is None:
@@ -344,7 +345,7 @@ class Router(SessionPart):
         if private.must_wait(requests):
             return self._wait_until_empty(), False
         if kind in (commands.BLOCKS, commands.WAIT):
-            private.slots.may_block = True
+            slots.may_block = True
         if self.sharing is not None:
             self.sharing.note()
         if kind == commands.WAIT and private.cover.lane_wrote:
@@ -380,7 +381,7 @@ class Router(SessionPart):
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         if requests.command.report:
             # Redis gets a request thousands of times as large: one of a client at a time.
-            if self._must_be_quiescent(True):
+            if self._waits_for_replies(True):
                 return self._wait_until_empty()
             self._work += WORK_OF_REPORT
         self.sends_hits = True
@@ -399,7 +400,7 @@ class Router(SessionPart):
         if private.answer_node_down(call):
             return WAIT_NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
-        if crowded and self._must_be_quiescent(call.rule.waits):
+        if crowded and self._waits_for_replies(call.rule.waits):
             return self._wait_until_empty()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
@@ -438,7 +439,7 @@ class Router(SessionPart):
         self.set_backlogged(True)
         return WAIT_ROOM
 
-    def _must_be_quiescent(self, alone: bool) -> bool:
+    def _waits_for_replies(self, alone: bool) -> bool:
         """Whether an RL command waits for the replies before it.
 
         That is so if they decide on its queue or its transaction, or if it is to be sent alone.
