@@ -304,10 +304,8 @@ class PrivateStream:
         self.to_redis += [head, call.key, call.rule.tail]
         self.expanded += len(head)
         self._caller.fenced = True
-        better = not self.cover.last_hit or not self.state.probed
-        # The bound applies as the key is stored for as long as the client is connected.
-        if better and call.rule.takes and len(call.key) <= MAX_LANE_CALL:
-            self.cover.last_hit = call.key
+        if call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # the cover keeps the key
+            self.cover.sent_privately(call.key, self.state.probed)
 
     def send_again(self, batch: Batch, first: int) -> None:
         """Send the commands of `batch` from number `first` on, which no lane has answered.

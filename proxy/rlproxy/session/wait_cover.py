@@ -69,6 +69,14 @@ class WaitCover:
                 slot = call.hash_slot()
                 self._hash_slot = slot if self._hash_slot in (NO_SLOT, slot) else _SEVERAL
 
+    def sent_privately(self, key: bytes, probed: bool) -> None:
+        """Note the key of a hit on the private connection. It serves until a lane's hit has one.
+
+        probed: Redis has let a hit of the client pass. Then a key that is noted stays.
+        """
+        if not self.last_hit or not probed:
+            self.last_hit = key
+
     def sent_shared(self) -> None:
         """Note an ordinary command that writes and goes by lane."""
         self.lane_wrote = True
