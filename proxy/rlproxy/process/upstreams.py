@@ -137,7 +137,7 @@ class OneServer(ServerParts):
         """Follow the target, which has moved to another master."""
         self.facts.where = self.target.where
         self._cut()
-        self.control.move()
+        self.control.reconnect()
 
     def _cut(self) -> None:
         """Cut the lanes and the clients' connections to the former master."""

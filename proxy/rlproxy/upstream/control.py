@@ -85,7 +85,7 @@ class Control:
         self.outages = OutageLog(target, timeouts.circuit, self._loop.time)
         self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S)
         self._connection = QueryConnection()
-        self._moved = asyncio.Event()
+        self._reconnects = asyncio.Event()
         self._ping_now = asyncio.Event()
         self.settled = asyncio.Event()  # set after the first attempt, successful or not
         self._retry_at = 0.0  # earliest loop time of the next try of a refused step
@@ -98,9 +98,9 @@ class Control:
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
         self.problem = ""  # reason why the server cannot be used fully; empty if it can
 
-    def move(self) -> None:
+    def reconnect(self) -> None:
         """Drop the connection and open a new one at once: the target or the login may differ."""
-        self._moved.set()
+        self._reconnects.set()
         self.loading.loaded = False
         self._connection.abort()
 
@@ -126,7 +126,7 @@ class Control:
     async def run(self) -> None:
         """Connect, prepare the server and watch the connection, over and over, until cancelled."""
         while True:
-            self._moved.clear()
+            self._reconnects.clear()
             self.reached = False
             error: OSError | None = None
             try:
@@ -135,20 +135,20 @@ class Control:
                 self._backoff.reset()
                 self.settled.set()
                 await self._watch()
-                if not self._moved.is_set():
+                if not self._reconnects.is_set():
                     self.outages.control_lost()
             except OSError as caught:
                 error = caught
             finally:
                 self._connection.abort()
             self.loading.loaded = False
-            if self._moved.is_set():
+            if self._reconnects.is_set():
                 self._backoff.reset()
                 continue
             if error is not None:
                 self._failed(error)
             self.settled.set()
-            await pause(self._backoff.pause_s(), self._moved)
+            await pause(self._backoff.pause_s(), self._reconnects)
 
     async def _connect(self) -> None:
         circuit = self._circuit
@@ -214,6 +214,7 @@ class Control:
         self._report()
 
     async def _introduce(self) -> None:
+        """Log in, and take each step that the server still needs. Sets `kind` and `problem`."""
         reply = await self._connection.query(*control_hello(self._upstream))
         if _unable(reply):
             self.kind, self.problem = UNABLE, str(reply)
@@ -229,16 +230,7 @@ class Control:
         may_refuse = self.kind == FULL or self._refuses
         was_replica = self.kind == REPLICA or self._read_only
         self._refuses = self._read_only = False
-        kind = problem = ""
-        if not self._upstream.cluster:  # its nodes are the masters that discovery has found
-            mode, role = text(reply.get(b"mode")), text(reply.get(b"role"))
-            kind, problem = wrong_mode(mode, self._upstream, self._upstream.address)
-            if not kind and role == "replica":
-                kind, problem = REPLICA, _IS_REPLICA
-            if was_replica and not kind:
-                self._masters += 1
-                if self._masters == 2:  # a replica has answered since the first time
-                    self.on_moved()
+        kind, problem = self._misfit(reply, was_replica)
         refused = self.problem if self.kind == SCRIPTS else ""
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
@@ -246,12 +238,29 @@ class Control:
         elif not self.loading.loaded and self.loading.drained():
             refused = await self._load()
         if may_refuse and not kind:
-            kind, problem = await self._another()
+            kind, problem = await self._open_another()
         if refused and not kind:
             kind, problem = SCRIPTS, refused
         self.kind, self.problem = kind, problem
 
-    async def _another(self) -> tuple[str, str]:
+    def _misfit(self, reply: dict[Any, Any], was_replica: bool) -> tuple[str, str]:
+        """Compare mode and role of the server, in its `reply` to HELLO, with --upstream.
+
+        was_replica: a replica has answered since the server was last identified.
+        Returns kind and text of the problem, if there is one. Calls on_moved() if it is due.
+        """
+        if self._upstream.cluster:  # its nodes are the masters that discovery has found
+            return "", ""
+        kind, problem = wrong_mode(text(reply.get(b"mode")), self._upstream, self._upstream.address)
+        if not kind and text(reply.get(b"role")) == "replica":
+            kind, problem = REPLICA, _IS_REPLICA
+        if was_replica and not kind:
+            self._masters += 1
+            if self._masters == 2:  # a replica has answered since the first time
+                self.on_moved()
+        return kind, problem
+
+    async def _open_another(self) -> tuple[str, str]:
         """Open a second connection. Returns kind and text of the problem, if there is one."""
         try:
             async with asyncio.timeout(_ANOTHER_S), opened(self._target) as connection:
@@ -326,7 +335,7 @@ class Control:
         elif self.kind in (LOGIN, REPLICA):
             # Redis keeps refusing HELLO on a connection that it accepted with a password set.
             # A name may lead to another server than that of this connection.
-            self.move()
+            self.reconnect()
         else:
             await self._prepare()
         if self.kind not in ("", REPLICA):

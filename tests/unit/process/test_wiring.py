@@ -118,7 +118,7 @@ async def test_a_new_master_cuts_the_connections_to_the_former_one() -> None:
     upstream._moved()
     assert wiring.context.server.where == "new:1"
     assert client.calls == 1
-    assert one_server(wiring).control._moved.is_set()
+    assert one_server(wiring).control._reconnects.is_set()
     assert wiring.context.server is one_server(wiring).pool.context.server
     assert wiring.context.server.on_read_only == upstream.failover.suspect
 
