@@ -78,7 +78,7 @@ class ClusterLane(PooledLane):
     def __init__(self, lanes: ClusterLanes, key: LaneKey) -> None:
         super().__init__(key)
         self.room = lanes.nodes.settings.max_lane_hits
-        self._all = lanes
+        self._pool = lanes
         self._cluster = lanes.cluster
         self._loop = lanes.loop
         self._map: SlotMap = NO_MAP
@@ -101,7 +101,7 @@ class ClusterLane(PooledLane):
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
         if lane is None or not lane.usable() or (self._serving and slot in self._queues):
-            self._wait(call).calls.append(call)
+            self._queue_of(call).calls.append(call)
             return b""
         return lane.submit(call)
 
@@ -117,7 +117,7 @@ class ClusterLane(PooledLane):
         for index in range(len(self._by_shard)):
             lane = self._lane_at(index)
             if lane is None or lane.refused:
-                self.give_up()
+                self._give_up()
                 return
             if lane.ready:
                 ready += 1
@@ -125,7 +125,7 @@ class ClusterLane(PooledLane):
                 lane.wake()
                 opening += not lane.circuit.open
         waited_s = self._loop.time() - self._opening_since
-        self.ready = ready > 0 and (opening == 0 or waited_s > self._all.limit_s())
+        self.ready = ready > 0 and (opening == 0 or waited_s > self._pool.limit_s())
 
     # -- the map of the cluster -------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class ClusterLane(PooledLane):
         known = self._by_address.get(address)
         if known is not None and not known.retired:
             return known
-        lane = self._all.nodes.of(address).pool.lane(self.key)
+        lane = self._pool.nodes.of(address).pool.lane(self.key)
         if not isinstance(lane, NodeLane):
             return None
         lane.not_run, lane.not_written = self._not_run, self._not_written
@@ -166,8 +166,8 @@ class ClusterLane(PooledLane):
 
     # -- calls that wait --------------------------------------------------------------------------
 
-    def _wait(self, call: Call) -> SlotQueue:
-        """Return the queue for `call`, which waits from now on."""
+    def _queue_of(self, call: Call) -> SlotQueue:
+        """Return the queue for `call`, which waits from now on if it did not before."""
         call.since = call.since or self._loop.time()
         return self._queue(call.hash_slot())
 
@@ -186,33 +186,33 @@ class ClusterLane(PooledLane):
         slot = call.hash_slot()
         call.redirects += 1
         address = record_redirect(self._cluster, lane.address, error)
-        asks = address if error.startswith(b"-ASK") else None
+        asked = address if error.startswith(b"-ASK") else None
         pauses = address is None or call.redirects > AT_ONCE
         queue = self._queues.get(slot)
         if address is not None and not pauses and (queue is None or not queue.again):
             other = self._lane_to(address)
             if other is not None and other.usable():
-                other.submit_again(call, asks is not None)
+                other.submit_again(call, asked is not None)
                 return
-        queue = self._wait(call)
+        queue = self._queue_of(call)
         if pauses:
             queue.error = encoding.clean_error(error) if address is None else b""
             queue.not_before = self._loop.time() + PAUSE_S
             self._cluster.refresh()
-        queue.again.append((call, asks))
+        queue.again.append((call, asked))
 
     def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
         for queue in self._queues.values():
             queue.drains = [drain for drain in queue.drains if drain.lane is not lane]
         for call in calls:
-            self._wait(call).again.append((call, None))
+            self._queue_of(call).again.append((call, None))
 
     # -- the queues -------------------------------------------------------------------------------
 
     def _serve_queues(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
-        now, limit_s = self._loop.time(), self._all.limit_s()
+        now, limit_s = self._loop.time(), self._pool.limit_s()
         for slot, queue in list(self._queues.items()):
             self._serve(slot, queue, now, limit_s)
             if not (queue.again or queue.calls or queue.drains):
@@ -242,10 +242,10 @@ class ClusterLane(PooledLane):
                     lane.submit_again(call, False)
                 del queue.calls[:number]
         elif lane.circuit.open:
-            limit_s = 0.0
+            limit_s = 0.0  # no call may wait
         else:
             if lane.refused:
-                self.give_up()
+                self._give_up()
                 limit_s = 0.0
             lane.wake()
         self._answer_late(lane, queue, now, limit_s)
@@ -253,13 +253,13 @@ class ClusterLane(PooledLane):
     def _send_again(self, owner: NodeLane | None, queue: SlotQueue) -> None:
         """Send the calls that no node has run, in their order, up to one whose node takes none."""
         sent = 0
-        for call, asks in queue.again:
-            lane = owner if asks is None else self._lane_to(asks)
+        for call, asked in queue.again:
+            lane = owner if asked is None else self._lane_to(asked)
             if lane is None or not lane.usable():
                 if lane is not None:
                     lane.wake()
                 break
-            lane.submit_again(call, asks is not None)
+            lane.submit_again(call, asked is not None)
             sent += 1
         del queue.again[:sent]
 
@@ -269,10 +269,10 @@ class ClusterLane(PooledLane):
         """Answer the calls that have waited for `limit_s` seconds."""
         latest = now - limit_s
         # Where the nodes have refused hits for that long, one try is enough.
-        since = now if 0.0 < self._cluster.down_since <= latest else latest
-        late = [call for call, _ in queue.again if call.since <= since]
+        tried = now if 0.0 < self._cluster.down_since <= latest else latest
+        late = [call for call, _ in queue.again if call.since <= tried]
         if late:
-            queue.again = [each for each in queue.again if each[0].since > since]
+            queue.again = [each for each in queue.again if each[0].since > tried]
         if queue.calls and queue.calls[0].since <= latest:
             late += [call for call in queue.calls if call.since <= latest]
             queue.calls = [call for call in queue.calls if call.since > latest]
@@ -304,7 +304,7 @@ class ClusterLane(PooledLane):
         """See PooledLane.idle()."""
         return not self._queues and all(lane.idle(since) for lane in self.lanes())
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """Take no more calls: a node does not accept the identity. The sweep closes this lane."""
         self.refused = True
         self.ready = False
