@@ -101,7 +101,7 @@ class Dispatcher:
         route = self._routes.of(words[0], args)
         how = route.how
         transaction = self.transactions.current
-        restricted = self.subscriptions.restrict()
+        restricted = self.subscriptions.restricts()
         if how == routes.BY_KEY and transaction is None and not restricted:
             return self._by_key(route, args, written)
         if how in _ALONE and exchange.queue:

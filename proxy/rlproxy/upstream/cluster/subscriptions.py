@@ -63,20 +63,20 @@ class Subscriptions:
             for link in self._exchange.links.by_address.values():
                 link.subscribed = ()
 
-    def restrict(self) -> bool:
+    def restricts(self) -> bool:
         """Return whether the client subscribes in RESP2, and may send few other commands."""
         return self._subscribes and self._exchange.protocol == 2
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> None:
-        """Send a command that subscribes or ends that, or any other while they restrict()."""
-        if route.how == routes.MONITOR and not self.restrict():
+        """Send a command that subscribes or ends that, or any other while restricts()."""
+        if route.how == routes.MONITOR and not self.restricts():
             self._monitor(written)
         elif route.name == b"SUNSUBSCRIBE" and not args and self._channels[_SHARD]:
             self._end_shard_channels()
         elif route.name in self._channels or route.name in _ENDS:
             self._change(route.name, args, written)
         elif route.name == b"PING":
-            self._exchange.send(self._subscribed(), Request(written))
+            self._exchange.send(self._own_link(), Request(written))
         else:
             self._refuse(route.name, written)
 
@@ -206,7 +206,7 @@ class Subscriptions:
         """Whether the client subscribes at home, and not to shard channels alone."""
         return any(names for kind, names in self._channels.items() if kind != _SHARD)
 
-    def _subscribed(self) -> Link:
+    def _own_link(self) -> Link:
         """The link on which the client subscribes."""
         slot = NO_SLOT if self._at_home() else slot_of(list(self._channels[_SHARD]))
         return self._exchange.links.of_slot(slot)
