@@ -16,10 +16,10 @@ from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
 
 
-class CommandLanes(PooledLane):
-    """The lanes of one identity to the masters of a cluster, for reads or for writes.
+class ClusterCommandLane(PooledLane):
+    """The lane of one identity to a cluster for reads, or for writes, as sessions see it.
 
-    It is always ready, and takes no call itself: for_slot() returns the lane for each command.
+    It is always ready, and takes no command itself: for_slot() returns the master's lane for each.
     """
 
     def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:

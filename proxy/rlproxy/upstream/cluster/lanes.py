@@ -25,7 +25,7 @@ from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.command_lanes import CommandLanes
+from rlproxy.upstream.cluster.command_lanes import ClusterCommandLane
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import record_redirect
@@ -326,7 +326,7 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
     return str(lane.address), "no connection in time"
 
 
-class ClusterLanes(Pool[ClusterLane | CommandLanes]):
+class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
     """The lanes of one process to a cluster, each with lanes to the masters."""
 
     def __init__(self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
@@ -340,10 +340,10 @@ class ClusterLanes(Pool[ClusterLane | CommandLanes]):
         """Return the longest time for which a call waits, in seconds."""
         return self.nodes.settings.timeout_s or MAX_WAIT_S
 
-    def _made(self, key: LaneKey) -> ClusterLane | CommandLanes:
+    def _made(self, key: LaneKey) -> ClusterLane | ClusterCommandLane:
         if key.kind == HIT:
             return ClusterLane(self, key)
-        return CommandLanes(self.cluster, self.nodes, key)
+        return ClusterCommandLane(self.cluster, self.nodes, key)
 
     def _changed(self) -> None:
         self.nodes.take_map()
