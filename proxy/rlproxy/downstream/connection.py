@@ -2,7 +2,7 @@
 
     the client's socket <──> ClientConnection <──> Session <──> PrivateConnection <──> Redis
 
-A client's two connections pause each other: see ClientConnection._apply_wait() and
+A client's two connections pause each other: see ClientConnection._control_flow() and
 PrivateConnection.read(). `Clients` has what the clients share.
 """
 
@@ -229,9 +229,9 @@ class ClientConnection(asyncio.Protocol):
         if session.closed or (self.clients.draining and not session.outstanding()):
             self._close()
             return
-        self._apply_wait(transport, session.wait)
+        self._control_flow(transport)
 
-    def _apply_wait(self, transport: asyncio.Transport, wait: int) -> None:
+    def _control_flow(self, transport: asyncio.Transport) -> None:
         """Read the client as long as the session can take more, and queue it for its turn."""
         session, clients, private = self.session, self.clients, self._private
         full = private is not None and private.full
@@ -247,7 +247,7 @@ class ClientConnection(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
-        if wait == WAIT_TICK and not full:
+        if session.wait == WAIT_TICK and not full:
             self._queue()
 
     # -- the end ----------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class Rule:
         self.error = error
         self.script: Script | None = None
         self.limiter: Limiter | None = None
-        self.count = b""  # number of words; empty without a script
+        self.count = b""  # header `*n`, the number of words; empty without a script
         self.head = b""  # everything before the key, with a script by EVALSHA
         self.tail = b""  # everything after the key
         self.group_words = b""  # its arguments in a group; empty: no group takes it
@@ -434,7 +434,8 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
 
 def wrong_report(name: bytes, args: list[bytes]) -> bytes:
     """Return the error reply to a wrong command of commands.REPORTS; empty for a correct one."""
-    if (len(args) != 0) if name != b"RL.TOP" else not 1 <= len(args) <= 2:
+    least, most = (1, 2) if name == b"RL.TOP" else (0, 0)
+    if not least <= len(args) <= most:
         return encoding.error(wrong_arity(name))
     try:
         if args:

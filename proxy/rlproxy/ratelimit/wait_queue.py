@@ -103,10 +103,7 @@ class Waiter:
         """Join the queue of its key, which must not be full(), and send the first request."""
         self._waiting.join(self)
         shapes = self._rule.shapes and not self._waiting.refuses(self.where)
-        if shapes or self._waiting.is_head(self):
-            self._put(_ATTEMPT)
-        else:
-            self._put(_PEEK)
+        self._put(_ATTEMPT if shapes or self._waiting.is_head(self) else _PEEK)
 
     def answered(self, frame: bytes) -> None:
         """Process Redis' reply to the request under way. Does nothing once the waiter has left.
@@ -261,7 +258,7 @@ class Waiter:
         self._state = _GONE
         self._stop_timer()
         self._waiting.left(self)
-        if self.blocks_others:
+        if self.blocks_others:  # only the waits of hits that were refused or delayed are counted
             found = integers(reply)
             how = WAIT_LEFT
             if found:
