@@ -115,6 +115,7 @@ class HeldHit(OwnCalls):
         private.query(call, self._take_reply)
 
     def _take_reply(self, reply: bytes) -> bytes:
+        """Keep the reply for pass_reply(): the slots are being answered, and the queue may send."""
         self.owed_since = None
         self._reply = reply
         return b""

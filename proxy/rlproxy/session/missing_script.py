@@ -60,7 +60,10 @@ def send_again(session: SessionBase) -> None:
 
 
 class HitWithoutScript(OwnCalls):
-    """The sender of one such hit, as a lane sees it."""
+    """The sender of one such hit, as a lane sees it.
+
+    The lane has a copy of the call. The outcome is counted for the call of the slot.
+    """
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
         """See Caller.lane_answered()."""

@@ -57,7 +57,7 @@ class Sharing(SessionPart):
         """
         requests = self._requests
         if requests.eof or self._stopped or requests.looks_like_ours():
-            return False  # (the router would frame a hit for the second time)
+            return False  # an RL command would be framed twice, here and by the router
         requests.release()  # else next() might join buffers and move `start`
         batch = Batch(self._caller)
         if not self._gather(batch):
@@ -94,7 +94,8 @@ class Sharing(SessionPart):
                 return False
             if requests.command.last_key != 1:
                 most = 1
-            if len(batch.parts) + (requests.pos < len(requests.buf)) >= most:
+            following = requests.pos < len(requests.buf)
+            if len(batch.parts) + following >= most:
                 return False
             lane = pool.for_slot(requests.hash_slot() if in_cluster else NO_SLOT)
             if lane is None:
@@ -104,7 +105,10 @@ class Sharing(SessionPart):
         return True
 
     def _kind(self, code: int) -> int:
-        """The kind of command lane for the framer's command; PRIVATE for none."""
+        """The kind of command lane for the framer's command; PRIVATE for none.
+
+        Counts the reads that go to the private connection behind a large reply.
+        """
         requests = self._requests
         command = requests.command
         kind = command.shared if code == COMMAND else commands.PRIVATE

@@ -62,25 +62,26 @@ class CallTimes:
             self._marks.append((now, self.sent))
 
     def due(self, unanswered: int, now: float) -> int:
-        """Return the number of unanswered calls that are newly late, and report them.
+        """Report the unanswered calls that are newly late to the circuit. Returns their number.
 
-        The late calls are those behind the first `late_until` or answered calls. Marks the others.
+        The last one has the number `late_until` then, and the others come right before it. Marks
+        the calls that are not late yet.
         """
         marks, timeout_s = self._marks, self._timeouts.timeout_s
         answered = self.sent - unanswered
-        due, since = answered, now
+        late_until, since = answered, now
         while marks and (marks[0][1] <= answered or marks[0][0] <= now - timeout_s):
             if marks[0][1] > answered:
                 since = min(since, marks[0][0])
-            due = max(due, marks.popleft()[1])
+            late_until = max(late_until, marks.popleft()[1])
         self.mark(now)
-        first = max(answered, self.late_until)
-        if due <= first:
+        late = late_until - max(answered, self.late_until)
+        if late <= 0:
             return 0
-        self.late_until = due
+        self.late_until = late_until
         self._late_since = self._late_since or now
-        self._timeouts.circuit.timed_out(due - first, since, now, timeout_s)
-        return due - first
+        self._timeouts.circuit.timed_out(late, since, now, timeout_s)
+        return late
 
     def dead(self, now: float) -> bool:
         """Return whether this connection with late calls is silent while Redis answers others."""
