@@ -75,7 +75,7 @@ class Wiring:
             timeouts=upstream.timeouts,
             budget=Budget(config.max_client_hits),
             stats=upstream.settings.counters,
-            report_request=lambda name, args: self.telemetry.request(name, args),
+            report_request=lambda name, args: self.telemetry.request(name, args),  # made later
         )
 
     def _wire_clients(self, config: Config) -> None:

@@ -113,7 +113,7 @@ class ServerLane(PooledLane):
         self._task: asyncio.Task[None] | None = None  # opens the connection
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
-        self._handshakes: int = 0  # outstanding replies of the handshake
+        self._handshakes: int = 0  # replies of the handshake that are owed
         self._owed: int = 0  # requests that are written and not answered
         self._times = CallTimes(context.timeouts, context.clock)
         self.room = context.max_lane_hits
@@ -260,12 +260,14 @@ class ServerLane(PooledLane):
         return True
 
     def _abort(self) -> None:
+        """Close the connection at once, if it is open; lost() follows."""
         self.ready = False
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
 
     def _closed(self) -> None:
+        """Let wake() open another connection after a pause."""
         self._open = False
         self._retry_at = self._context.loop.time() + self._backoff.pause_s()
 
@@ -275,7 +277,7 @@ class ServerLane(PooledLane):
             left = last_words(self._transport)
             if left:
                 self.received(left)
-        if self._handshakes > 0 and self._transport is not None:
+        if self._handshakes > 0 and self._transport is not None:  # this lane did not close it
             self._context.server.on_refused()
         self.ready = False
         self.room = self._context.max_lane_hits

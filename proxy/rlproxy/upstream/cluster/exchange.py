@@ -217,9 +217,10 @@ class Exchange(LinkOwner):
             if not frame:
                 return
             request.frames = 0
-            # The node closes the link. What the client has sent behind it is to run nowhere.
-            if request.check is None:  # no program of a client has written it
-                self.leaving = self.leaving or frame.startswith(_PROTOCOL_ERROR)
+            # Behind a protocol error the node closes the link, and what the client has sent since
+            # is to run nowhere. A program of the client may return such an error, too: see `check`.
+            if request.check is None and frame.startswith(_PROTOCOL_ERROR):
+                self.leaving = True
         if request.on_reply is not None:
             frame = request.on_reply(frame)
         if not request.number:

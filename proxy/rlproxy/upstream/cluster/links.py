@@ -132,11 +132,12 @@ class Links:
 
     def _set_up(self, link: Link, setup: list[bytes]) -> None:
         """Send a set-up, whose first item is the client's AUTH, or empty."""
+        is_login = setup[0] != b""
         for at, written in enumerate(filter(None, setup)):
             request = Request(written)
             if at == 0:
-                request.on_reply = partial(self._on_login_reply, link, setup[0] != b"")
-            if at == 0 and setup[0]:
+                request.on_reply = partial(self._on_first_reply, link, is_login)
+            if at == 0 and is_login:
                 link.log_in(request)
             else:
                 link.send(request)
@@ -196,7 +197,8 @@ class Links:
         if self.by_address.get(link.address) is link:
             self._owner.lost(link, error)
 
-    def _on_login_reply(self, link: Link, is_login: bool, frame: bytes) -> bytes:
+    def _on_first_reply(self, link: Link, is_login: bool, frame: bytes) -> bytes:
+        """Take the reply to the first item of a set-up: the login, if it has one."""
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
             self._lost(link, frame)

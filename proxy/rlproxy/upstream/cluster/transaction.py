@@ -239,11 +239,12 @@ class Transactions:
         exchange = self._exchange
         link, owner = transaction.link, self._owner(transaction.slot)
         # A node redirects no transaction without keys.
-        moved = transaction.watched and owner not in (self._watch_owner, link and link.address)
+        where = link.address if link is not None else None
+        moved = transaction.watched and owner not in (self._watch_owner, where)
         self.forget()
         reply = b""
         if transaction.aborted:
-            if link is None or transaction.rejected_by != link.address:
+            if link is None or transaction.rejected_by != where:
                 reply = _ABORTED
         elif moved:
             reply = _NILS[exchange.protocol]
