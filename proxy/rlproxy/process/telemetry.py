@@ -74,18 +74,18 @@ class Telemetry:
         before: Snapshot = memory.latest(worker) or Snapshot(worker)
         self._before: Samples = kept(before.samples)
         self._policies = PolicyCounters(self._stats, hits_of(before.policies))
-        self._policies_call: bytes = b""  # latest result of _policies_request()
+        self._policies_kept: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
-        self._started = resources.started
-        self._began = time.time()  # the start of this process
+        self._proxy_started = resources.started
+        self._process_began = time.time()
         self._top = HotKeys(time.monotonic)
         self._top_published = NO_TOP
         self._tops: dict[bool, list[HotKey]] = {}  # result of merge(), by whether of refusals
         self._tops_until = 0.0  # time.monotonic() until which it is kept
         self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
-        self._samples_keys = not config.metrics_prefixes
-        self._stats.on_keys = self._top.add if self._samples_keys else self._count_both
+        self._counts_a_share = not config.metrics_prefixes
+        self._stats.on_keys = self._top.add if self._counts_a_share else self._count_both
         self._denials = upstream.settings.denial_cache
         self._stats.harvest = self._denials.harvest
         self._files = 0
@@ -131,9 +131,9 @@ class Telemetry:
             self._stats.gather()
             states = [self._policies.state(), *(each.policies for each in self._others())]
             policies = self._context.grammar.policies.values()
-            self._policies_call = policies_request(policies, summed(map(hits_of, states)))
+            self._policies_kept = policies_request(policies, summed(map(hits_of, states)))
             self._policies_until = now + POLICIES_S
-        return self._policies_call
+        return self._policies_kept
 
     def tick(self, late_s: float) -> None:
         """Publish this worker's samples; called every EVERY_S seconds.
@@ -141,7 +141,7 @@ class Telemetry:
         late_s: the delay of this call, which is counted as the loop's lag.
         """
         self._stats.lag.add(late_s)
-        if self._samples_keys:
+        if self._counts_a_share:
             self._pace(EVERY_S + late_s)
         self.publish()
 
@@ -257,7 +257,7 @@ class Telemetry:
             "rlproxy_noscript_repairs_total": _one(stats.noscript),
             "rlproxy_draining": _one(clients.draining),
             "rlproxy_workers_wanted": _one(self._memory.workers),
-            "rlproxy_start_time_seconds": _one(self._started),
+            "rlproxy_start_time_seconds": _one(self._proxy_started),
             "rlproxy_build_info": {
                 (VERSION, "yes" if compiled() else "no", platform.python_version()): 1
             },
@@ -265,7 +265,7 @@ class Telemetry:
             "rlproxy_process_resident_bytes": {(worker,): _resident()},
             "rlproxy_process_open_fds": {(worker,): self._files},
             "rlproxy_process_max_fds": {(worker,): resource.getrlimit(resource.RLIMIT_NOFILE)[0]},
-            "rlproxy_process_start_time_seconds": {(worker,): self._began},
+            "rlproxy_process_start_time_seconds": {(worker,): self._process_began},
         }
         if state.nodes:
             found["rlproxy_upstream_node_up"] = {

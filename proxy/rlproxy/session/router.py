@@ -299,7 +299,7 @@ class Router(SessionPart):
             self._work += WORK_OF_OURS
             return self.fail_open.answer_unopened(code)
         if code == MALFORMED and requests.discarding:
-            return CLOSE
+            return CLOSE  # the command has its error already: no connection is opened for its rest
         requests.rewind(requests.start)
         if private.status == PRIVATE_NONE:
             private.open(requests.command.kind)
