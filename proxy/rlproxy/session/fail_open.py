@@ -52,12 +52,14 @@ class FailOpen(SessionPart):
         if unsent_at is not None and unsent_at <= before:
             since = unsent_at
             self.answer_hits(self._context.failure.too_late(), "late")
-            number = circuit.counts.without - begun
+            number = circuit.counts.without - begun  # with those that the slots have answered
         hangs = False
         if private.never_answered():
             hangs = private.received_at <= before
             since = since if number > 0 else private.received_at
-            more = more or not hangs or self.awaits_handshake()  # else it is reported once
+            # A Redis that hangs is reported once. A client that Session.overdue() may have to
+            # close, see awaits_handshake(), is looked at again.
+            more = more or not hangs or self.awaits_handshake()
         if number > 0 or hangs:
             circuit.timed_out(number, since, now, timeout_s, circuit.counts.without - begun)
         return number, more or private.slots.bounded > 0

@@ -50,8 +50,8 @@ class HitLane(ServerLane):
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
-        self._groups = True  # whether hits may be sent in groups
-        self._alone = False  # Redis has refused a group: each is sent alone
+        self._may_group = True  # whether hits may be sent in groups to this server
+        self._group_refused = False  # on this connection: each hit is sent alone
         self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class HitLane(ServerLane):
         most = 1
         if way == LOADED:
             self._by_sha_until = self._times.sent + len(calls)
-            if self._groups and not self._alone:
+            if self._may_group and not self._group_refused:
                 most = MAX_GROUP
         out: list[bytes] = []
         at = 0
@@ -223,7 +223,7 @@ class HitLane(ServerLane):
             if not self._by_source:
                 return False
         elif call.group_size > 1 and not cannot_run(error):
-            self._alone = True
+            self._group_refused = True
         else:
             return False
         self._denials.take_back(call)
@@ -249,7 +249,7 @@ class HitLane(ServerLane):
         """See ServerLane._hand_back(). The callers of late calls have got a report already."""
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self._by_source = self._alone = False
+        self._by_source = self._group_refused = False
         self._by_sha_until = 0
         self._denials.track(False)
         self._inflight.clear()
