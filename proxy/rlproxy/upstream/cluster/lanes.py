@@ -28,16 +28,14 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_lanes import ClusterCommandLane
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import record_redirect
+from rlproxy.upstream.cluster.redirects import AT_ONCE, PAUSE_S, record_redirect
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
 
 SERVE_S: Final = 0.001  # seconds between two rounds over the queues
-PAUSE_S: Final = 0.03  # pause in seconds before a call that a node could not serve goes again
 MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
-AT_ONCE: Final = 3  # redirects of one call that are followed without a pause
 
 
 class Drain(NamedTuple):

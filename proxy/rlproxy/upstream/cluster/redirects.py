@@ -36,7 +36,7 @@ from rlproxy.upstream.cluster.request import Request, under_way
 from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 MAX_REDIRECTS: Final = 100  # of one command
-PAUSE_S: Final = 0.05  # before a command that was answered TRYAGAIN is sent again
+PAUSE_S: Final = 0.05  # before a command, or a hit, that no node could run is sent again
 AT_ONCE: Final = 5  # redirects of one command that are followed without that pause
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"

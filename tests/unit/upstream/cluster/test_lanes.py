@@ -20,9 +20,10 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.lanes import PAUSE_S, ClusterLane, ClusterLanes
+from rlproxy.upstream.cluster.lanes import ClusterLane, ClusterLanes
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
+from rlproxy.upstream.cluster.redirects import PAUSE_S
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import LaneContext
