@@ -19,9 +19,9 @@ local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.
 local key, max, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
 local unit = number(ARGV[3] or 1000000)
 local cost, gap, strict, keep, longest = 1, 0, false, max, window
-local mode, penalty, clock, others
+local clock, mode, penalty, others = number(ARGV[7]), nil, nil, nil
 if ARGV[4] then
-  cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
+  cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
   if ARGV[6] and ARGV[6] ~= '' then
     others = {}
     for digits in ARGV[6]:gmatch('%d+') do others[#others + 1] = number(digits) end
