@@ -34,11 +34,18 @@ class Certificates:
         self.authority.cert_pem.write_to_path(self.ca)
         self.cert, self.key = self.issue("server", *NAMES)
 
-    def issue(self, file: str, *names: str, expired: bool = False) -> tuple[str, str]:
-        """Create the files of a certificate for `names` and of its key; replaces older ones."""
+    def issue(
+        self, file: str, *names: str, expired: bool = False, lasts_s: float = 0
+    ) -> tuple[str, str]:
+        """Create the files of a certificate for `names` and of its key; replaces older ones.
+
+        lasts_s: seconds until it expires; 0: it does not.
+        """
         cert, key = self.directory / f"{file}.pem", self.directory / f"{file}.key"
-        until = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-        made = self.authority.issue_cert(*names, not_after=until if expired else None)
+        now, until = datetime.datetime.now(datetime.UTC), None
+        if expired or lasts_s:
+            until = now + datetime.timedelta(seconds=lasts_s, days=-1 if expired else 0)
+        made = self.authority.issue_cert(*names, not_after=until)
         cert.write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))
         made.private_key_pem.write_to_path(str(key))
         return str(cert), str(key)

@@ -147,6 +147,38 @@ def test_required_client_certificates(
         refused(made, certificates.client(foreign))
 
 
+@pytest.mark.parametrize("tickets", [True, False])
+def test_resumed_session_does_not_outlive_the_certificate(
+    certificates: Certificates, one_server: RedisServer, tickets: bool
+) -> None:
+    """TLS 1.2 resumes by a ticket, or by the session's id at the server."""
+
+    def served(port: int, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+        """The session of a connection that resumes `session`; None if it is not served."""
+        with (
+            contextlib.suppress(ConnectionError),
+            socket.create_connection(("127.0.0.1", port)) as sock,
+            context.wrap_socket(sock, server_hostname="localhost", session=session) as client,
+        ):
+            client.sendall(command("PING"))
+            if client.recv(100):
+                assert client.session_reused is (session is not None)
+                found = client.session
+                client.unwrap()  # else OpenSSL forgets the session
+                return found
+        return None
+
+    with strict(certificates, one_server) as (made, port):
+        context = certificates.client(certificates.issue("brief", "client", lasts_s=3))
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        if not tickets:
+            context.options |= ssl.OP_NO_TICKET
+        first = served(port, None)
+        assert first is not None
+        wait_until(lambda: served(port, first) is None, "it is refused")
+        logged(made, "failed: 1; certificate verify failed: certificate has expired")
+
+
 def test_older_tls_versions_are_refused(
     certificates: Certificates, one_server: RedisServer
 ) -> None:

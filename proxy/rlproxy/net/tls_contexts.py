@@ -88,6 +88,7 @@ def contexts(config: Config) -> Contexts:
 def _server(config: Config) -> _Side:
     made = _Side(ssl.PROTOCOL_TLS_SERVER, config)
     # A resumed session would admit a client whose certificate has expired since the first one.
+    # This turns sessions of TLS 1.3 off; TlsStream checks those of TLS 1.2.
     made.context.num_tickets = 0
     made.load("--tls", config.tls_cert, config.tls_key)
     if config.tls_client_ca:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -15,6 +16,7 @@ from rlproxy.net.tls_contexts import TlsFailure, why
 
 PIECE: Final = 16384  # bytes encrypted or decrypted at a time: OpenSSL keeps buffers of that size
 _CLOSED: Final = "the connection was closed during the handshake"
+_EXPIRED: Final = "certificate verify failed: certificate has expired"
 MAX_LAST_WORDS: Final = 262144  # bytes after which last_words() stops reading
 
 
@@ -117,6 +119,9 @@ class TlsStream(asyncio.Protocol):
             return
         except (ssl.SSLError, ValueError) as error:
             self._fail(TlsFailure(why(error)))
+            return
+        if self._tls.session_reused and _has_expired(self._tls):
+            self._fail(TlsFailure(_EXPIRED))
             return
         self._flush()
         make, self._make = self._make, None
@@ -285,6 +290,16 @@ class TlsStream(asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See asyncio.BaseTransport."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
+
+
+def _has_expired(tls: ssl.SSLObject) -> bool:
+    """Return whether the certificate of the other side has expired.
+
+    OpenSSL verifies it in a full handshake only. With TLS 1.2, a client can resume its session.
+    """
+    found = tls.getpeercert()
+    until = found.get("notAfter") if found else None
+    return isinstance(until, str) and ssl.cert_time_to_seconds(until) <= time.time()
 
 
 def last_words(transport: asyncio.BaseTransport | None) -> bytes:
