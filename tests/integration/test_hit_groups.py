@@ -58,12 +58,35 @@ def test_a_group_counts_as_single_hits_do(
 
 
 @ON_EVERY_ENGINE
-def test_keys_that_the_user_has_no_right_to(redis_server: RedisServer, proxy: Proxy) -> None:
+def test_the_order_behind_a_key_that_the_user_has_no_right_to(
+    redis_server: RedisServer, proxy: Proxy
+) -> None:
+    """A group would be refused as a whole, and what it holds would run behind the refund."""
     with redis_server.raw() as admin, proxy.raw() as raw:
         admin.ask("ACL", "SETUSER", "eve", "on", ">pw", "~mine:*", "+@all")
         try:
             raw.ask("AUTH", "eve", "pw")
             by_lane_of(redis_server, raw, "mine:0", admin)
+            raw.send(
+                command("RL.HIT", "yours", MAX, HOUR_S)
+                + command("RL.HIT", "mine:1", MAX, HOUR_S)
+                + command("RL.REFUND", "mine:1", MAX, HOUR_S, 1)
+            )
+            assert is_error(raw.reply(), "NOPERM")
+            assert raw.reply() == [0, MAX, MAX - 1, -1, HOUR_S]
+            assert raw.reply() == raw.ask("RL.PEEK", "mine:1", MAX, HOUR_S) == [0, MAX, MAX, -1, 0]
+        finally:
+            admin.ask("ACL", "DELUSER", "eve")
+
+
+@ON_EVERY_ENGINE
+def test_keys_that_the_user_loses_the_right_to(redis_server: RedisServer, proxy: Proxy) -> None:
+    with redis_server.raw() as admin, proxy.raw() as raw:
+        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all")
+        try:
+            raw.ask("AUTH", "eve", "pw")
+            by_lane(redis_server, raw, admin)
+            admin.ask("ACL", "SETUSER", "eve", "resetkeys", "~mine:*")
             for left in (99, 98):
                 replies = hits(raw, ["mine:1", "yours", "mine:2", "mine:3"], 100, HOUR_S)
                 assert is_error(replies[1], "NOPERM")

@@ -8,10 +8,12 @@ its calls by EVALSHA are answered. After that it first sends the calls that were
 order, by EVAL. So no call overtakes another one of its client; see `script_loading`.
 
 Hits without options that follow each other, by the same algorithm, are one request: a group. Redis
-runs its script once for all of them, and returns the list of their replies. An error in place of
-the list means that no hit of it has run. If it may concern one of them alone, as with a key that
-this user has no right to, they are sent again, behind the calls that are written by then. From then
-on the lane sends each hit alone.
+runs its script once for all of them, and returns the list of their replies. It refuses the whole
+group if the user has no right to one of the keys, or if the server takes only keys of one slot. So
+the handshake of a lane ends with a call on keys that such a user or server refuses: after an error
+the lane sends each hit alone. Once it has sent groups, an error in place of the list means that no
+hit of it has run. If it may concern one of them alone, because the rights of the user have changed,
+they are sent again, behind the calls that are written by then, and all later ones alone.
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ MAX_UNSENT: Final = 16
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
+# Succeeds where a group may have any keys. Only patterns for all keys match each of these.
+ANY_KEYS: Final = encoding.bulks(
+    *(b"EVAL", b"return 1", b"%d" % MAX_GROUP),
+    *(bytes([128 + number]) * number for number in range(1, MAX_GROUP + 1)),
+)
+_ONE: Final = b":1\r\n"
 # Lets a cluster node run the next call on a slot that it imports.
 _ASKING: Final = encoding.bulks(b"ASKING")
 
@@ -50,8 +58,8 @@ class HitLane(ServerLane):
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
-        self._may_group = True  # whether hits may be sent in groups to this server
-        self._group_refused = False  # on this connection: each hit is sent alone
+        self._any_keys: bytes = ANY_KEYS  # sent to find out; empty: there are no groups
+        self._groups = False  # whether hits may be sent in groups
         self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
@@ -106,7 +114,7 @@ class HitLane(ServerLane):
         most = 1
         if way == LOADED:
             self._by_sha_until = self._times.sent + len(calls)
-            if self._may_group and not self._group_refused:
+            if self._groups:
                 most = MAX_GROUP
         out: list[bytes] = []
         at = 0
@@ -223,7 +231,7 @@ class HitLane(ServerLane):
             if not self._by_source:
                 return False
         elif call.group_size > 1 and not cannot_run(error):
-            self._group_refused = True
+            self._groups = False
         else:
             return False
         self._denials.take_back(call)
@@ -233,23 +241,28 @@ class HitLane(ServerLane):
     # -- the connection ---------------------------------------------------------------------------
 
     def _handshake(self) -> list[bytes]:
-        """See ServerLane._handshake(). Redis shall report touched keys, too."""
-        remembers = self._context.denial_cache.most > 0
-        return super()._handshake() + ([_TRACK] if remembers else [])
+        """See ServerLane._handshake(). Redis shall report touched keys, and take groups."""
+        track = _TRACK if self._context.denial_cache.most > 0 else b""
+        return super()._handshake() + [each for each in (track, self._any_keys) if each]
 
     def _handshake_reply(self, frame: bytes) -> bool:
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
-        if self._handshakes == 1 and self._context.denial_cache.most > 0:
+        groups = len(self._any_keys) > 0
+        if groups and self._handshakes == 1:
+            self._groups = frame == _ONE
+        elif self._handshakes == 1 + groups and self._context.denial_cache.most > 0:
             self._denials.track(frame == encoding.OK)
-            if not frame.startswith(PASSING):  # else the lane is opened again
-                frame = encoding.OK
+        else:
+            return super()._handshake_reply(frame)
+        if not frame.startswith(PASSING):  # else the lane is opened again
+            frame = encoding.OK
         return super()._handshake_reply(frame)
 
     def _hand_back(self) -> None:
         """See ServerLane._hand_back(). The callers of late calls have got a report already."""
         written = [call for call in self._inflight if not call.late]
         unsent = self._again + self._unsent
-        self._by_source = self._group_refused = False
+        self._by_source = self._groups = False
         self._by_sha_until = 0
         self._denials.track(False)
         self._inflight.clear()

@@ -17,13 +17,14 @@ from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
 from rlproxy.resp import commands
 from rlproxy.resp import encoding as r
 from rlproxy.resp.encoding import bulks
+from rlproxy.resp.key_slot import key_slot
 from rlproxy.session import context
 from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import MAX_UNSENT
+from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
@@ -37,6 +38,7 @@ HELLO = bulks(b"HELLO", b"3", b"SETNAME", b"rlproxy-lane")
 TRACK = bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 CACHING = bulks(b"CLIENT", b"CACHING", b"YES")
 OK = b"+OK\r\n"
+ONE = b":1\r\n"
 WELCOME = b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"
 BUSY = b"-BUSY Redis is busy running a script.\r\n"
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
@@ -178,9 +180,8 @@ class Bench:
         self.lane: Lane = lane
         self.lane.wake()
         loop.turns()
-        expected = HELLO + (TRACK if remembers else b"")
-        assert self.sent() == expected
-        self.answer(WELCOME + (tracks if remembers else b""))
+        assert self.sent() == HELLO + (TRACK if remembers else b"") + ANY_KEYS
+        self.answer(WELCOME + (tracks if remembers else b"") + ONE)
         assert self.lane.ready
 
     def loads(self) -> None:
@@ -292,10 +293,10 @@ def test_a_lane_logs_in_as_its_identity(bench: Bench) -> None:
     lane.wake()
     login = r.bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
     bench.loop.turns()
-    assert bench.sent() == login + r.bulks(b"SELECT", b"3") + TRACK
-    bench.answer(WELCOME + OK)
+    assert bench.sent() == login + r.bulks(b"SELECT", b"3") + TRACK + ANY_KEYS
+    bench.answer(WELCOME + OK + OK)
     assert not lane.ready
-    bench.answer(OK)
+    bench.answer(ONE)
     assert lane.ready
 
 
@@ -425,7 +426,7 @@ def test_the_end_of_a_lane_that_redis_has_not_answered_is_reported(bench: Bench)
         bench.lane.wake()
         bench.loop.turns()
         if answered:
-            bench.answer(WELCOME + OK)
+            bench.answer(WELCOME + OK + ONE)
     bench.wire.protocol.connection_lost(None)
     assert reported == [True]
 
@@ -515,6 +516,23 @@ def test_an_error_in_a_group_is_that_of_its_hit(bench: Bench) -> None:
     bench.sent()
     bench.answer(listed(ADMITTED, b"-@user_script: 1: " + WRONG_TYPE[1:], REFUSED))
     assert [call.reply for call in calls] == [ADMITTED, WRONG_TYPE, REFUSED]
+
+
+def test_without_the_right_to_all_keys_hits_are_sent_alone(bench: Bench) -> None:
+    bench.wire.protocol.connection_lost(None)
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.loop.turns()
+    bench.answer(WELCOME + OK + NO_KEY)
+    bench.sent()
+    bench.hit(key=b"3")
+    bench.hit(key=b"4")
+    assert bench.sent() == by_sha(HIT, b"3") + by_sha(HIT, b"4")
+
+
+def test_the_keys_of_the_handshake_are_in_slots_of_their_own() -> None:
+    keys = ANY_KEYS.split(b"\r\n")[8::2]
+    assert len(set(map(key_slot, keys))) == len(keys) == MAX_GROUP
 
 
 def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone(bench: Bench) -> None:
@@ -670,8 +688,8 @@ def test_the_loss_of_the_lane(bench: Bench) -> None:
     bench.lane.wake()
     bench.loop.turns()
     assert len(bench.loop.wires) == 2
-    assert bench.sent() == HELLO + TRACK
-    bench.answer(WELCOME + OK)
+    assert bench.sent() == HELLO + TRACK + ANY_KEYS
+    bench.answer(WELCOME + OK + ONE)
     for key in (b"k", b"open"):
         assert bench.ask(REFUSED, key=key) == REFUSED
     assert bench.open(key=b"new") == five(1, 1, 0, 42, 60)

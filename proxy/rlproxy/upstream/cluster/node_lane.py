@@ -37,7 +37,7 @@ class NodeLane(HitLane):
 
     def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
         super().__init__(context, key)
-        self._may_group = False  # their keys would have to be in one slot
+        self._any_keys = b""  # no groups: their keys would have to be in one slot
         self.address = address
         self.circuit = context.timeouts.circuit
 
