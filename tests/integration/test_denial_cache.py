@@ -876,6 +876,7 @@ def test_cache_saves_script_calls(parts: Parts) -> None:
 
 def test_capacity_zero_caches_nothing(own_server: RedisServer) -> None:
     with parts_of(own_server, "--denial-cache", "0") as parts, parts.proxy.raw() as raw:
+        by_lane_of(own_server, raw, "warm", parts.admin)
         before = parts.script_calls()
         for _ in range(50):
             raw.ask("RL.HIT", KEY, *RULE)
