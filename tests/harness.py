@@ -389,10 +389,14 @@ class Raw:
         return self.reply()
 
     def closes(self) -> bool:
-        """Whether the peer closes within the deadline; its remaining data is dropped."""
+        """Whether the peer closes within the deadline; its remaining data is dropped. Then this
+        side closes, too: a proxy that ends waits a second for that.
+        """
         end = time.monotonic() + DEADLINE_S
         while not self.closed and time.monotonic() < end:
             self._more(end - time.monotonic())
+        if self.closed:
+            self.close()
         return self.closed
 
 

@@ -25,7 +25,7 @@ from rlproxy.observability.metrics import TABLE
 from rlproxy.observability.shared_memory import SharedMemory
 
 from tests import harness
-from tests.clusters import Cluster
+from tests.clusters import Cluster, Node
 from tests.harness import DEADLINE_S, Raw, RedisServer, command, wait_until
 from tests.integration.started import (
     Started,
@@ -257,44 +257,39 @@ def fill(*servers: RedisServer) -> None:
             assert app.ask("CONFIG", "SET", "maxclients", clients - 1) == "OK"
 
 
-def test_readyz_reports_that_redis_refuses_a_new_client(
-    front: Started, one_server: RedisServer
+def test_readyz_reports_that_redis_or_a_node_refuses_a_new_client(
+    front: Started, one_server: RedisServer, one_cluster: Cluster
 ) -> None:
-    """The proxy's own connection is one of those that Redis has room for."""
-    full = "max number of clients reached"
-    with one_server.raw() as app:
-        answers(front, "/readyz", 200, r"ok\n")
-        failed, logged = connects_failed(front), front.log().count(full)
-        fill(one_server)
-        with front.raw() as client:
-            assert "max number of clients" in str(client.ask("PING"))
-        wait_seldom(lambda: problem(front, "full"), "the metric names the kind")
-        answers(front, "/readyz", 503, full)
-        assert connects_failed(front) == failed + 1
-        assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
-        answers(front, "/readyz", 200, r"ok\n")
-        assert front.log().count(full) == logged + 1
-
-
-def test_readyz_reports_that_a_node_of_a_cluster_refuses_a_client(one_engine: str) -> None:
-    """The client has a connection to its home, and none to the node of the key."""
+    """The proxy's own connections have room. The cluster's client has one to its home, and none to
+    the nodes of the other keys. A proxy looks 5 s later again: both at the same time.
+    """
+    refused, full = "max number of clients", "max number of clients reached"
     args = (*HERE, "--share", "no")  # no lane is refused as well
-    with Cluster(one_engine) as cluster, started(*args, "--upstream", cluster.url) as made:
-        answers(made, "/readyz", 200, r"ok\n")
-        keys = cluster.keys_of_all()
-        with contextlib.ExitStack() as stack:
-            apps = [stack.enter_context(node.raw()) for node in cluster.nodes]
-            client = stack.enter_context(Raw(made.port()))
-            assert client.ask("CLIENT", "SETNAME", "private") == "OK"
-            fill(*cluster.nodes)
-            replies = [str(client.ask("GET", key)) for key in keys]
-            assert sum("max number of clients" in reply for reply in replies) == 2
-            wait_seldom(lambda: problem(made, "node"), "the metric names the kind")
-            answers(made, "/readyz", 200, "degraded: .*: max number of clients reached")
-            assert samples(made)["rlproxy_upstream_connects_failed_total{}"] == 2
-            for app in apps:
-                assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
-            answers(made, "/readyz", 200, r"ok\n")
+    with contextlib.ExitStack() as stack:
+        servers = (one_server, *one_cluster.nodes)
+        apps = [stack.enter_context(server.raw()) for server in servers]
+        nodes = stack.enter_context(started(*args, "--upstream", one_cluster.url))
+        for proxy in (front, nodes):
+            answers(proxy, "/readyz", 200, r"ok\n")
+        failed, logged = connects_failed(front), front.log().count(full)
+        of_nodes = stack.enter_context(nodes.raw())
+        assert of_nodes.ask("CLIENT", "SETNAME", "private") == "OK"
+        keys = one_cluster.keys_of_all()
+        fill(*servers)
+        with front.raw() as client:
+            assert refused in str(client.ask("PING"))
+        assert sum(refused in str(of_nodes.ask("GET", key)) for key in keys) == 2
+        wait_seldom(lambda: problem(front, "full"), "the metric names the kind")
+        wait_seldom(lambda: problem(nodes, "node"), "the metric names the kind")
+        answers(front, "/readyz", 503, full)
+        answers(nodes, "/readyz", 200, f"degraded: .*: {full}")
+        assert connects_failed(front) == failed + 1
+        assert connects_failed(nodes) == 2
+        for app in apps:
+            assert app.ask("CONFIG", "SET", "maxclients", 100) == "OK"
+        for proxy in (front, nodes):
+            answers(proxy, "/readyz", 200, r"ok\n")
+        assert front.log().count(full) == logged + 1
 
 
 def test_a_replica_is_a_problem_until_it_is_a_master(
@@ -311,13 +306,11 @@ def test_a_replica_is_a_problem_until_it_is_a_master(
 
 
 def test_server_that_loads_its_data_is_not_ready(own_server: RedisServer) -> None:
-    with own_server.raw() as server:
-        for number in range(1000):
-            server.send(command("SET", f"key{number}", "x" * 2000))
-        assert [server.reply() for _ in range(1000)] == ["OK"] * 1000
-        assert server.ask("SAVE") == "OK"
+    fill = "for n = 1, 5000 do redis.call('SET', n, ('x'):rep(1100)) end"
+    assert own_server.ask("EVAL", fill, 0) is None
+    assert own_server.ask("SAVE") == "OK"
     slow = ("--rdbcompression", "no", "--loading-process-events-interval-bytes", "1024")
-    own_server.args = (*slow, "--key-load-delay", "4000")
+    own_server.args = (*slow, "--key-load-delay", "4000")  # 20 s, until the delay ends
     reason = rf"Redis at 127\.0\.0\.1:{own_server.port}: LOADING "
     allow = ("--on-upstream-failure", "allow")
     with (
@@ -332,6 +325,7 @@ def test_server_that_loads_its_data_is_not_ready(own_server: RedisServer) -> Non
         answers(open_one, "/readyz", 200, f"^degraded: {reason}")
         for proxy in (made, open_one):
             assert problem(proxy, "unable")
+        assert own_server.ask("CONFIG", "SET", "key-load-delay", 0) == "OK"
         for proxy in (made, open_one):
             proxy.logged(f"WARNING {reason}")
             answers(proxy, "/readyz", 200, r"^ok\n")
@@ -363,52 +357,57 @@ def restart(server: RedisServer, *args: str) -> None:
     server.start()
 
 
-def test_a_cluster_is_ready_while_a_master_answers(one_engine: str) -> None:
+def test_a_cluster_that_refuses_the_password_is_not_ready(one_cluster: Cluster) -> None:
+    """Without its slots no client can be served, not even one with another user."""
+    for node in one_cluster.nodes:
+        assert node.ask("CONFIG", "SET", "requirepass", "new") == "OK"
+    wrong = one_cluster.url.replace("://", "://:old@")
+    with started(*HERE, "--upstream", wrong) as proxy, proxy.raw() as raw:
+        answers(proxy, "/readyz", 503, "Redis at cluster .* refuses the user or password")
+        assert problem(proxy, "login")
+        assert samples(proxy)["rlproxy_upstream_up{}"] == 0
+        for node in one_cluster.nodes:
+            with node.raw() as admin:
+                assert admin.ask("AUTH", "new") == "OK"
+                assert admin.ask("CONFIG", "SET", "requirepass", "") == "OK"
+        answers(proxy, "/readyz", 200, r"ok\n")
+        assert samples(proxy)["rlproxy_upstream_up{}"] == 1
+        assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
+
+
+def test_a_cluster_is_ready_while_a_master_answers_and_it_does_not_count_itself_as_down(
+    one_engine: str,
+) -> None:
+    down = "the nodes count the cluster as down (cluster_state:fail)"
+    never_ms = 60_000
     with (
-        Cluster(one_engine, node_timeout_ms=15000) as cluster,
+        Cluster(one_engine, node_timeout_ms=never_ms) as cluster,
         started(*HERE, "--upstream", cluster.url) as proxy,
     ):
-        answers(proxy, "/readyz", 200, r"ok\n")
-        for number, node in enumerate(cluster.nodes, 1):
+        answers(proxy, "/readyz", 200, r"^ok\n")
+
+        def kill(node: Node) -> None:
             cluster.kill(node)
-            if number < len(cluster.nodes):
-                answers(proxy, "/readyz", 200, r"degraded: Redis at cluster .*: connection refused")
-                assert problem(proxy, "node")
-        answers(proxy, "/readyz", 503, r"Redis at cluster .* does not answer \(")
+            answers(proxy, "/readyz", 200, r"degraded: Redis at cluster .*: connection refused")
+            assert problem(proxy, "node")
 
-
-def test_a_cluster_that_refuses_the_password_is_not_ready(one_engine: str) -> None:
-    """Without its slots no client can be served, not even one with another user."""
-    with Cluster(one_engine) as cluster:
-        for node in cluster.nodes:
-            assert node.ask("CONFIG", "SET", "requirepass", "new") == "OK"
-        wrong = cluster.url.replace("://", "://:old@")
-        with started(*HERE, "--upstream", wrong) as proxy, proxy.raw() as raw:
-            answers(proxy, "/readyz", 503, "Redis at cluster .* refuses the user or password")
-            assert problem(proxy, "login")
-            assert samples(proxy)["rlproxy_upstream_up{}"] == 0
-            for node in cluster.nodes:
-                with node.raw() as admin:
-                    assert admin.ask("AUTH", "new") == "OK"
-                    assert admin.ask("CONFIG", "SET", "requirepass", "") == "OK"
-            answers(proxy, "/readyz", 200, r"ok\n")
-            assert samples(proxy)["rlproxy_upstream_up{}"] == 1
-            assert raw.ask("RL.HIT", "user:42", 5, 60) == [0, 5, 4, -1, 60]
-
-
-def test_a_cluster_that_counts_itself_as_down_is_not_ready(one_engine: str) -> None:
-    down = "the nodes count the cluster as down (cluster_state:fail)"
-    with Cluster(one_engine) as cluster, started(*HERE, "--upstream", cluster.url) as proxy:
-        answers(proxy, "/readyz", 200, r"ok\n")
-        killed = cluster.nodes[1]
-        cluster.kill(killed)
-        refused = rf"Redis at cluster .*: {re.escape(down)}; {killed.address}: connection refused"
+        first, *others = cluster.nodes
+        kill(first)
+        for node in others:
+            node.do("CONFIG", "SET", "cluster-node-timeout", 500)
+        refused = rf"Redis at cluster .*: {re.escape(down)}; {first.address}: connection refused"
         answers(proxy, "/readyz", 503, f"^{refused}")
         assert problem(proxy, "unable")
         proxy.logged(f"WARNING {re.escape(down)}\n")
-        killed.start()
+        first.start()
         answers(proxy, "/readyz", 200, r"^ok\n")
         proxy.logged("the nodes of the cluster count it as available again\n")
+        for node in others:
+            node.do("CONFIG", "SET", "cluster-node-timeout", never_ms)
+        for node in others:
+            kill(node)
+        cluster.kill(first)
+        answers(proxy, "/readyz", 503, r"Redis at cluster .* does not answer \(")
 
 
 def test_readiness_follows_redis_and_an_outage_is_one_warning_per_worker(
@@ -452,6 +451,8 @@ def test_draining_proxy_is_alive_and_not_ready(own_server: RedisServer) -> None:
         assert get(made, "/healthz").status == 200
         with own_server.raw() as other:
             other.ask("RPUSH", "nothing", "x")
+        assert raw.reply() == [b"nothing", b"x"]
+        assert raw.closes()
         assert made.wait() == 0
         assert not alive(pid)
         with pytest.raises(ConnectionRefusedError):

@@ -542,6 +542,7 @@ def test_stop_while_the_server_is_down(unstarted_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", unstarted_server.url) as made, made.raw() as raw:
         assert is_error(raw.ask("PING"), "UPSTREAMDOWN")
         made.signal(signal.SIGTERM)
+        assert raw.closes()
         assert made.wait() == 0
 
 
@@ -594,6 +595,7 @@ def test_ctrl_c_in_a_terminal_ends_both_in_order() -> None:
             )
         made.signal(signal.SIGINT)
         assert waiting.reply() is None
+        assert waiting.closes()
         assert made.wait() == 0
         assert not alive(pid)
 
