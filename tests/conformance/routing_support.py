@@ -54,12 +54,19 @@ def names(look: Raw) -> list[str]:
     return [row["name"] for row in clients(look)]
 
 
-def kill_lanes(look: Raw) -> int:
-    """CLIENT KILL every lane; returns their number."""
-    ids = [row["id"] for row in clients(look) if row["name"] == "rlproxy-lane"]
+def kill_lanes(look: Raw, name: str = "rlproxy-lane") -> int:
+    """CLIENT KILL every lane, or the proxy's connections of another name; returns their number."""
+    ids = [row["id"] for row in clients(look) if row["name"] == name]
     for number in ids:
         look.ask("CLIENT", "KILL", "ID", number)
     return len(ids)
+
+
+def load_scripts(look: Raw) -> None:
+    """Let the proxy load its scripts, as on each new control connection. With the old one it would
+    notice up to 0.5 s later that they are missing.
+    """
+    assert kill_lanes(look, "rlproxy-control") == 1
 
 
 @contextlib.contextmanager

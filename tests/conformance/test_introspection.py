@@ -4,12 +4,14 @@ added.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES
 from rlproxy.resp.replies import ReplyFramer
 
+from tests.conformance.compare import PAUSE_S
 from tests.harness import DEADLINE_S, ON_EVERY_ENGINE, Proxy, Raw, RedisServer, command
 from tests.unit.session.entries import split
 
@@ -175,7 +177,10 @@ def test_replies_without_our_entries_are_redis_own(direct: Raw, proxied: Raw, wa
     if way == "inline":
         requests = [line.encode() + b"\r\n" for line, _ in ROWS]
     written = b"".join(PING + HIT + request for request in requests) + HIT
-    (proxied.send_slowly if way == "slow" else proxied.send)(written)
+    size = 3 if way == "slow" else len(written)
+    for at in range(0, len(written), size):
+        proxied.send(written[at : at + size])
+        time.sleep(PAUSE_S)
     got = replies(proxied, 3 * len(ROWS) + 1)
     assert set(got[0:-1:3]) == {b"+PONG\r\n"}
     hits = [got[at] for at in range(1, len(got), 3)] + [got[-1]]

@@ -18,6 +18,7 @@ from tests.conformance.routing_support import (
     hit,
     join_lane,
     kill_lanes,
+    load_scripts,
     names,
     password,
     rounds,
@@ -312,6 +313,7 @@ def test_order_is_kept_when_the_script_is_missing(
     else:
         assert client.ask("ECHO", "end") == b"end"
     assert {db: count(look, "k", db) for db in counts} == counts
+    load_scripts(look)
 
 
 def test_ten_thousand_hits_in_one_pipeline(client: Raw, look: Raw) -> None:
