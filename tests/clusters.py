@@ -13,10 +13,12 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from rlproxy.resp.key_slot import SLOTS, key_slot
 
 from tests import harness
@@ -39,6 +41,21 @@ def cluster_engines() -> list[str]:
     if os.environ.get("RLPROXY_CLUSTER_ENGINES") == "all":
         return found
     return [name for name in found if name in ("redis-6.2", "valkey-9.1")] or found
+
+
+# For tests of the proxy alone, where the cluster of each server does the same.
+ON_ONE_CLUSTER = pytest.mark.parametrize("module_cluster", cluster_engines()[-1:], indirect=True)
+
+
+@contextlib.contextmanager
+def started(clusters: Sequence[Cluster]) -> Iterator[None]:
+    """Run the clusters; they start at the same time, as that is two seconds of waiting."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(clusters)) as pool:
+        for each in clusters:
+            stack.callback(each.close)
+        for _ in pool.map(Cluster.start, clusters):
+            pass
+        yield
 
 
 def _port_with_bus() -> int:
@@ -267,6 +284,37 @@ class Cluster:
         for node in self.masters():
             node.do("FLUSHALL")
         return self
+
+    @contextlib.contextmanager
+    def setting(self, name: str, value: str | int) -> Iterator[None]:
+        """Give all nodes this value of an option for the block; those that restart in it get their
+        own one back, too.
+        """
+        found = self.nodes[0].ask("CONFIG", "GET", name)
+        assert isinstance(found, list)
+        before = text(found[1])
+        self._set(name, value)
+        try:
+            yield
+        finally:
+            self._set(name, before)
+
+    def _set(self, name: str, value: str | int) -> None:
+        for node in self.nodes:
+            node.do("CONFIG", "SET", name, value)
+
+    @contextlib.contextmanager
+    def requires(self, password: str) -> Iterator[None]:
+        """Have masters require `password` of the default user for the block."""
+        self._set("requirepass", password)
+        for node in self.nodes:
+            node.password = password
+        try:
+            yield
+        finally:
+            self._set("requirepass", "")
+            for node in self.nodes:
+                node.password = ""
 
     # -- what it is -------------------------------------------------------------------------------
 

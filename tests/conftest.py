@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import harness
-from tests.clusters import Cluster, cluster_engines
+from tests.clusters import Cluster, cluster_engines, started
 from tests.harness import Proxy, RedisServer
 
 settings.register_profile(
@@ -72,11 +72,18 @@ def module_proxy(module_server: RedisServer) -> Iterator[Proxy]:
         yield made
 
 
-@pytest.fixture(scope="module", params=cluster_engines())
-def module_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One cluster of three masters for a module's tests; it is not emptied between them."""
-    with Cluster(str(request.param)) as made:
+@pytest.fixture(scope="module")
+def module_clusters() -> Iterator[dict[str, Cluster]]:
+    """A cluster of three masters per engine for a module's tests."""
+    made = {engine: Cluster(engine) for engine in cluster_engines()}
+    with started(list(made.values())):
         yield made
+
+
+@pytest.fixture(scope="module", params=cluster_engines())
+def module_cluster(request: pytest.FixtureRequest, module_clusters: dict[str, Cluster]) -> Cluster:
+    """Each of them in turn; it is not emptied between the tests."""
+    return module_clusters[request.param]
 
 
 @pytest.fixture

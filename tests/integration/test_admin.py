@@ -26,7 +26,7 @@ from rlproxy.observability.shared_memory import SharedMemory
 
 from tests import harness
 from tests.clusters import Cluster, Node
-from tests.harness import DEADLINE_S, Raw, RedisServer, command, wait_until
+from tests.harness import DEADLINE_S, Raw, RedisServer, wait_until
 from tests.integration.started import (
     Started,
     UnixRaw,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import harness
-from tests.clusters import Cluster, private_proxy
+from tests.clusters import ON_ONE_CLUSTER, Cluster, private_proxy
 from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 
 CROSSSLOT = ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
@@ -323,19 +323,19 @@ def test_a_transaction_that_fails_is_not_kept(cluster_proxy: Proxy) -> None:
         assert str(client.ask("EXEC")).startswith("EXECABORT")
 
 
-def test_a_large_command_without_a_login_is_refused(one_engine: str) -> None:
+@ON_ONE_CLUSTER
+def test_a_large_command_without_a_login_is_refused(module_cluster: Cluster) -> None:
     with (
-        Cluster(one_engine, masters=1, password="pw") as cluster,
-        harness.proxy(cluster.url.replace("//", "//:pw@")) as proxy,
+        module_cluster.requires("pw"),
+        harness.proxy(module_cluster.url.replace("//", "//:pw@")) as proxy,
     ):
         before = proxy.memory()
-        for _ in range(3):
-            with proxy.raw() as client:
-                client.send(b"*2\r\n$4\r\nECHO\r\n$100000000\r\n")
-                with contextlib.suppress(OSError):
-                    for _ in range(60):
-                        client.sock.sendall(b"x" * 1_000_000)
-                assert client.closes()
+        with proxy.raw() as client:
+            client.send(b"*2\r\n$4\r\nECHO\r\n$100000000\r\n")
+            with contextlib.suppress(OSError):
+                for _ in range(60):
+                    client.sock.sendall(b"x" * 1_000_000)
+            assert client.closes()
         assert proxy.memory() - before < 30_000_000
         with proxy.raw() as client:
             assert client.ask("AUTH", "pw") == "OK"
@@ -356,16 +356,16 @@ def test_what_no_node_gets(cluster_proxy: Proxy, module_cluster: Cluster) -> Non
         assert len(module_cluster.masters()) == 3
 
 
-def test_without_a_login_a_client_is_refused_as_by_a_node(one_engine: str) -> None:
+def test_without_a_login_a_client_is_refused_as_by_a_node(module_cluster: Cluster) -> None:
     refused = [
         *(("MULTI",), ("READONLY",), ("READWRITE",), ("ASKING",), ("CLUSTER", "SLOTS")),
         *(("CLUSTER", "SHARDS"), ("CLUSTER", "NODES"), ("CLUSTER", "MYID"), ("CLUSTER", "INFO")),
         *(("EXEC",), ("CLIENT", "REPLY", "OFF"), ("CLIENT", "CACHING", "YES")),
     ]
     with (
-        Cluster(one_engine, masters=1, password="pw") as cluster,
-        harness.proxy(cluster.url.replace("//", "//:pw@")) as proxy,
-        Raw(cluster.nodes[0].port) as node,
+        module_cluster.requires("pw"),
+        harness.proxy(module_cluster.url.replace("//", "//:pw@")) as proxy,
+        Raw(module_cluster.nodes[0].port) as node,
         proxy.raw() as client,
     ):
         for words in (*refused, ("AUTH", "wrong"), ("NONE",), *refused):

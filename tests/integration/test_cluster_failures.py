@@ -207,8 +207,17 @@ def test_acl_writes_reach_the_replicas(cluster: Cluster, proxy: Proxy) -> None:
             assert node.ask("ACL", "USERS") == [b"default"]
 
 
-def test_settings_and_scripts_reach_a_master_without_slots(cluster: Cluster, proxy: Proxy) -> None:
-    added = cluster.add_node()
+@pytest.fixture(scope="module")
+def added(cluster: Cluster) -> Iterator[Node]:
+    """A master without slots and without a replica, for the rest of the tests."""
+    made = cluster.add_node()
+    yield made
+    cluster.remove_node(made)
+
+
+def test_settings_and_scripts_reach_a_master_without_slots(
+    cluster: Cluster, proxy: Proxy, added: Node
+) -> None:
     with proxy.raw() as client:
         wait_until(lambda: reaches_all(client, cluster, 16), "the proxy knows the node")
         assert client.ask("ACL", "SETUSER", "everywhere", "off") == "OK"
@@ -220,7 +229,6 @@ def test_settings_and_scripts_reach_a_master_without_slots(cluster: Cluster, pro
         assert added.ask("SCRIPT", "EXISTS", sha) == [1]
         assert client.ask("SET", "key", 1) == "OK"
         assert client.ask("WAIT", 1, 5000) == 1  # it has no replica
-    cluster.remove_node(added)
 
 
 def test_a_setting_fails_for_a_failed_replica(cluster: Cluster, proxy: Proxy) -> None:
@@ -244,9 +252,8 @@ def test_a_setting_fails_for_a_failed_replica(cluster: Cluster, proxy: Proxy) ->
 
 
 def test_wait_covers_a_write_at_a_master_that_gets_its_first_slot(
-    cluster: Cluster, proxy: Proxy
+    cluster: Cluster, proxy: Proxy, added: Node
 ) -> None:
-    added = cluster.add_node()
     slot = key_slot(b"moved")
     owner = cluster.owner(slot)
     with proxy.raw() as client:
@@ -256,57 +263,52 @@ def test_wait_covers_a_write_at_a_master_that_gets_its_first_slot(
         assert client.ask("WAIT", 1, 100) == 0  # it has no replica
         cluster.end_move(slot, added)
         cluster.move_slot(slot, owner)
-    cluster.remove_node(added)
 
 
-def test_no_node_is_up(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster, private_proxy(cluster) as proxy:
-        with proxy.raw() as client:
-            assert client.ask("SET", "key", 1) == "OK"
-            for node in cluster.nodes:
-                cluster.kill(node)
-            with proxy.raw() as other:  # the proxy sees the ends of the connections first
-                assert isinstance(other.ask("PING"), ReplyError)
-            for _ in range(5):
-                reply = client.ask("GET", "key")
-                assert isinstance(reply, ReplyError), reply
-                assert reply.args[0].startswith("UPSTREAMDOWN")
-            reply = client.ask("MGET", "a", "b", "c")
-            assert isinstance(reply, ReplyError) and reply.args[0].startswith("UPSTREAMDOWN")
-        with proxy.raw() as client:
-            client.send(command("PING"))
-            assert client.line().startswith(b"-UPSTREAMDOWN")
-
-
-def test_a_malformed_command_ends_its_client_while_home_is_away(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster, private_proxy(cluster) as proxy:
-        with proxy.raw() as client:
-            assert client.ask("CLIENT", "SETNAME", "me") == "OK"
-            listed = [(str(node.ask("CLIENT", "LIST")), node) for node in cluster.masters()]
+def test_home_is_away_and_then_all_nodes_are(one_engine: str) -> None:
+    with Cluster(one_engine) as cluster, private_proxy(cluster) as proxy, proxy.raw() as client:
+        assert client.ask("CLIENT", "SETNAME", "me") == "OK"
+        listed = [(str(node.ask("CLIENT", "LIST")), node) for node in cluster.masters()]
         (home,) = [node for text, node in listed if "name=me" in text]
+        assert client.ask("SET", "key", 1) == "OK"
         cluster.kill(home)
-        with proxy.raw() as client:
-            client.send(b"*x\r\n")
-            assert client.closes()
+        with proxy.raw() as malformed:
+            malformed.send(b"*x\r\n")
+            assert malformed.closes()
+        for node in cluster.serving():
+            cluster.kill(node)
+        with proxy.raw() as other:  # the proxy sees the ends of the connections first
+            assert isinstance(other.ask("PING"), ReplyError)
+        for words in [("GET", "key")] * 5 + [("MGET", "a", "b", "c")]:
+            reply = client.ask(*words)
+            assert isinstance(reply, ReplyError), reply
+            assert reply.args[0].startswith("UPSTREAMDOWN")
+        with proxy.raw() as late:
+            late.send(command("PING"))
+            assert late.line().startswith(b"-UPSTREAMDOWN")
 
 
-def test_commands_for_a_node_that_accepts_no_connection_are_bounded(one_engine: str) -> None:
-    with Cluster(one_engine) as cluster:
-        stopped = cluster.masters()[0]
-        key = cluster.key_at(stopped)
-        home = cluster.key_at(cluster.masters()[1])
-        with private_proxy(cluster) as proxy, contextlib.ExitStack() as stack:
-            client = stack.enter_context(proxy.raw())
-            client.ask("GET", home)
-            cluster.stop(stopped)
-            stack.callback(cluster.cont, stopped)
-            with contextlib.suppress(OSError):
-                while True:  # its kernel accepts connections until the queue is full
-                    made = socket.create_connection(("127.0.0.1", stopped.port), 0.2)
-                    stack.enter_context(made)
-            before = proxy.memory()
-            client.sock.settimeout(0.5)
-            with contextlib.suppress(TimeoutError):
-                for _ in range(100):
-                    client.sock.sendall(command("SET", key, b"x" * 1_000_000))
-            assert proxy.memory() - before < 30_000_000
+def test_commands_for_a_node_that_accepts_no_connection_are_bounded(cluster: Cluster) -> None:
+    stopped = cluster.masters()[0]
+    key = cluster.key_at(stopped)
+    home = cluster.key_at(cluster.masters()[1])
+    with (
+        cluster.setting("cluster-node-timeout", 15000),
+        private_proxy(cluster) as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        client = stack.enter_context(proxy.raw())
+        client.ask("GET", home)
+        cluster.stop(stopped)
+        stack.callback(cluster.wait_ok)
+        stack.callback(cluster.cont, stopped)
+        with contextlib.suppress(OSError):
+            while True:  # its kernel accepts connections until the queue is full
+                made = socket.create_connection(("127.0.0.1", stopped.port), 0.2)
+                stack.enter_context(made)
+        before = proxy.memory()
+        client.sock.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(100):
+                client.sock.sendall(command("SET", key, b"x" * 1_000_000))
+        assert proxy.memory() - before < 30_000_000

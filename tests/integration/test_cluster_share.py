@@ -144,9 +144,10 @@ def test_a_slot_moves_under_load(cluster: Cluster, proxy: Proxy) -> None:
     cluster.wait_ok()
 
 
-def test_a_stopped_node_delays_no_key_of_others(one_engine: str) -> None:
-    with Cluster(one_engine, node_timeout_ms=15000) as cluster, harness.proxy(cluster.url) as proxy:
-        stopped, well = cluster.nodes[0], cluster.nodes[1]
+def test_a_stopped_node_delays_no_key_of_others(replicated: Cluster) -> None:
+    cluster = replicated
+    with cluster.setting("cluster-node-timeout", 15000), harness.proxy(cluster.url) as proxy:
+        stopped, well, *_ = cluster.masters()
         lost, kept = cluster.key_at(stopped), cluster.key_at(well)
         with proxy.raw() as client, proxy.raw() as other:
             warm(cluster, [client, other])
@@ -164,6 +165,7 @@ def test_a_stopped_node_delays_no_key_of_others(one_engine: str) -> None:
                 cluster.cont(stopped)
             assert other.reply() is None
             assert client.ask("GET", lost) is None
+        cluster.wait_ok()
 
 
 def test_a_stopped_master_that_is_replaced_holds_no_pipeline(replicated: Cluster) -> None:
