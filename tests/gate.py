@@ -152,6 +152,10 @@ class Gate:
         """All lanes so far."""
         return [pipe for pipe in self.pipes if b"rlproxy-lane" in pipe.sent]
 
+    def control(self) -> Pipe:
+        """The newest control connection."""
+        return self._last("a control connection", lambda pipe: b"rlproxy-control" in pipe.sent)
+
     def private(self, said: bytes = b"") -> Pipe:
         """The newest private connection on which `said` was sent."""
         return self._last(

@@ -349,11 +349,14 @@ def test_hits_behind_late_ones_on_a_dead_connection_are_answered(own_server: Red
     with gated(own_server, *args) as (gate, proxy), proxy.raw() as raw:
         by_lane(own_server, raw)
         assert raw.ask("CLIENT", "SETNAME", "own") == "OK"
-        gate.private(b"SETNAME").hold()
+        own = gate.private(b"SETNAME")
+        own.hold()
         raw.send(command("RL.HIT", "k", 5, 60) * (MAX_BY_SHA + 8) + command("ECHO", "a"))
         for _ in range(MAX_BY_SHA + 8):
             assert raw.reply() == [1, 5, 0, 1, 1]
         assert "does not answer" not in proxy.read_log()
+        own.release()
+        assert raw.reply() == b"a"
 
 
 # -- full -----------------------------------------------------------------------------------------
@@ -387,6 +390,7 @@ def test_new_connections_that_end_unanswered_are_reported(own_server: RedisServe
         wait_until(lambda: why in proxy.read_log(), "it is reported")
         assert counted(old.ask("RL.HIT", "x", 5, 60), 5)
         gate.closes_new = False
+        gate.control().cut()  # or the proxy looks again in 5 s
         back = "the problem is over"
         wait_until(lambda: back in proxy.read_log(), "its end is reported, too")
         assert proxy.read_log().count(why) == 1

@@ -23,8 +23,6 @@ from tests.info import blocked_clients
 from tests.integration.started import by_lane_as_eval
 from tests.processes import paused
 
-pytestmark = ON_EVERY_ENGINE
-
 IN_TIME_MS = int(DEADLINE_S * 1000)
 HIT = ("RL.HIT", "warm", 1_000_000, 60)
 # The rights that docs/operations.md lists, and WAIT.
@@ -112,6 +110,7 @@ def steps(pair: Pair, server: RedisServer | Proxy, write: tuple[str | int, ...])
         return [*got, two.reply()]
 
 
+@ON_EVERY_ENGINE
 def test_wait_answers_as_redis_does(pair: Pair, proxy: Proxy) -> None:
     expected = steps(pair, pair.primary, ("SET", "a", 1))
     assert expected[:5] == [1, 1, 0, 0, 0]
@@ -134,6 +133,7 @@ def test_no_message_is_published(pair: Pair, client: Raw) -> None:
         assert subscriber.reply() == [b"pmessage", b"*", b"end", b"x"]
 
 
+@ON_EVERY_ENGINE
 @pytest.mark.parametrize("options", [(), ("--share", "yes")], ids=["private", "share"])
 @pytest.mark.parametrize("write", [HIT, ("SET", "a", 1)], ids=["hit", "set"])
 def test_user_without_channels_gets_the_right_number(
@@ -153,6 +153,7 @@ def test_user_without_channels_gets_the_right_number(
         assert pair.look.ask("ACL", "LOG") == []
 
 
+@ON_EVERY_ENGINE
 def test_user_without_wait_adds_one_line_to_the_acl_log(pair: Pair, proxy: Proxy) -> None:
     with proxy.raw() as raw:
         rights = ["reset", "on", ">secret", "~*", *RIGHTS, "-wait"]
@@ -166,6 +167,7 @@ def test_user_without_wait_adds_one_line_to_the_acl_log(pair: Pair, proxy: Proxy
         assert [entry[1] for entry in log] == [1]
 
 
+@ON_EVERY_ENGINE
 def test_server_of_unknown_version_is_covered(engine: str) -> None:
     with ExitStack() as stack:
         primary = stack.enter_context(
@@ -211,6 +213,7 @@ def test_shared_writes_without_a_hit_are_not_covered(pair: Pair) -> None:
                 assert other.ask("WAIT", 1, 20) == 0
 
 
+@ON_EVERY_ENGINE
 @pytest.mark.parametrize("left", ["alive", "gone", "persistent", "other database"])
 def test_wait_covers_hits_whose_key_has_changed(pair: Pair, client: Raw, left: str) -> None:
     key = f"limit:{left}"
@@ -267,6 +270,7 @@ def test_wait_covers_a_refund_without_a_hit(pair: Pair, proxy: Proxy) -> None:
         assert raw.ask("WAIT", 1, IN_TIME_MS) == 1
 
 
+@ON_EVERY_ENGINE
 def test_waitaof_covers_hits(engine: str) -> None:
     if engine in ("redis-6.2", "redis-7.0"):
         pytest.skip("it has no WAITAOF")
