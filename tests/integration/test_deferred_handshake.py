@@ -75,9 +75,12 @@ def counted(made: Any) -> list[int]:
 def test_user_and_database_are_sent_after_the_outage(
     password_server: RedisServer, mode: str, protocol: int
 ) -> None:
-    with failing(password_server, mode) as proxy:
-        one = client(proxy, protocol, username="bob", password="bp", db=2, client_name="one")
-        two = client(proxy, protocol, password="pw")
+    bob = {"username": "bob", "password": "bp", "db": 2, "client_name": "one"}
+    with (
+        failing(password_server, mode) as proxy,
+        client(proxy, protocol, **bob) as one,
+        client(proxy, protocol, password="pw") as two,
+    ):
         for made in (one, two):
             for _ in range(3):
                 got = made.execute_command(*HIT)
@@ -101,8 +104,10 @@ def test_user_and_database_are_sent_after_the_outage(
 
 def test_clients_that_connect_after_a_kill_are_served(password_server: RedisServer) -> None:
     password_server.start()
-    with failing(password_server) as proxy:
-        made = client(proxy, password="pw", db=2, single_connection_client=False)
+    with (
+        failing(password_server) as proxy,
+        client(proxy, password="pw", db=2, single_connection_client=False) as made,
+    ):
         assert made.execute_command(*HIT) == COUNTED
         password_server.stop()
 
@@ -131,12 +136,12 @@ def test_clients_that_connect_during_a_hang_are_served(
         if known:
             assert raw.ask(*HIT) == ADMITTED
         retry = Retry(NoBackoff(), 0 if known else 1)
-        made = client(proxy, username="bob", password="bp", db=3, retry=retry)
-        assert made.execute_command(*HIT) == ADMITTED
-        os.kill(password_server.pid, signal.SIGCONT)
-        assert counted(made) == COUNTED
-        assert made.acl_whoami() == "bob"
-        assert made.client_info()["db"] == 3
+        with client(proxy, username="bob", password="bp", db=3, retry=retry) as made:
+            assert made.execute_command(*HIT) == ADMITTED
+            os.kill(password_server.pid, signal.SIGCONT)
+            assert counted(made) == COUNTED
+            assert made.acl_whoami() == "bob"
+            assert made.client_info()["db"] == 3
 
 
 def test_clients_that_connect_at_the_client_limit_are_served(password_server: RedisServer) -> None:
@@ -149,10 +154,10 @@ def test_clients_that_connect_at_the_client_limit_are_served(password_server: Re
         with pytest.raises(redis.ConnectionError, match="max number of clients"):
             client(proxy, username="bob", password="bp", db=3)
         assert admin.ask("CONFIG", "SET", "maxclients", 100) == "OK"
-        made = client(proxy, username="bob", password="bp", db=3)
-        assert made.execute_command(*HIT) == COUNTED  # the first in its own database
-        assert made.acl_whoami() == "bob"
-        assert made.client_info()["db"] == 3
+        with client(proxy, username="bob", password="bp", db=3) as made:
+            assert made.execute_command(*HIT) == COUNTED  # the first in its own database
+            assert made.acl_whoami() == "bob"
+            assert made.client_info()["db"] == 3
 
 
 def test_wrong_password_in_a_deferred_handshake_is_refused(engine: str) -> None:

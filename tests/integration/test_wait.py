@@ -412,9 +412,9 @@ def test_earlier_commands_are_answered_and_later_ones_wait(
     server: RedisServer, front: Proxy
 ) -> None:
     with connected(front, 1) as (client,), Monitor(server) as monitor:
-        hit = command("RL.HIT", "k", 1, 1, "WAIT", 9)
+        hit = command("RL.HIT", "k", 1, "0.4", "WAIT", 9)
         append = command("APPEND", "a", "x")
-        client.send(append + hit * 2 + append + command("RL.HIT", "k", 1, 1) + append)
+        client.send(append + hit * 2 + append + command("RL.HIT", "k", 1, 60) + append)
         assert client.reply() == 1
         assert numbers(client.reply())[0] == 0
         assert numbers(client.reply())[0] == 0
@@ -424,7 +424,7 @@ def test_earlier_commands_are_answered_and_later_ones_wait(
         seen = monitor.lines()
         first, second = stamps(seen, "k")
         appended = [at for at, _, words in seen if words[0] == b"APPEND"]
-        assert appended[0] <= first <= second - 1_000_000
+        assert appended[0] <= first <= second - 400_000
         assert second <= appended[1] <= appended[2]
 
 
@@ -556,7 +556,7 @@ def test_stop_refuses_waiting_hits(server: RedisServer) -> None:
         for client in (first, held, *clients):
             assert client.ask("PING") == "PONG"
         assert numbers(first.ask("RL.HIT", "k", 1, 60))[0] == 0
-        shaped = command("RL.HIT", "l", 2, 3, "ALGO", "LEAKY", "WAIT", 9)
+        shaped = command("RL.HIT", "l", 2, 2, "ALGO", "LEAKY", "WAIT", 9)
         hit = command("RL.HIT", "k", 1, 60, "WAIT", 600)
         queue_up(server, clients, [hit] * 19)
         began = time.monotonic()
@@ -569,8 +569,10 @@ def test_stop_refuses_waiting_hits(server: RedisServer) -> None:
             assert reply[:3] == [1, 1, 0]
             assert 50 < reply[3] <= 60
             assert client.closes()
+        assert first.closes()
         assert numbers(held.reply())[0] == 0  # it was admitted, and keeps its time
-        assert time.monotonic() - began >= 1.5
+        assert time.monotonic() - began >= 1
+        assert held.closes()
         assert made.wait() == 0
     with server.raw() as admin:
         assert admin.ask("LLEN", "k") == 1
@@ -747,18 +749,20 @@ def test_hit_wakes_whose_refusal_arrives_after_the_reset(
         assert waiting.reply() == [0, 1, 0, -1, 600]
 
 
-@pytest.mark.parametrize("words", [("RL.RESET", "k"), ("RL.REFUND", "k", 1, 1, 9, "ALGO", "LEAKY")])
+@pytest.mark.parametrize(
+    "words", [("RL.RESET", "k"), ("RL.REFUND", "k", 1, "0.6", 9, "ALGO", "LEAKY")]
+)
 def test_reset_or_refund_shortens_no_reply_that_leaky_holds(
     front: Proxy, words: tuple[str | int, ...]
 ) -> None:
     with connected(front, 2) as (other, waiting):
-        assert other.ask("RL.HIT", "k", 1, 1, "ALGO", "LEAKY") == [0, 1, 0, -1, 1]
+        assert other.ask("RL.HIT", "k", 1, "0.6", "ALGO", "LEAKY") == [0, 1, 0, -1, 1]
         began = time.monotonic()
-        waiting.send(command("RL.HIT", "k", 1, 1, "ALGO", "LEAKY", "WAIT", 9))
+        waiting.send(command("RL.HIT", "k", 1, "0.6", "ALGO", "LEAKY", "WAIT", 9))
         wait_until(lambda: waiting_hits(other) == 1, "it waits")
         assert not isinstance(other.ask(*words), ReplyError)
         assert numbers(waiting.reply())[0] == 0
-        assert time.monotonic() - began >= 0.5
+        assert time.monotonic() - began >= 0.3
 
 
 def waiting_hits(raw: Raw) -> int:

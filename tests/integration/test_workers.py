@@ -386,6 +386,7 @@ def test_terminated_worker_drains_and_delays_no_client(
             os.kill(old, signal.SIGTERM)  # again: as if the whole process group were signalled
         assert ask_once(one_server.port, "RPUSH", "list", "late") == 1
         assert first.reply() == [b"list", b"late"]
+        assert first.closes()
         wait_until(lambda: len(set(workers(made)) - {old}) == 2, "it is replaced")
         (new,) = set(workers(made)) - {old, other}
         made.logged(rf"worker \d \(process {new}\) serves\n")
