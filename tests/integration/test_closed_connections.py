@@ -61,6 +61,7 @@ def test_outstanding_replies_arrive_when_the_proxy_stops(
         time.sleep(1.5)  # Unread replies must survive until now; a fault would have lost them.
         got = everything(raw)
         sending.join()
+        raw.close()
         proxy.wait()
         assert FIVE.sub(b"", got) == b""
         assert len(FIVE.findall(got)) == counted(own_server)
