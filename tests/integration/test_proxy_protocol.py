@@ -69,11 +69,12 @@ def test_clients_with_a_header_are_served(
 
 def test_client_without_a_header_is_rejected(behind_balancer: tuple[Proxy, int]) -> None:
     made, plain_port = behind_balancer
-    for port in (plain_port, made.port):
-        for start in (command("PING"), b"\x16\x03\x01", b"PROXY TCP9\r\n", b"PROXY TCP4 1.1"):
-            with Raw(port) as raw:
-                raw.send(start)
-                assert raw.closes()
+    starts = (command("PING"), b"\x16\x03\x01", b"PROXY TCP9\r\n", b"PROXY TCP4 1.1")
+    with contextlib.ExitStack() as stack:  # all at once: the last start is awaited for 2 s
+        raws = [stack.enter_context(Raw(port)) for port in (plain_port, made.port) for _ in starts]
+        for raw, start in zip(raws, starts * 2, strict=True):
+            raw.send(start)
+        assert all(raw.closes() for raw in raws)
     Raw(plain_port).close()
 
     def lines() -> list[str]:

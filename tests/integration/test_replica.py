@@ -18,7 +18,7 @@ READONLY = "READONLY You can't write against a read only replica."
 def pair(engine: str) -> Iterator[tuple[Proxy, Proxy]]:
     """Proxies in front of a primary and of its replica."""
     with ExitStack() as stack:
-        primary = stack.enter_context(harness.server(engine))
+        primary = stack.enter_context(harness.server(engine, "--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(harness.server(engine))
         with replica.raw() as raw:
             assert raw.ask("REPLICAOF", "127.0.0.1", primary.port) == "OK"

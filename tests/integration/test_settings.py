@@ -85,6 +85,7 @@ def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> Non
         for _ in range(20):
             made.signal(signal.SIGHUP)
         assert raw.reply() is None
+        assert raw.closes()
         assert made.wait() == 0
         assert "ERROR" not in made.log()
 
