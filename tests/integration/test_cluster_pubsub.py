@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.resp.key_slot import key_slot
 
-from tests.clusters import Cluster
+from tests.clusters import ON_ONE_CLUSTER, Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_until
 from tests.processes import paused
 
@@ -230,6 +230,7 @@ def test_patterns_of_home_and_of_all_masters_end_together(
         assert client.ask("SET", key, 1) == "OK"
 
 
+@ON_ONE_CLUSTER
 def test_keyspace_events_of_a_master_that_joins(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:
@@ -303,6 +304,7 @@ def test_several_shard_channels_are_subscribed_where_their_slot_is_now(
     ]
 
 
+@ON_ONE_CLUSTER
 def test_a_master_joins_at_which_a_transaction_is_open(
     cluster_proxy: Proxy, other: Raw, module_cluster: Cluster
 ) -> None:

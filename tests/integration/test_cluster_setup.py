@@ -12,7 +12,7 @@ import pytest
 from rlproxy.resp.key_slot import key_slot
 from rlproxy.upstream.cluster.links import REFUSED_S
 
-from tests.clusters import Cluster
+from tests.clusters import ON_ONE_CLUSTER, Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, is_error, wait_until
 from tests.info import calls
 
@@ -351,6 +351,7 @@ def test_invalidations_of_all_nodes(
         assert client_3.closes()
 
 
+@ON_ONE_CLUSTER
 def test_broadcast_invalidations_of_a_master_that_joins(
     module_cluster: Cluster, cluster_proxy: Proxy
 ) -> None:
