@@ -415,6 +415,12 @@ def is_error(reply: object, start: str) -> bool:
     return isinstance(reply, ReplyError) and str(reply).startswith(start)
 
 
+def numbers(reply: object) -> list[int]:
+    """Return the reply to a hit: five integers."""
+    assert isinstance(reply, list), reply
+    return reply
+
+
 def command(*words: bytes | str | int) -> bytes:
     """Encode a multibulk request."""
     parts = [b"*%d\r\n" % len(words)]

@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, command
+from tests.harness import ON_ONE_ENGINE, Proxy, RedisServer, command, numbers
 from tests.integration.started import by_lane_of
 
 pytestmark = ON_ONE_ENGINE
 NAMES = [name.decode() for name in ALGORITHMS]
 LIFTED = [0, 0, 0, -1, 0]
-
-
-def numbers(reply: object) -> list[int]:
-    assert isinstance(reply, list), reply
-    return reply
 
 
 @pytest.mark.parametrize("algorithm", NAMES)

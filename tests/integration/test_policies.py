@@ -24,6 +24,7 @@ from tests.harness import (
     RedisServer,
     ReplyError,
     command,
+    numbers,
     wait_until,
 )
 from tests.info import script_calls
@@ -138,8 +139,7 @@ def test_a_policy_counts_as_the_written_out_rule(shared: Named, redis_server: Re
         assert raw.ask("RL.HIT", "c", "POLICY", "login", "COST", 2) == [0, 2, 0, -1, 60]
         assert raw.ask("RL.HIT", "q", "POLICY", "quick", "COST", 3) == [0, 3, 0, -1, 60000]
         began = time.monotonic()
-        reply = raw.ask("RL.HIT", "q", "POLICY", "quick", "WAIT", 20)
-        assert isinstance(reply, list)
+        reply = numbers(raw.ask("RL.HIT", "q", "POLICY", "quick", "WAIT", 20))
         assert reply[0] == 1
         assert 50_000 < reply[3] <= 60_000
         assert time.monotonic() - began < harness.DEADLINE_S
@@ -237,6 +237,12 @@ def metrics(port: int) -> str:
 # -- shadow ----------------------------------------------------------------------------------------
 
 
+def in_shadow(reply: object) -> bool:
+    """Whether it admits, and names no time to wait."""
+    found = numbers(reply)
+    return (found[0], found[3]) == (0, -1)
+
+
 def shadow_hits(raw: Raw, key: str, policy: str = "trial") -> list[object]:
     return [raw.ask("RL.HIT", key, "POLICY", policy) for _ in range(3)]
 
@@ -252,12 +258,9 @@ def test_a_shadow_hit_is_admitted_by_lane_and_in_place(shared: Named, policy: st
         assert time.monotonic() - began < 40  # none has waited for 50 s
         raw.send((hit("k", policy) + command("GET", "x")) * 3)
         for _ in range(3):
-            reply = raw.reply()
-            assert isinstance(reply, list)
-            assert (reply[0], reply[3]) == (0, -1)
+            assert in_shadow(raw.reply())
             assert raw.reply() is None
-        peek = raw.ask("RL.PEEK", "k", "POLICY", policy)
-        assert isinstance(peek, list)
+        peek = numbers(raw.ask("RL.PEEK", "k", "POLICY", policy))
         assert peek[0] == 1
         assert peek[3] > 0
 
@@ -330,9 +333,7 @@ def test_a_shadow_hit_that_is_sent_again_admits(shared: Named) -> None:
             raw.send(command("GET", "x") + hit("k", "trial") + hit("k", "trial"))
             assert raw.reply() is None
             for _ in range(2):
-                reply = raw.reply()
-                assert isinstance(reply, list)
-                assert (reply[0], reply[3]) == (0, -1)
+                assert in_shadow(raw.reply())
 
 
 @ON_ONE_ENGINE
@@ -362,9 +363,7 @@ def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
         waits.send(command("RL.HIT", "k", "1", "60", "WAIT", "3000"))
         wait_until(lambda: made.stats()["waiting"] == "1", "a hit waits")
         for _ in range(3):
-            reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
-            assert isinstance(reply, list)
-            assert (reply[0], reply[3]) == (0, -1)
+            assert in_shadow(raw.ask("RL.HIT", "k", "POLICY", "trial"))
 
 
 # -- a cluster -------------------------------------------------------------------------------------
@@ -374,8 +373,7 @@ def test_policies_on_a_cluster(one_cluster: Cluster, tmp_path: Path) -> None:
     with named(one_cluster.url, tmp_path) as made, made.proxy.raw() as raw:
         for key in range(12):
             for _ in range(3):
-                reply = raw.ask("RL.HIT", f"k{key}", "POLICY", "trial")
-                assert isinstance(reply, list)
+                reply = numbers(raw.ask("RL.HIT", f"k{key}", "POLICY", "trial"))
                 assert (reply[0], reply[1], reply[3]) == (0, 1, -1)
             assert raw.ask("MULTI") == "OK"
             raw.ask("RL.HIT", f"k{key}", "POLICY", "trial")
@@ -384,14 +382,10 @@ def test_policies_on_a_cluster(one_cluster: Cluster, tmp_path: Path) -> None:
             assert executed[0][:2] == [0, 1]
             assert executed[0][3] == -1
             raw.send(hit(f"k{key}", "trial") + command("GET", f"k-{key}"))
-            reply = raw.reply()
-            assert isinstance(reply, list)
-            assert (reply[0], reply[3]) == (0, -1)
+            assert in_shadow(raw.reply())
             assert raw.reply() is None
             for limited in (0, 0, 1):
-                reply = raw.ask("RL.HIT", f"e{key}", "POLICY", "login")
-                assert isinstance(reply, list)
-                assert reply[0] == limited
+                assert numbers(raw.ask("RL.HIT", f"e{key}", "POLICY", "login"))[0] == limited
         wait_until(lambda: made.policies()[b"trial"][2] == 60, "all hits are counted")
         made.settled(
             {
@@ -413,9 +407,7 @@ def test_a_reload_replaces_all_policies_and_logs_them(made: Named) -> None:
         made.reload('trial = "1 60"\nfresh = {rule = "7 60", shadow = true}\n')
         made.logs("policies added: fresh; removed: bucket, login, quick, shaped; changed: trial\n")
         made.logs("policies in shadow, which admit all hits: fresh\n")
-        refused = raw.ask("RL.HIT", "k", "POLICY", "trial")
-        assert isinstance(refused, list)
-        assert refused[0] == 1
+        assert numbers(raw.ask("RL.HIT", "k", "POLICY", "trial"))[0] == 1
         assert raw.ask("RL.HIT", "n", "POLICY", "fresh") == [0, 7, 6, -1, 60]
         assert raw.ask("RL.HIT", "k", "POLICY", "login") == ReplyError("ERR no such policy 'login'")
         made.settled(
@@ -456,16 +448,12 @@ def test_a_remembered_refusal_answers_no_hit_under_a_new_rule(made: Named) -> No
         local = "refused_locally"
 
         def remembered() -> bool:
-            reply = raw.ask("RL.HIT", "k", "POLICY", "p")
-            assert isinstance(reply, list)
-            assert reply[0] == 1
+            assert numbers(raw.ask("RL.HIT", "k", "POLICY", "p"))[0] == 1
             return made.stats()[local] != "0"
 
         wait_until(remembered, "a refusal is remembered")
         made.reload('p = "2 3600"\n')
-        reply = raw.ask("RL.HIT", "k", "POLICY", "p")
-        assert isinstance(reply, list)
-        assert reply[:3] == [0, 2, 0]
+        assert numbers(raw.ask("RL.HIT", "k", "POLICY", "p"))[:3] == [0, 2, 0]
 
 
 # Two rules of a policy. In a reply, max, unit and mode must be those of one rule.

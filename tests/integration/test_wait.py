@@ -21,7 +21,16 @@ from redis import asyncio as redis_asyncio
 
 from tests import harness, info
 from tests.gate import gated
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, is_error, wait_until
+from tests.harness import (
+    Proxy,
+    Raw,
+    RedisServer,
+    ReplyError,
+    command,
+    is_error,
+    numbers,
+    wait_until,
+)
 from tests.info import blocked_clients
 from tests.integration.started import by_lane, by_lane_of, lanes, private, started
 
@@ -164,11 +173,6 @@ def connected(proxy: Proxy, count: int) -> Iterator[list[Raw]]:
         for client in clients:
             assert client.ask("PING") == "PONG"
         yield clients
-
-
-def numbers(reply: object) -> list[int]:
-    assert isinstance(reply, list), reply
-    return reply
 
 
 # -- order and rate --------------------------------------------------------------------------------
