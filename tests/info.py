@@ -49,6 +49,13 @@ def script_calls(server: Answers) -> int:
     return _sum(server, "commandstats", rb"cmdstat_(?:eval|evalsha)(?:_ro)?:calls=(\d+)")
 
 
+def stats(proxy: Answers) -> dict[str, str]:
+    """Return the fields of a proxy's RL.STATS, by name."""
+    text = proxy.ask("RL.STATS")
+    assert isinstance(text, bytes), text
+    return dict(line.split(":", 1) for line in text.decode().split("\r\n") if ":" in line)
+
+
 def errors(server: Answers, code: str) -> int:
     """Return how many errors with this code it has sent (Redis 6.2 and later)."""
     return _sum(server, "errorstats", rb"errorstat_%b:count=(\d+)" % code.encode())

@@ -16,7 +16,7 @@ from rlproxy.resp.key_slot import key_slot
 from tests import harness
 from tests.clusters import Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_at_once, wait_until
-from tests.info import clients
+from tests.info import clients, stats
 from tests.integration.started import by_lane_of
 from tests.repeating import RepeatingClients
 
@@ -318,10 +318,9 @@ def test_a_paused_master_answers_only_for_its_own_keys(slow_cluster: Cluster) ->
                         with proxy.raw() as newest:  # its first hit takes no lane
                             call = partial(refused, newest, *options)
                             wait_at_once(call, "the error comes without a wait")
-                    stats = new.ask("RL.STATS")
-                    assert isinstance(stats, bytes)
-                    assert f"{paused.address}=0".encode() in stats
-                    assert f"{well.address}=1".encode() in stats
+                    found = str(stats(new))
+                    assert f"{paused.address}=0" in found
+                    assert f"{well.address}=1" in found
             finally:
                 cluster.cont(paused)
 
@@ -366,9 +365,7 @@ def test_new_clients_hit_a_paused_master(slow_cluster: Cluster) -> None:
                     new.send(command("RL.HIT", lost, 5, 60))
                     assert isinstance(other.ask("RL.HIT", kept, LIMIT, 60), list)
                     assert str(new.reply()).startswith("UPSTREAMDOWN")
-            stats = other.ask("RL.STATS")
-            assert isinstance(stats, bytes)
-            assert b"errors_late:1\r\n" in stats
+            assert stats(other)["errors_late"] == "1"
             log = proxy.read_log()
             assert f"Redis at {paused.address} does not answer" in log
             assert f"Redis at {well.address} does not answer" not in log
@@ -423,10 +420,7 @@ def test_a_manual_failover_loses_no_hit(replicated: Cluster) -> None:
 def test_remembered_refusals_answer_locally(proxy: Proxy) -> None:
     def local() -> int:
         with proxy.raw() as other:
-            stats = other.ask("RL.STATS")
-        assert isinstance(stats, bytes)
-        (line,) = [row for row in stats.split(b"\r\n") if row.startswith(b"refused_locally:")]
-        return int(line.partition(b":")[2])
+            return int(stats(other)["refused_locally"])
 
     with proxy.raw() as raw:
         warm(raw)
@@ -488,8 +482,7 @@ def test_a_password_is_used_for_all_nodes(slow_cluster: Cluster) -> None:
             assert str(raw.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
             assert raw.ask("AUTH", "pw") == "OK"
             warm(raw)
-            stats = raw.ask("RL.STATS")
-            assert isinstance(stats, bytes) and b"lanes:3" in stats
+            assert stats(raw)["lanes"] == "3"
             with made.raw() as stranger:
                 assert str(stranger.ask("RL.HIT", "k", LIMIT, 60)).startswith("NOAUTH")
         with harness.proxy(slow_cluster.url) as made:

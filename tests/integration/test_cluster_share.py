@@ -19,7 +19,7 @@ from rlproxy.upstream.cluster.links import IDLE_S
 from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 from tests import harness, info
-from tests.clusters import Cluster, Node, text
+from tests.clusters import Cluster, Node
 from tests.harness import Proxy, Raw, command, wait_at_once, wait_until
 from tests.repeating import RepeatingClients
 
@@ -72,11 +72,9 @@ def test_many_clients_share_few_connections(cluster: Cluster, proxy: Proxy) -> N
 
 def test_the_option_turns_it_off(cluster: Cluster) -> None:
     with harness.proxy(cluster.url, "--share", "no") as private, private.raw() as client:
-        mode = [line for line in text(client.ask("RL.STATS")).splitlines() if "mode:" in line]
-        assert mode == ["mode:private"]
+        assert info.stats(client)["mode"] == "private"
     with harness.proxy(cluster.url) as shared, shared.raw() as client:
-        mode = [line for line in text(client.ask("RL.STATS")).splitlines() if "mode:" in line]
-        assert mode == ["mode:share"]
+        assert info.stats(client)["mode"] == "share"
 
 
 def test_users_share_no_connection(cluster: Cluster, proxy: Proxy) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from tests import harness
 from tests.harness import Raw, ReplyError, is_error, wait_until
+from tests.info import stats
 from tests.integration.started import started
 from tests.unit.test_deploy import HEALTH, PAGE, PASSWORD, compose
 
@@ -55,7 +56,7 @@ def test_services_of_the_compose_file_work_together(
             with traffic(services["traffic"], made.port()):
                 wait_until(lambda: admitted_by("fixed", raw) > 5, "the demo makes traffic")
             assert admitted_by("log", raw) > 5
-            assert b"\r\nerrors_syntax:0\r\n" in stats(raw)
+            assert stats(raw)["errors_syntax"] == "0"
             assert PASSWORD not in made.log()
     finally:
         server.terminate()
@@ -85,14 +86,8 @@ def traffic(service: dict[str, Any], port: int) -> Iterator[None]:
         demo.wait(harness.DEADLINE_S)
 
 
-def stats(raw: Raw) -> bytes:
-    found = raw.ask("RL.STATS")
-    assert isinstance(found, bytes)
-    return found
-
-
 def admitted_by(algorithm: str, raw: Raw) -> int:
-    found = re.search(rf"hits_{algorithm}:admitted=(\d+)".encode(), stats(raw))
+    found = re.match(r"admitted=(\d+)", stats(raw)[f"hits_{algorithm}"])
     assert found is not None
     return int(found[1])
 

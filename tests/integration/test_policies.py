@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rlproxy.ratelimit.policies import MAX_POLICIES
 
-from tests import harness, processes
+from tests import harness, info, processes
 from tests.clusters import Cluster
 from tests.harness import (
     ON_ONE_ENGINE,
@@ -73,10 +73,7 @@ class Named:
 
     def stats(self) -> dict[str, str]:
         with self.proxy.raw() as raw:
-            text = raw.ask("RL.STATS")
-            assert isinstance(text, bytes)
-            lines = text.decode().split("\r\n")
-            return dict(line.split(":", 1) for line in lines if ":" in line)
+            return info.stats(raw)
 
     def uncounted(self) -> int:
         """The hits whose admission was not seen, or was one by shadow."""

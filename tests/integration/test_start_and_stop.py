@@ -397,13 +397,18 @@ def draining(made: Started) -> None:
     stopped_listening(made)
 
 
+def blocks(server: RedisServer, client: Raw) -> None:
+    """Have the client wait in Redis for an element of `list`."""
+    client.send(harness.command("BLPOP", "list", 0))
+    wait_until(lambda: blocked_clients(server) == 1, "BLPOP waits")
+
+
 def test_outstanding_reply_is_sent_before_the_end(own_server: RedisServer) -> None:
     with started(*ANY_PORT, "--upstream", own_server.url) as made:
         with made.raw() as waiting, made.raw() as idle, made.raw() as subscriber:
             assert idle.ask("PING") == "PONG"
             assert subscriber.ask("SUBSCRIBE", "news") == [b"subscribe", b"news", 1]
-            waiting.send(harness.command("BLPOP", "list", 0))
-            wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
+            blocks(own_server, waiting)
             draining(made)
             assert idle.closes()
             assert subscriber.closes()
@@ -479,8 +484,7 @@ def test_hits_and_commands_in_flight_are_answered(own_server: RedisServer) -> No
 def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "0.4")
     with started(*args) as made, made.raw() as waiting:
-        waiting.send(harness.command("BLPOP", "list", 0))
-        wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
+        blocks(own_server, waiting)
         begin = time.monotonic()
         made.signal(signal.SIGTERM)
         assert made.wait() == 0
@@ -496,8 +500,7 @@ def test_drain_deadline_cuts_blocked_clients(own_server: RedisServer) -> None:
 def test_second_signal_cuts_at_once(own_server: RedisServer) -> None:
     args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "60")
     with started(*args) as made, made.raw() as waiting:
-        waiting.send(harness.command("BLPOP", "list", 0))
-        wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
+        blocks(own_server, waiting)
         draining(made)
         made.logged(r"clients owed replies: 1; waiting up to 60 s; a second signal cuts")
         assert made.running()
@@ -510,8 +513,7 @@ def test_drain_does_not_wait_for_a_client_that_left(own_server: RedisServer) -> 
     args = (*ANY_PORT, "--upstream", own_server.url, "--drain-timeout", "60")
     with started(*args) as made:
         with made.raw() as waiting:
-            waiting.send(harness.command("BLPOP", "list", 0))
-            wait_until(lambda: blocked_clients(own_server) == 1, "BLPOP waits")
+            blocks(own_server, waiting)
             draining(made)
             assert made.running()
         assert made.wait() == 0
@@ -547,36 +549,28 @@ def test_stop_while_the_server_is_down(unstarted_server: RedisServer) -> None:
 
 
 @needs_embedded
-def test_embedded_server_ends_with_the_proxy() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_embedded_server_ends_with_the_proxy(number: int) -> None:
     with started(*ANY_PORT, *EMBEDDED) as made:
         port = made.port()
         pid = embedded_pid(made)
         found = ask_once(port, "CONFIG", "GET", "dir")
         assert isinstance(found, list)
         directory = Path(found[1].decode())
-        assert directory.is_dir()
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        made.signal(signal.SIGTERM)
-        assert made.wait() == 0
-        assert not alive(pid)
-        assert not directory.exists()
-
-
-@needs_embedded
-def test_embedded_server_does_not_outlive_a_killed_proxy() -> None:
-    with started(*ANY_PORT, *EMBEDDED) as made:
-        port = made.port()
-        pid = embedded_pid(made)
-        found = ask_once(port, "CONFIG", "GET", "dir")
-        assert isinstance(found, list)
-        made.signal(signal.SIGKILL)
-        made.wait()
+        made.signal(number)
+        code = made.wait()
+        if number == signal.SIGTERM:
+            assert code == 0
+            assert not alive(pid)
+            assert not directory.exists()
+            return
         try:
             wait_until(lambda: not alive(pid), "the embedded server has ended")
         finally:
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(found[1])
+            shutil.rmtree(directory)
 
 
 @needs_embedded

@@ -16,6 +16,7 @@ import redis.asyncio
 
 from tests import harness
 from tests.harness import ROOT, Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.info import stats
 from tests.integration.started import by_lane, children, started
 from tests.processes import paused
 
@@ -31,14 +32,6 @@ def front(one_server: RedisServer) -> Iterator[Proxy]:
         raw.ask("FLUSHALL")
     with harness.proxy(one_server) as made:
         yield made
-
-
-def stats(raw: Raw) -> dict[str, str]:
-    """The fields of RL.STATS, by name."""
-    text = raw.ask("RL.STATS")
-    assert isinstance(text, bytes), text
-    lines = [line for line in text.decode().split("\r\n") if line and not line.startswith("#")]
-    return dict(line.split(":", 1) for line in lines)
 
 
 def hits(raw: Raw) -> dict[str, int]:

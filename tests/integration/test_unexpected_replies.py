@@ -16,6 +16,7 @@ from rlproxy.resp.replies import ReplyFramer
 
 from tests import harness
 from tests.harness import Proxy, Raw, RedisServer, command, wait_until
+from tests.info import stats
 from tests.integration.started import by_lane
 
 WINDOW_MS = 1500  # of hits that wait: long enough to see them wait, on a machine that stalls
@@ -133,7 +134,7 @@ def test_server_that_rejects_empty_requests_gets_only_one(own_server: RedisServe
     strange = StrangeReplies(own_server)
     try:
         with harness.proxy(f"redis://127.0.0.1:{strange.port}") as proxy, proxy.raw() as raw:
-            wait_until(lambda: b"\nscripts_loaded:1\r" in _stats(raw), "all is prepared")
+            wait_until(lambda: stats(raw)["scripts_loaded"] == "1", "all is prepared")
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
                 still_works(raw)
@@ -245,7 +246,7 @@ def test_strange_reply_while_a_hit_waits(strange: StrangeReplies, proxy: Proxy) 
             assert outcome(raw.ask(*hits[name], "MS")) == [0, 1]
             for each in (raw, second):
                 each.send(command(*hits[name], "WAIT", 30_000, "MS"))
-        wait_until(lambda: b"\nwaiting:10\r" in _stats(look), "they wait")
+        wait_until(lambda: stats(look)["waiting"] == "10", "they wait")
         for name, trio in trios.items():
             strange.by_key[f"late {name}".encode()] = FEW[name]
             trio[2].send(command(*hits[name], "MS"))
@@ -254,13 +255,7 @@ def test_strange_reply_while_a_hit_waits(strange: StrangeReplies, proxy: Proxy) 
                 assert each.exactly(len(FEW[name])) == FEW[name], name
             for each in (raw, second, other):
                 assert each.ask("PING") == "PONG"
-        assert b"\nwaiting:0\r" in _stats(look)
-
-
-def _stats(raw: Raw) -> bytes:
-    text = raw.ask("RL.STATS")
-    assert isinstance(text, bytes)
-    return text
+        assert stats(look)["waiting"] == "0"
 
 
 @pytest.mark.parametrize("reply", STRANGE.values(), ids=STRANGE)
@@ -292,7 +287,7 @@ def test_endless_refusal_is_retried_with_a_pause(strange: StrangeReplies, proxy:
     with proxy.raw() as raw, proxy.raw() as other:
         assert outcome(raw.ask("RL.HIT", key, 1, 300)) == [0, 1]
         raw.send(command("RL.HIT", key, 1, 300, "WAIT", 3600))
-        wait_until(lambda: b"\nwaiting:1\r" in _stats(other), "it waits")
+        wait_until(lambda: stats(other)["waiting"] == "1", "it waits")
         strange.by_key[key.encode()] = b"*5\r\n:1\r\n:1\r\n:0\r\n:-1\r\n:1\r\n"
         answered = strange.answered
         assert other.ask("RL.RESET", key) == 1  # the waiting hit is sent again at once
@@ -319,6 +314,6 @@ def test_strange_replies_to_the_proxys_handshake(one_engine: str, reply: bytes) 
                 for number in range(5):
                     assert outcome(raw.ask("RL.HIT", "k", 3, 3600)) == [int(number >= 3), 3]
                     assert raw.ask("PING") == "PONG"
-                assert b"\nupstream_up:1\r" in _stats(raw)
+                assert stats(raw)["upstream_up"] == "1"
         finally:
             strange.close()

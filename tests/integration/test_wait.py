@@ -770,9 +770,7 @@ def test_reset_or_refund_shortens_no_reply_that_leaky_holds(
 
 
 def waiting_hits(raw: Raw) -> int:
-    text = raw.ask("RL.STATS")
-    assert isinstance(text, bytes)
-    return int(text.partition(b"\nwaiting:")[2].split()[0])
+    return int(info.stats(raw)["waiting"])
 
 
 @pytest.mark.parametrize("algorithm", ["LOG", "LEAKY"])
