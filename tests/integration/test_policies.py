@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +26,7 @@ from tests.harness import (
     wait_until,
 )
 from tests.info import script_calls
-from tests.integration.started import children
+from tests.integration.started import children, ended
 from tests.repeating import RepeatingClients
 
 RULES = """
@@ -575,15 +573,9 @@ def test_wrong_policies_are_refused_at_the_start(tmp_path: Path) -> None:
         '"x\\u001b[31m\\ny" = "5 60"\n',
     )
     for more in ([], ["--check-config"]):
-        made = subprocess.run(
-            [sys.executable, "-m", "rlproxy", "--upstream", "redis://h", "--config", file, *more],
-            capture_output=True,
-            text=True,
-            cwd=harness.ROOT,
-        )
-        assert made.returncode == 2
-        assert made.stdout == ""
-        lines = made.stderr.splitlines()
+        code, out, err = ended("--upstream", "redis://h", "--config", str(file), *more)
+        assert (code, out) == (2, "")
+        lines = err.splitlines()
         assert len(lines) == 5
         prefix = f"rlproxy: --config {file}: policy"
         name = "a name is 1 to 64 letters, digits, '_', '.', ':' and '-'"
