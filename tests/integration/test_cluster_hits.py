@@ -14,7 +14,7 @@ import pytest
 from rlproxy.resp.key_slot import key_slot
 
 from tests import harness
-from tests.clusters import Cluster
+from tests.clusters import ON_ONE_CLUSTER, Cluster
 from tests.harness import Proxy, Raw, ReplyError, command, wait_at_once, wait_until
 from tests.info import clients, stats
 from tests.integration.started import by_lane_of
@@ -417,6 +417,7 @@ def test_a_manual_failover_loses_no_hit(replicated: Cluster) -> None:
         load.wait_rounds(ROUNDS)
 
 
+@ON_ONE_CLUSTER
 def test_remembered_refusals_answer_locally(proxy: Proxy) -> None:
     def local() -> int:
         with proxy.raw() as other:

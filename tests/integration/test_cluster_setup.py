@@ -131,6 +131,7 @@ def test_logins_of_two_clients_stay_apart(cluster_proxy: Proxy, module_cluster: 
             assert all(is_refused(reader.ask("GET", key)) for key in keys)
 
 
+@ON_ONE_CLUSTER
 def test_a_client_logs_in_once_a_second_at_a_node_that_refuses_it(
     client: Raw, module_cluster: Cluster
 ) -> None:

@@ -489,6 +489,7 @@ def within_a_second(
     wait_until(lambda: right(raw.ask(*hit)), f"{hit} is answered right", MAX_S + SLOW_S)
 
 
+@ON_ONE_ENGINE
 def test_swapped_databases_apply_within_a_second(parts: Parts) -> None:
     with parts.proxy.raw() as raw:
         cache_refusal(parts, raw, "RL.HIT", KEY, *RULE)
