@@ -30,12 +30,17 @@ harness.put_redis_cli_on_path()
 # The files that take longest. A parallel run begins with them, so that all its processes have work
 # until its end.
 LONGEST = (
+    "tests/conformance/test_acl_histories.py",
+    "tests/integration/test_admin.py",
+    "tests/integration/test_admission.py",
+    "tests/integration/test_chaos.py",
+    "tests/integration/test_cluster_failures.py",
+    "tests/integration/test_cluster_hits.py",
     "tests/integration/test_denial_cache.py",
     "tests/integration/test_documented_commands.py",
     "tests/integration/test_examples.py",
-    "tests/integration/test_start_and_stop.py",
-    "tests/integration/test_upstream_failure.py",
-    "tests/conformance/test_share.py",
+    "tests/integration/test_sentinel.py",
+    "tests/integration/test_wait.py",
     "tests/scripts/test_exact_windows.py",
     "tests/scripts/test_string_states.py",
     "tests/unit/test_bench.py",
