@@ -17,6 +17,12 @@ WITH_CA = (*TLS, "--tls-client-ca", "x")
 REPEATED = ("--listen", "--deny-command")
 TOO_LONG = "a number is too long, or arrays are nested too deeply"
 
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "f.toml"
+
+
 GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
     ("--listen", ":1", "listen", (Address("127.0.0.1", 1),), ()),
     ("--upstream", "redis://h", "upstream", Upstream(Address("h", 6379)), ()),
@@ -71,14 +77,13 @@ def test_the_table_above_is_complete() -> None:
 
 @pytest.mark.parametrize(("flag", "text", "field", "value", "also"), GIVEN)
 def test_option(
-    tmp_path: Path, flag: str, text: str, field: str, value: object, also: tuple[str, ...]
+    file: Path, flag: str, text: str, field: str, value: object, also: tuple[str, ...]
 ) -> None:
     assert getattr(load(flag, text, *also), field) == value
     assert getattr(load(f"{flag}={text}", *also), field) == value
     assert getattr(load(*also, **{variable(flag): text}), field) == value
     for name in (flag[2:], flag[2:].replace("-", "_")):
         for written in (f'"{text}"', f'["{text}"]') if flag in REPEATED else (f'"{text}"',):
-            file = tmp_path / "rlproxy.toml"
             file.write_text(f"{name} = {written}\n")
             assert getattr(load(*also, "--config", str(file)), field) == value
             assert getattr(load(*also, RLPROXY_CONFIG=str(file)), field) == value
@@ -105,8 +110,7 @@ def test_a_switch_needs_no_word() -> None:
     assert load(RLPROXY_SHARE="YES").share
 
 
-def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
+def test_the_environment_wins_over_the_file(file: Path) -> None:
     file.write_text("workers = 3\nshare = true\ndrain-timeout = 2.5\nlisten = [':1', ':2']\n")
     made = load("--config", str(file), "--drain-timeout", "4", RLPROXY_WORKERS="2")
     assert (made.workers, made.share, made.drain_timeout_s) == (2, True, 4.0)
@@ -149,16 +153,14 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
     ],
 )
-def test_a_wrong_file(tmp_path: Path, text: str, why: str) -> None:
-    file = tmp_path / "f.toml"
+def test_a_wrong_file(file: Path, text: str, why: str) -> None:
     file.write_text(text)
     (line,) = mistakes("--config", str(file))
     assert why in line
     assert "\n" not in line
 
 
-def test_a_policy_with_a_rule_has_no_name_with_a_dot(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
+def test_a_policy_with_a_rule_has_no_name_with_a_dot(file: Path) -> None:
     file.write_text("[policies]\na = {rule = '5 60', x = 1}")
     (line,) = mistakes("--config", str(file))
     assert line.endswith("policy 'a': there is no key 'x'")
@@ -182,18 +184,14 @@ def test_a_policy_with_a_rule_has_no_name_with_a_dot(tmp_path: Path) -> None:
         (b"workers = 2\n# \xff", "line 2 is not UTF-8"),
     ],
 )
-def test_a_syntax_error_is_the_only_mistake_of_a_file(
-    tmp_path: Path, text: bytes, why: str
-) -> None:
-    file = tmp_path / "f.toml"
+def test_a_syntax_error_is_the_only_mistake_of_a_file(file: Path, text: bytes, why: str) -> None:
     file.write_bytes(text)
     assert mistakes("--config", str(file)) == (f"--config {file}: {why}",)
     both = mistakes("--config", str(file), "--workers", "0", "--tls-cert", "x")
     assert [line.partition(":")[0] for line in both] == [f"--config {file}", "--workers 0"]
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
+def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbfworkers = 3\n")
     assert load("--config", str(file)).workers == 3
 
@@ -273,12 +271,11 @@ def away_from_a_terminal(*argv: str, **environ: str) -> Config:
     return loader.load(loader.parser().parse_args(list(argv)), environ, terminal=False)
 
 
-def test_no_upstream_is_a_mistake_away_from_a_terminal(tmp_path: Path) -> None:
+def test_no_upstream_is_a_mistake_away_from_a_terminal(file: Path) -> None:
     for words, environ in (((), {}), (("--workers", "2"), {"RLPROXY_UPSTREAM": " "})):
         with pytest.raises(ConfigError) as caught:
             away_from_a_terminal(*words, **environ)
         assert caught.value.mistakes == (loader.NO_UPSTREAM,)
-    file = tmp_path / "f.toml"
     file.write_text('upstream = "embedded:"\n')
     for made in (
         away_from_a_terminal("--upstream", "embedded:"),
@@ -325,8 +322,7 @@ rule = "2 2"
 """
 
 
-def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
+def test_policies_are_those_of_the_file(file: Path) -> None:
     file.write_text(POLICIES)
     made = load("--config", str(file))
     assert made.workers == 2
@@ -339,8 +335,7 @@ def test_policies_are_those_of_the_file(tmp_path: Path) -> None:
     assert load().policies == ()
 
 
-def test_wrong_rules_are_among_all_mistakes(tmp_path: Path) -> None:
-    file = tmp_path / "f.toml"
+def test_wrong_rules_are_among_all_mistakes(file: Path) -> None:
     file.write_text("workers = 0\n[policies]\na = '5 60'\nb = 5\n")
     args = loader.parser().parse_args(["--config", str(file)])
     with pytest.raises(ConfigError) as caught:

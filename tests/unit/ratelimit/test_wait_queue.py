@@ -129,6 +129,11 @@ class Bench:
         return self.waiting.count == 0 and not self.clock.live() and not self.waiting.blocks(KEY)
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 class Client:
     """A waiting client: records its calls and its replies."""
 
@@ -191,8 +196,7 @@ def reply(client: Client) -> list[int]:
 # -- alone -----------------------------------------------------------------------------------------
 
 
-def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
-    bench = Bench()
+def test_waiting_hit_sleeps_for_retry_after_and_calls_again(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(400_000))
     assert bench.waiting.blocks(KEY)
@@ -209,8 +213,7 @@ def test_waiting_hit_sleeps_for_retry_after_and_calls_again() -> None:
     assert bench.assert_empty()
 
 
-def test_wait_counts_from_the_arrival_of_the_reply() -> None:
-    bench = Bench()
+def test_wait_counts_from_the_arrival_of_the_reply(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 5")
     bench.clock.advance(0.3)  # in transit
     one.answer(refused(400_000))
@@ -230,9 +233,8 @@ def test_wait_counts_from_the_arrival_of_the_reply() -> None:
     ],
 )
 def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
-    text: str, retry_us: int, expected: int
+    bench: Bench, text: str, retry_us: int, expected: int
 ) -> None:
-    bench = Bench()
     one = bench.wait(text)
     one.answer(refused(retry_us))
     assert reply(one) == [1, 10, 0, expected, 9 if "MS" not in text else 9000]
@@ -240,8 +242,7 @@ def test_hit_is_refused_at_once_if_retry_after_exceeds_its_wait(
     assert bench.assert_empty()
 
 
-def test_hit_waits_if_retry_after_equals_its_wait() -> None:
-    bench = Bench()
+def test_hit_waits_if_retry_after_equals_its_wait(bench: Bench) -> None:
     one = bench.wait("10 9 WAIT 5")
     one.answer(refused(5_000_000))
     assert one.replies == []
@@ -252,8 +253,7 @@ def test_hit_waits_if_retry_after_equals_its_wait() -> None:
     assert bench.assert_empty()
 
 
-def test_hit_is_refused_when_its_time_is_over() -> None:
-    bench = Bench()
+def test_hit_is_refused_when_its_time_is_over(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 5")
     one.answer(refused(4_000_000))
     bench.clock.advance(4)
@@ -269,8 +269,7 @@ def test_hit_is_refused_when_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("frame", ERRORS)
-def test_error_is_the_reply_at_any_call(frame: bytes) -> None:
-    bench = Bench()
+def test_error_is_the_reply_at_any_call(bench: Bench, frame: bytes) -> None:
     one = bench.wait("10 1 WAIT 5")
     one.answer(frame)
     assert one.replies == [frame]
@@ -290,8 +289,7 @@ def test_error_is_the_reply_at_any_call(frame: bytes) -> None:
     assert bench.assert_empty()
 
 
-def test_unsent_call_is_repeated() -> None:
-    bench = Bench()
+def test_unsent_call_is_repeated(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 5 PENALTY 1")
     one.lose()
     assert one.calls == ["attempt"] * 2
@@ -316,8 +314,7 @@ def test_unsent_call_is_repeated() -> None:
     assert bench.assert_empty()
 
 
-def test_unsent_call_of_a_departed_client_is_ignored() -> None:
-    bench = Bench()
+def test_unsent_call_of_a_departed_client_is_ignored(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 5")
     one.waiter.leave(b"")
     one.lose()
@@ -326,8 +323,7 @@ def test_unsent_call_of_a_departed_client_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("early_s", [0.000001, 0.001, 0.3])
-def test_early_timer_is_set_again(early_s: float) -> None:
-    bench = Bench()
+def test_early_timer_is_set_again(bench: Bench, early_s: float) -> None:
     one = bench.wait("10 1 WAIT 0.5 PENALTY 1")
     one.answer(refused(400_000))
     due = bench.clock.now + 0.4
@@ -351,9 +347,8 @@ def test_early_timer_is_set_again(early_s: float) -> None:
     assert one.call == "final"
 
 
-def test_late_timer_overtakes_no_client() -> None:
+def test_late_timer_overtakes_no_client(bench: Bench) -> None:
     """A process that was stopped, and continues."""
-    bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 1")
     one.answer(refused(3_000_000))
     two.answer(refused(900_000))
@@ -373,8 +368,7 @@ def test_late_timer_overtakes_no_client() -> None:
 
 
 @pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
-def test_only_the_final_refusal_is_recorded(mark: str) -> None:
-    bench = Bench()
+def test_only_the_final_refusal_is_recorded(bench: Bench, mark: str) -> None:
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     made = one.rule
     for asked in (made.attempt(), made.peek()):
@@ -395,8 +389,7 @@ def test_only_the_final_refusal_is_recorded(mark: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["STRICT", "PENALTY 7", "STRICT PENALTY 7"])
-def test_immediate_refusal_is_recorded(mark: str) -> None:
-    bench = Bench()
+def test_immediate_refusal_is_recorded(bench: Bench, mark: str) -> None:
     one = bench.wait(f"10 1 WAIT 5 {mark}")
     two = bench.wait(f"10 1 WAIT 5 {mark}")
     for client, first in ((one, "attempt"), (two, "peek")):
@@ -407,8 +400,7 @@ def test_immediate_refusal_is_recorded(mark: str) -> None:
     assert bench.assert_empty()
 
 
-def test_hit_that_would_only_overtake_is_not_recorded() -> None:
-    bench = Bench()
+def test_hit_that_would_only_overtake_is_not_recorded(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 9 COST 10"), bench.wait("10 1 WAIT 2 PENALTY 7 STRICT")
     one.answer(refused(8_000_000))
     two.answer(script_reply(0, 10, 3, -1, 4_000_000))  # it would be admitted as the first
@@ -423,8 +415,7 @@ def test_hit_that_would_only_overtake_is_not_recorded() -> None:
 # -- the queue -------------------------------------------------------------------------------------
 
 
-def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
-    bench = Bench()
+def test_refusal_behind_the_head_reports_the_heads_remaining_time(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 20"), bench.wait("10 1 WAIT 1.5")
     one.answer(refused(9_500_000))
     two.answer(refused(1_000_000))
@@ -435,8 +426,7 @@ def test_refusal_behind_the_head_reports_the_heads_remaining_time() -> None:
     assert bench.waiting.count == 1
 
 
-def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
-    bench = Bench()
+def test_hit_that_becomes_the_head_during_its_final_peek(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 2")
     one.answer(refused(8_000_000))
     two.answer(refused(1_000_000))
@@ -448,8 +438,7 @@ def test_hit_that_becomes_the_head_during_its_final_peek() -> None:
     assert bench.assert_empty()
 
 
-def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
-    bench = Bench()
+def test_later_refusal_without_retry_after_is_repeated_with_a_pause(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 2")
     one.answer(refused(1_850_000))
     bench.clock.advance(1.85)
@@ -470,8 +459,7 @@ def test_later_refusal_without_retry_after_is_repeated_with_a_pause() -> None:
 # -- clients that leave ----------------------------------------------------------------------------
 
 
-def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None:
-    bench = Bench()
+def test_half_closed_client_is_answered_if_its_first_call_is_in_flight(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     bench.clock.advance(0.001)
     assert one.waiter.end_of_file()
@@ -509,21 +497,20 @@ def test_half_closed_client_is_answered_if_its_first_call_is_in_flight() -> None
         ("10 9 MS", [1, 10, 0, 2_500_001, 1], [1, 10, 0, 2501, 1]),
     ],
 )
-def test_overtaking_hit_is_refused(text: str, peeked: list[int], expected: list[int]) -> None:
-    bench = Bench()
+def test_overtaking_hit_is_refused(
+    bench: Bench, text: str, peeked: list[int], expected: list[int]
+) -> None:
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(2_500_000))
     assert integers(bench.waiting.overtaking(KEY, rule(text), peeked)) == expected
 
 
-def test_hit_after_the_head_has_left_is_not_refused() -> None:
-    bench = Bench()
+def test_hit_after_the_head_has_left_is_not_refused(bench: Bench) -> None:
     peeked = [0, 10, 3, -1, 4_000_000]
     assert integers(bench.waiting.overtaking(KEY, rule("10 9"), peeked)) == [1, 10, 0, 1, 4]
 
 
-def test_heads_remaining_time_is_never_reported_as_zero() -> None:
-    bench = Bench()
+def test_heads_remaining_time_is_never_reported_as_zero(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     assert bench.waiting.needs_us(KEY) == 1
     two.answer(refused(1_000_000))
@@ -533,8 +520,7 @@ def test_heads_remaining_time_is_never_reported_as_zero() -> None:
     assert bench.waiting.blocks(KEY)
 
 
-def test_client_without_rights_blocks_no_other() -> None:
-    bench = Bench()
+def test_client_without_rights_blocks_no_other(bench: Bench) -> None:
     strangers = [bench.wait("10 1 WAIT 9") for _ in range(8)]
     assert not bench.waiting.blocks(KEY)
     for stranger in strangers:
@@ -551,8 +537,7 @@ def test_client_without_rights_blocks_no_other() -> None:
     assert not bench.waiting.blocks(KEY)
 
 
-def test_refund_wakes_the_head() -> None:
-    bench = Bench()
+def test_refund_wakes_the_head(bench: Bench) -> None:
     bench.waiting.freed(KEY)  # no client waits
     one, two = bench.wait("10 90 WAIT 99"), bench.wait("10 90 WAIT 99")
     bench.waiting.freed(KEY)  # one call at a time
@@ -576,8 +561,7 @@ def test_refund_wakes_the_head() -> None:
     assert bench.assert_empty()
 
 
-def test_refund_does_not_wake_held_hits() -> None:
-    bench = Bench()
+def test_refund_does_not_wake_held_hits(bench: Bench) -> None:
     one = bench.wait("10 1 ALGO LEAKY WAIT 5")
     one.answer(script_reply(0, 10, 5, -1, 100_000, 3_000_000))
     bench.waiting.freed(KEY)
@@ -588,11 +572,10 @@ def test_refund_does_not_wake_held_hits() -> None:
     assert bench.assert_empty()
 
 
-def test_hit_that_finds_room_wakes_the_head_at_intervals() -> None:
+def test_hit_that_finds_room_wakes_the_head_at_intervals(bench: Bench) -> None:
     """Another proxy may have refunded hits. Or the hit may need more: so not every such hit causes
     a call.
     """
-    bench = Bench()
     one = bench.wait("10 90 WAIT 99 COST 5")
     one.answer(refused(60_000_000))
     bench.clock.advance(1)
@@ -613,8 +596,7 @@ def test_hit_that_finds_room_wakes_the_head_at_intervals() -> None:
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_number_of_waiting_hits_is_bounded() -> None:
-    bench = Bench()
+def test_number_of_waiting_hits_is_bounded(bench: Bench) -> None:
     hit = rule("10 1 WAIT 9")
 
     def nothing(_: object = None) -> None:
@@ -644,9 +626,8 @@ def test_number_of_waiting_hits_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("text", ["10 1 WAIT 100", "10 1 ALGO LEAKY WAIT 100"])
-def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
+def test_sleeping_hit_keeps_its_connection_alive(bench: Bench, text: str) -> None:
     """Within the shortest timeout that Redis can have; no script is called for it."""
-    bench = Bench()
     head, other = bench.wait(text), bench.wait(text)
     shaped = script_reply(0, 10, 4, -1, 600_000, 95_000_000)
     for client in (head, other):
@@ -662,9 +643,8 @@ def test_sleeping_hit_keeps_its_connection_alive(text: str) -> None:
     assert len(bench.clock.live()) == 2
 
 
-def test_head_calls_again_at_intervals() -> None:
+def test_head_calls_again_at_intervals(bench: Bench) -> None:
     """Another proxy may have refunded hits."""
-    bench = Bench()
     head, other = bench.wait("10 1 WAIT 100"), bench.wait("10 1 WAIT 100")
     head.answer(refused(95_000_000))
     other.answer(refused(95_000_000))
@@ -691,8 +671,7 @@ def test_head_calls_again_at_intervals() -> None:
 SHAPED = "10 1 ALGO LEAKY WAIT 5"
 
 
-def test_departed_client_keeps_its_slot() -> None:
-    bench = Bench()
+def test_departed_client_keeps_its_slot(bench: Bench) -> None:
     clients = [bench.wait(SHAPED) for _ in range(3)]
     for number, client in enumerate(clients, 1):
         client.answer(script_reply(0, 10, 5, -1, 100_000, number * 100_000))
@@ -709,8 +688,7 @@ def test_departed_client_keeps_its_slot() -> None:
     assert clients[0].replies == clients[1].replies == []
 
 
-def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
-    bench = Bench()
+def test_shaped_hit_with_too_long_a_hold_is_refused_at_once(bench: Bench) -> None:
     one, two = bench.wait(SHAPED), bench.wait(SHAPED)
     one.answer(script_reply(0, 10, 0, -1, 100_000, 5_000_000))
     two.answer(script_reply(1, 10, 0, 100_000, 5_100_000, 0))
@@ -722,8 +700,7 @@ def test_shaped_hit_with_too_long_a_hold_is_refused_at_once() -> None:
     assert bench.assert_empty()
 
 
-def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
-    bench = Bench()
+def test_a_refused_hit_that_has_left_blocks_no_other(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
     for _ in range(2):
         one.answer(refused(400_000))
@@ -745,8 +722,9 @@ def test_a_refused_hit_that_has_left_blocks_no_other() -> None:
         ("10 1 WAIT 5", [refused(400_000), b"-OOM\r\n"], [0, 0, 1]),
     ],
 )
-def test_waits_are_counted_by_their_end(text: str, replies: list[bytes], ended: list[int]) -> None:
-    bench = Bench()
+def test_waits_are_counted_by_their_end(
+    bench: Bench, text: str, replies: list[bytes], ended: list[int]
+) -> None:
     one = bench.wait(text)
     for frame in replies:
         bench.clock.advance(1)
@@ -756,8 +734,7 @@ def test_waits_are_counted_by_their_end(text: str, replies: list[bytes], ended: 
     assert bench.waiting.ended == ended
 
 
-def test_shaped_refusal_is_recorded() -> None:
-    bench = Bench()
+def test_shaped_refusal_is_recorded(bench: Bench) -> None:
     one = bench.wait(SHAPED + " PENALTY 9")
     two = bench.wait(SHAPED + " PENALTY 9")
     for client in (one, two):
@@ -777,8 +754,7 @@ def penalised(left_us: int) -> bytes:
     return script_reply(1, 10, 0, left_us, left_us, left_us)
 
 
-def test_shaped_hit_waits_for_the_end_of_a_penalty() -> None:
-    bench = Bench()
+def test_shaped_hit_waits_for_the_end_of_a_penalty(bench: Bench) -> None:
     one = bench.wait(SHAPED)
     one.answer(penalised(2_000_000))
     assert bench.waiting.blocks(KEY)
@@ -796,8 +772,7 @@ def test_shaped_hit_waits_for_the_end_of_a_penalty() -> None:
     assert bench.assert_empty()
 
 
-def test_shaped_hit_is_refused_once_it_can_not_be_admitted_in_time() -> None:
-    bench = Bench()
+def test_shaped_hit_is_refused_once_it_can_not_be_admitted_in_time(bench: Bench) -> None:
     one, two, three = (bench.wait(SHAPED) for _ in range(3))
     one.answer(penalised(5_000_001))
     assert reply(one) == [1, 10, 0, 6, 6]
@@ -811,8 +786,7 @@ def test_shaped_hit_is_refused_once_it_can_not_be_admitted_in_time() -> None:
     assert bench.assert_empty()
 
 
-def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
-    bench = Bench()
+def test_shaped_hits_keep_their_order_through_a_penalty(bench: Bench) -> None:
     clients = [bench.wait(SHAPED) for _ in range(2)]
     for client in clients:
         client.answer(penalised(1_000_000))
@@ -837,8 +811,7 @@ def test_shaped_hits_keep_their_order_through_a_penalty() -> None:
     assert bench.assert_empty()
 
 
-def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
-    bench = Bench()
+def test_reset_ends_the_penalty_of_a_shaped_hit(bench: Bench) -> None:
     one, two = bench.wait(SHAPED), bench.wait(SHAPED)
     one.answer(penalised(3_000_000))
     two.answer(penalised(3_000_000))
@@ -854,8 +827,7 @@ def test_reset_ends_the_penalty_of_a_shaped_hit() -> None:
 # -- the end of the process ------------------------------------------------------------------------
 
 
-def test_drain_refuses_waiting_hits() -> None:
-    bench = Bench()
+def test_drain_refuses_waiting_hits(bench: Bench) -> None:
     other: Where = (0, b"other")
     head, second, third = (bench.wait("10 1 WAIT 9 PENALTY 3") for _ in range(3))
     head.answer(refused(3_000_000))
@@ -887,8 +859,7 @@ def test_drain_refuses_waiting_hits() -> None:
     assert bench.assert_empty()
 
 
-def test_drain_keeps_admissions() -> None:
-    bench = Bench()
+def test_drain_keeps_admissions(bench: Bench) -> None:
     one = bench.wait("10 1 WAIT 9")
     one.answer(refused(3_000_000))
     bench.waiting.drain()
@@ -1207,9 +1178,8 @@ def test_fifty_waiting_hits_use_the_full_rate() -> None:
 # -- RL.RESET and RL.REFUND ------------------------------------------------------------------------
 
 
-def test_waiting_hits_without_a_refusal_block_no_client() -> None:
+def test_waiting_hits_without_a_refusal_block_no_client(bench: Bench) -> None:
     """Callers that are all admitted at their first call."""
-    bench = Bench()
     one, two = bench.wait("10 1 WAIT 9"), bench.wait("10 1 WAIT 9")
     two.answer(script_reply(0, 10, 5, -1, 1_000_000))
     assert not bench.waiting.blocks(KEY)

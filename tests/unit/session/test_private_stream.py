@@ -38,8 +38,12 @@ def send_hit(parts: Parts) -> int:
     return row
 
 
-def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
-    parts = Parts()
+@pytest.fixture
+def parts() -> Parts:
+    return Parts()
+
+
+def test_it_is_not_unanswered_once_redis_has_sent_bytes(parts: Parts) -> None:
     parts.opened()
     parts.private.slots.expect_one()
     parts.private.started = True
@@ -49,8 +53,7 @@ def test_it_is_not_unanswered_once_redis_has_sent_bytes() -> None:
     assert parts.private.never_answered()
 
 
-def test_the_first_bytes_show_that_redis_has_no_room() -> None:
-    parts = Parts()
+def test_the_first_bytes_show_that_redis_has_no_room(parts: Parts) -> None:
     called: list[bool] = []
     parts.context.server.on_refused = lambda: called.append(True)
     for first in (OK, encoding.NO_ROOM):
@@ -80,8 +83,7 @@ def test_an_ordinary_command_that_lanes_may_carry_is_a_probe(share: bool, name: 
     assert not parts.private.state.probing
 
 
-def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
-    parts = Parts()
+def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits(parts: Parts) -> None:
     parts.opened()
     row = send_hit(parts)
     parts.private.let_go()
@@ -89,8 +91,7 @@ def test_a_stream_that_is_let_go_owes_nothing_and_counts_its_hits() -> None:
     assert parts.context.stats.hits[row + UNSEEN] == 1
 
 
-def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
-    parts = Parts()
+def test_bytes_of_redis_close_the_circuit_and_are_counted(parts: Parts) -> None:
     parts.opened()
     parts.context.circuit.open = True
     parts.now = 7.0
@@ -104,8 +105,7 @@ def test_bytes_of_redis_close_the_circuit_and_are_counted() -> None:
     assert parts.down() == PONG
 
 
-def test_a_hit_is_sent_as_eval_and_its_reply_counted() -> None:
-    parts = Parts()
+def test_a_hit_is_sent_as_eval_and_its_reply_counted(parts: Parts) -> None:
     parts.opened()
     row = send_hit(parts)
     assert parts.up() == in_place()
@@ -117,8 +117,7 @@ def test_a_hit_is_sent_as_eval_and_its_reply_counted() -> None:
     assert hits[row + ADMITTED] == sum(hits) == 1
 
 
-def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
-    parts = Parts()
+def test_a_hit_where_replies_are_not_counted_is_unseen(parts: Parts) -> None:
     parts.opened()
     parts.private.state.lower(RAW)
     row = send_hit(parts)
@@ -127,8 +126,7 @@ def test_a_hit_where_replies_are_not_counted_is_unseen() -> None:
     assert parts.caller.watches == 0
 
 
-def test_a_hit_whose_connection_is_lost_has_failed() -> None:
-    parts = Parts()
+def test_a_hit_whose_connection_is_lost_has_failed(parts: Parts) -> None:
     parts.opened()
     row = send_hit(parts)
     assert not parts.private.slots.lost()
@@ -137,8 +135,7 @@ def test_a_hit_whose_connection_is_lost_has_failed() -> None:
     assert parts.context.stats.errors == {"lost": 1}
 
 
-def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed() -> None:
-    parts = Parts()
+def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed(parts: Parts) -> None:
     parts.opened()
     row = send_hit(parts)
     assert parts.answer(b"HTTP/1.1 400\r\n") == b"HTTP/1.1 400\r\n"
@@ -153,9 +150,8 @@ def test_a_hit_behind_bytes_that_are_no_reply_is_unseen_and_no_more_is_owed() ->
     [(b"-ERR unknown command 'RL.HIT'\r\n", DENIED), (b"-NOAUTH first\r\n", b"-NOAUTH first\r\n")],
 )
 def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
-    reply: bytes, expected: bytes
+    parts: Parts, reply: bytes, expected: bytes
 ) -> None:
-    parts = Parts()
     parts.opened()
     parts.private.state.multi = True  # the place of the error is not certain
     parts.private.reject(DENIED, b"written")
@@ -178,10 +174,9 @@ def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
     ],
 )
 def test_which_replies_a_client_waits_for(
-    kinds: list[int], passed: int, complete: bool, last_is_open: bool
+    parts: Parts, kinds: list[int], passed: int, complete: bool, last_is_open: bool
 ) -> None:
     """All but dropped ones, and but the one to a command that has not ended."""
-    parts = Parts()
     parts.opened()
     slots = parts.private.slots
     for kind in kinds:
@@ -194,8 +189,7 @@ def test_which_replies_a_client_waits_for(
     assert slots.owing(True) == complete
 
 
-def test_behind_the_last_counted_reply_all_bytes_are_passed_on() -> None:
-    parts = Parts()
+def test_behind_the_last_counted_reply_all_bytes_are_passed_on(parts: Parts) -> None:
     parts.opened()
     slots = parts.private.slots
     slots.expect_one()
@@ -207,16 +201,14 @@ def test_behind_the_last_counted_reply_all_bytes_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
-def test_the_key_that_wait_rewrites_is_bounded(longer: int, kept: bool) -> None:
-    parts = Parts()
+def test_the_key_that_wait_rewrites_is_bounded(parts: Parts, longer: int, kept: bool) -> None:
     parts.opened()
     key = b"k" * (MAX_LANE_CALL - len(b"$4096\r\n\r\n") + longer)
     parts.private.hit(call_of(parts.caller, key))
     assert parts.private.cover.last_hit == (encoding.bulk(key) if kept else b"")
 
 
-def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
-    parts = Parts()
+def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients(parts: Parts) -> None:
     parts.opened()
     got: list[bytes] = []
 
@@ -242,9 +234,8 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients() -> None:
     ],
 )
 def test_status_commands_are_answered_by_a_script(
-    words: tuple[bytes, ...], sent: bytes, row: int
+    parts: Parts, words: tuple[bytes, ...], sent: bytes, row: int
 ) -> None:
-    parts = Parts()
     parts.opened()
     parts.context.report_request = lambda name, args: b"call %b %b" % (name, b" ".join(args))
     parts.next(bulks(*words))
@@ -255,8 +246,9 @@ def test_status_commands_are_answered_by_a_script(
 
 
 @pytest.mark.parametrize("shadow", [False, True])
-def test_a_shadow_hit_whose_reply_is_not_counted_goes_by_a_text_that_admits(shadow: bool) -> None:
-    parts = Parts()
+def test_a_shadow_hit_whose_reply_is_not_counted_goes_by_a_text_that_admits(
+    parts: Parts, shadow: bool
+) -> None:
     parts.opened()
     grammar = Grammar(scripts.load())
     grammar.use({b"p": Policy(b"p", b"10 60", shadow)})

@@ -52,6 +52,11 @@ class Routed(Parts):
         return self.router.route()
 
 
+@pytest.fixture
+def parts() -> Routed:
+    return Routed()
+
+
 # -- states ----------------------------------------------------------------------------------------
 
 
@@ -201,9 +206,8 @@ DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in DESTINATIONS],
 )
 def test_destination(
-    state: State, sent: bytes, calls: int, up: bytes, down: bytes, wait: int
+    parts: Routed, state: State, sent: bytes, calls: int, up: bytes, down: bytes, wait: int
 ) -> None:
-    parts = Routed()
     state(parts)
     parts.down()
     assert parts.route(sent) == wait
@@ -243,23 +247,20 @@ def test_destination_with_share(
     ("state", "sent"),
     [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)],
 )
-def test_a_request_that_waits_stays_unread(state: State, sent: bytes) -> None:
-    parts = Routed()
+def test_a_request_that_waits_stays_unread(parts: Routed, state: State, sent: bytes) -> None:
     state(parts)
     parts.route(sent)
     assert parts.requests.unread() == len(sent)
 
 
-def test_the_first_request_opens_the_private_connection() -> None:
-    parts = Routed()
+def test_the_first_request_opens_the_private_connection(parts: Routed) -> None:
     parts.route(b"\r\n" + PING[:5])
     assert parts.private.status != PRIVATE_OPENING
     parts.route(PING[5:])
     assert parts.private.status == PRIVATE_OPENING
 
 
-def test_the_held_hit_is_left_for_the_session() -> None:
-    parts = Routed()
+def test_the_held_hit_is_left_for_the_session(parts: Routed) -> None:
     plain(parts)
     assert parts.route(WAITS + PING) == waits.WAIT_HELD
     call = parts.lanes.head
@@ -268,8 +269,7 @@ def test_the_held_hit_is_left_for_the_session() -> None:
     assert parts.requests.unread() == len(PING)
 
 
-def test_requests_go_on_once_the_lane_owes_nothing() -> None:
-    parts = Routed()
+def test_requests_go_on_once_the_lane_owes_nothing(parts: Routed) -> None:
     plain(parts)
     parts.route(HIT)
     assert parts.route(PING + HIT) == waits.WAIT_EMPTY
@@ -278,8 +278,7 @@ def test_requests_go_on_once_the_lane_owes_nothing() -> None:
     assert parts.up() == PING + in_place()
 
 
-def test_a_full_lane_goes_on_once_it_has_room() -> None:
-    parts = Routed()
+def test_a_full_lane_goes_on_once_it_has_room(parts: Routed) -> None:
     full_lane(parts)
     parts.route(HIT * 3)
     head = parts.lanes.head
@@ -293,8 +292,7 @@ def test_a_full_lane_goes_on_once_it_has_room() -> None:
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_one_tick_has_the_work_of_one_client() -> None:
-    parts = Routed()
+def test_one_tick_has_the_work_of_one_client(parts: Routed) -> None:
     plain(parts)
     assert parts.route(PING * (CLIENT_WORK + 1)) == waits.WAIT_TICK
     assert parts.up() == PING * CLIENT_WORK
@@ -304,8 +302,7 @@ def test_one_tick_has_the_work_of_one_client() -> None:
     assert parts.up() == PING
 
 
-def test_the_text_of_scripts_per_tick_is_bounded() -> None:
-    parts = Routed()
+def test_the_text_of_scripts_per_tick_is_bounded(parts: Routed) -> None:
     new(parts)
     parts.router.route()
     parts.private.state.lower(RAW)  # no bound of hits applies
@@ -315,8 +312,9 @@ def test_the_text_of_scripts_per_tick_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("state", [plain, new])
-def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(state: State) -> None:
-    parts = Routed()
+def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(
+    parts: Routed, state: State
+) -> None:
     state(parts)
     budget = parts.context.budget
     parts.route(HIT * MAX_CLIENT_HITS)
@@ -329,16 +327,14 @@ def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(state: State)
     assert budget.backlogged == 0
 
 
-def test_a_backlogged_client_may_have_its_share() -> None:
-    parts = Routed()
+def test_a_backlogged_client_may_have_its_share(parts: Routed) -> None:
     assert parts.router.max_calls() == MAX_CLIENT_HITS
     parts.router.set_backlogged(True)
     parts.context.budget.backlogged = 4
     assert parts.router.max_calls() == MAX_CLIENT_HITS // 4
 
 
-def test_hits_in_place_go_on_when_half_are_answered() -> None:
-    parts = Routed()
+def test_hits_in_place_go_on_when_half_are_answered(parts: Routed) -> None:
     full_private(parts)
     assert not parts.router.unblocked(waits.WAIT_ROOM)
     parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
@@ -347,8 +343,7 @@ def test_hits_in_place_go_on_when_half_are_answered() -> None:
     assert parts.router.unblocked(waits.WAIT_ROOM)
 
 
-def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
-    parts = Routed()
+def test_hits_whose_replies_are_not_counted_wait_for_no_room(parts: Routed) -> None:
     full_private(parts)
     parts.private.state.lower(RAW)
     assert parts.router.unblocked(waits.WAIT_ROOM)
@@ -357,8 +352,7 @@ def test_hits_whose_replies_are_not_counted_wait_for_no_room() -> None:
 # -- the lane --------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
-    parts = Routed()
+def test_a_reply_that_the_lane_knows_leaves_at_once(parts: Routed) -> None:
     plain(parts)
     parts.lane.known[b"$1\r\nk\r\n"] = DENIED
     parts.route(HIT)
@@ -367,8 +361,7 @@ def test_a_reply_that_the_lane_knows_leaves_at_once() -> None:
     assert not parts.private.cover.lane_wrote
 
 
-def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
-    parts = Routed()
+def test_a_hit_by_lane_is_a_write_that_wait_must_cover(parts: Routed) -> None:
     plain(parts)
     parts.route(bulks(b"RL.PEEK", b"k", b"10", b"60"))
     assert not parts.private.cover.lane_wrote
@@ -376,8 +369,7 @@ def test_a_hit_by_lane_is_a_write_that_wait_must_cover() -> None:
     assert parts.private.cover.lane_wrote
 
 
-def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
-    parts = Routed()
+def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push(parts: Routed) -> None:
     plain(parts)
     parts.route(HIT)
     parts.private.slots.feed(b">2\r\n$7\r\nmess")
@@ -392,8 +384,7 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push() -> None:
     assert parts.down() == FIVE + DENIED
 
 
-def test_a_lane_without_room_is_waited_for() -> None:
-    parts = Routed()
+def test_a_lane_without_room_is_waited_for(parts: Routed) -> None:
     plain(parts)
     parts.route(HIT)
     parts.lane.room = 0
@@ -401,8 +392,7 @@ def test_a_lane_without_room_is_waited_for() -> None:
     assert len(parts.lane.calls) == 1
 
 
-def test_a_client_without_hits_opens_no_lane() -> None:
-    parts = Routed()
+def test_a_client_without_hits_opens_no_lane(parts: Routed) -> None:
     parts.opened()
     parts.lane.ready = False
     parts.route(PING)
@@ -415,8 +405,7 @@ def test_a_client_without_hits_opens_no_lane() -> None:
 # -- the pipe --------------------------------------------------------------------------------------
 
 
-def test_after_malformed_input_all_bytes_are_forwarded() -> None:
-    parts = Routed()
+def test_after_malformed_input_all_bytes_are_forwarded(parts: Routed) -> None:
     plain(parts)
     parts.route(BROKEN)
     assert parts.router.piped
@@ -425,8 +414,7 @@ def test_after_malformed_input_all_bytes_are_forwarded() -> None:
     assert parts.up() == b"anything"
 
 
-def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> None:
-    parts = Routed()
+def test_after_malformed_input_nothing_follows_where_commands_are_denied(parts: Routed) -> None:
     denies(parts)
     parts.route(BROKEN)
     parts.up()
@@ -442,9 +430,8 @@ def test_after_malformed_input_nothing_follows_where_commands_are_denied() -> No
     ],
 )
 def test_a_command_in_parts_that_redis_must_not_get(
-    state: State, command: bytes, error: bytes
+    parts: Routed, state: State, command: bytes, error: bytes
 ) -> None:
-    parts = Routed()
     state(parts)
     for start in range(0, len(command), 30_000):
         assert parts.route(command[start : start + 30_000]) == waits.WAIT_NOTHING
@@ -454,9 +441,8 @@ def test_a_command_in_parts_that_redis_must_not_get(
     assert parts.up() == b""
 
 
-def test_a_denied_command_in_parts_that_becomes_malformed() -> None:
+def test_a_denied_command_in_parts_that_becomes_malformed(parts: Routed) -> None:
     """Redis gets a mistake in its place, and nothing that follows."""
-    parts = Routed()
     denies(parts)
     parts.route(b"*3\r\n$3\r\nGET\r\n$100000\r\n" + b"k" * 50_000)
     assert parts.down() == NO_GET

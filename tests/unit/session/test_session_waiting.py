@@ -37,11 +37,16 @@ from tests.unit.session.waiting import (
     peek,
 )
 
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 # -- alone -----------------------------------------------------------------------------------------
 
 
-def test_the_first_hit_of_a_client_takes_its_private_connection() -> None:
-    world = World()
+def test_the_first_hit_of_a_client_takes_its_private_connection(world: World) -> None:
     client = world.client()
     assert client.send(WAITING) == attempt()
     assert client.session.wait == WAIT_HELD
@@ -61,8 +66,7 @@ def test_the_first_hit_of_a_client_takes_its_private_connection() -> None:
 # -- LEAKY -----------------------------------------------------------------------------------------
 
 
-def test_what_follows_a_held_hit_waits_for_its_reply() -> None:
-    world = World()
+def test_what_follows_a_held_hit_waits_for_its_reply(world: World) -> None:
     client = world.client()
     client.send(SHAPED + PING)
     assert client.answer(script_reply(0, 10, 5, -1, 100_000, 100_000)) == b""
@@ -75,8 +79,7 @@ def test_what_follows_a_held_hit_waits_for_its_reply() -> None:
 # -- where nothing can be held: as if its WAIT were absent -----------------------------------------
 
 
-def test_in_a_transaction_it_acts_as_if_absent() -> None:
-    world = World()
+def test_in_a_transaction_it_acts_as_if_absent(world: World) -> None:
     client = world.client()
     assert client.send(MULTI) == MULTI
     client.answer(OK)
@@ -91,8 +94,7 @@ def test_in_a_transaction_it_acts_as_if_absent() -> None:
 
 
 @pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
-def test_behind_a_transaction_in_one_write_it_waits(end: bytes, reply: bytes) -> None:
-    world = World()
+def test_behind_a_transaction_in_one_write_it_waits(world: World, end: bytes, reply: bytes) -> None:
     client = world.client()
     assert client.send(MULTI + PING + end + WAITING + PING) == MULTI + PING + end
     assert client.answer(OK + QUEUED) == OK + QUEUED
@@ -120,9 +122,8 @@ UNCOUNTABLE = [
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize(("before", "reply"), UNCOUNTABLE)
 def test_where_nothing_can_be_held_it_acts_as_if_absent(
-    before: bytes, reply: bytes, answered: bool
+    world: World, before: bytes, reply: bytes, answered: bool
 ) -> None:
-    world = World()
     waits = world.waits()  # hits are sent although another hit waits
     client = world.client()
     client.send(before)
@@ -136,8 +137,7 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
     waits.vanishes()
 
 
-def test_too_many_wait_already() -> None:
-    world = World()
+def test_too_many_wait_already(world: World) -> None:
     client = world.client()
     hit = rule(RULE)
     others = []
@@ -161,8 +161,7 @@ def test_too_many_wait_already() -> None:
 # -- a client leaves, or a connection is lost ------------------------------------------------------
 
 
-def test_a_waiting_client_that_half_closes_leaves() -> None:
-    world = World()
+def test_a_waiting_client_that_half_closes_leaves(world: World) -> None:
     one, two = world.waits(), world.waits()
     one.ends()
     assert one.session.closed
@@ -189,8 +188,9 @@ def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
-def test_the_private_connection_is_lost_with_a_question_under_way(by_lane: bool) -> None:
-    world = World()
+def test_the_private_connection_is_lost_with_a_question_under_way(
+    world: World, by_lane: bool
+) -> None:
     one = world.probed() if by_lane else world.client()
     one.send(WAITING)
     if not by_lane:
@@ -204,8 +204,7 @@ def test_the_private_connection_is_lost_with_a_question_under_way(by_lane: bool)
     assert one.down() == b""
 
 
-def test_the_lane_is_lost_with_questions_of_many() -> None:
-    world = World()
+def test_the_lane_is_lost_with_questions_of_many(world: World) -> None:
     clients = [world.probed() for _ in range(4)]
     for client in clients:
         client.send(WAITING)
@@ -226,8 +225,7 @@ def test_the_lane_is_lost_with_questions_of_many() -> None:
     assert world.waiting.count == 0
 
 
-def test_an_unauthenticated_hit_does_not_wait() -> None:
-    world = World()
+def test_an_unauthenticated_hit_does_not_wait(world: World) -> None:
     head = world.waits()
     one = world.client()
     assert one.send(WAITING) == peek()
@@ -241,8 +239,7 @@ def test_an_unauthenticated_hit_does_not_wait() -> None:
 # -- hits without WAIT ----------------------------------------------------------------------------
 
 
-def test_a_hit_does_not_overtake_by_lane() -> None:
-    world = World()
+def test_a_hit_does_not_overtake_by_lane(world: World) -> None:
     waits = world.waits()
     client = world.probed()
     assert client.send(HIT + bulks(b"RL.HIT", b"other", b"10", b"60")) == b""
@@ -257,8 +254,7 @@ def test_a_hit_does_not_overtake_by_lane() -> None:
     assert world.on_lanes() == [absent(HIT_RULE)]
 
 
-def test_the_reply_to_a_peek_is_passed_on_where_it_is_not_that_of_the_script() -> None:
-    world = World()
+def test_the_reply_to_a_peek_is_passed_on_where_it_is_not_that_of_the_script(world: World) -> None:
     world.waits()
     client = world.probed()
     client.send(HIT)
@@ -267,8 +263,7 @@ def test_the_reply_to_a_peek_is_passed_on_where_it_is_not_that_of_the_script() -
     assert client.down() == KEPT
 
 
-def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
-    world = World()
+def test_a_hit_does_not_overtake_on_its_own_connection(world: World) -> None:
     world.waits()
     client = world.client()
     assert client.send(GET + HIT + HIT + GET) == GET + peek(HIT_RULE) * 2 + GET
@@ -278,16 +273,14 @@ def test_a_hit_does_not_overtake_on_its_own_connection() -> None:
     assert client.idle()
 
 
-def test_in_a_transaction_it_can_overtake() -> None:
+def test_in_a_transaction_it_can_overtake(world: World) -> None:
     """The reply is inside EXEC's, which is passed on as it came."""
-    world = World()
     world.waits()
     client = world.client()
     assert client.send(MULTI + HIT + EXEC) == MULTI + absent(HIT_RULE) + EXEC
 
 
-def test_behind_a_select_in_one_write_it_is_in_that_database() -> None:
-    world = World()
+def test_behind_a_select_in_one_write_it_is_in_that_database(world: World) -> None:
     waits = world.waits()
     client = world.client()
     select = bulks(b"SELECT", b"3")
@@ -325,8 +318,9 @@ LOOKING = [
 
 @pytest.mark.parametrize("command", LOOKING)
 @pytest.mark.parametrize("lane", [True, False])
-def test_what_takes_nothing_does_not_mind_the_queue(command: bytes, lane: bool) -> None:
-    world = World()
+def test_what_takes_nothing_does_not_mind_the_queue(
+    world: World, command: bytes, lane: bool
+) -> None:
     world.waits()
     client = world.probed() if lane else world.client()
     sent = client.send(command)
@@ -360,10 +354,9 @@ GIVES = [
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("command", "answer", "wakes"), GIVES)
 def test_returned_quota_wakes_waiting_hits(
-    command: bytes, answer: bytes, wakes: bool, early: bool, pushes: bool
+    world: World, command: bytes, answer: bytes, wakes: bool, early: bool, pushes: bool
 ) -> None:
     """early: the command is sent before the hits wait, and Redis runs it later."""
-    world = World()
     client = world.client()
     if early:
         assert client.send(GET + command + GET) != b""
@@ -383,8 +376,7 @@ def test_returned_quota_wakes_waiting_hits(
 
 
 @pytest.mark.parametrize("by_lane", [True, False])
-def test_half_a_push_is_finished_first(by_lane: bool) -> None:
-    world = World()
+def test_half_a_push_is_finished_first(world: World, by_lane: bool) -> None:
     world.allowed = by_lane
     client = world.probed()
     client.send(WAITING)
