@@ -39,62 +39,10 @@ def test_wrong_address_of_a_running_proxy(text: str) -> None:
     assert "secret" not in str(error.value)
 
 
-SENTINEL = (
-    (
-        "redis+sentinel://a,b:1,[::1]/m",
-        Upstream(
-            None,
-            sentinels=Sentinels((Address("a", 26379), Address("b", 1), Address("::1", 26379)), "m"),
-        ),
-    ),
-    (
-        "rediss+sentinel://u:p@a/m/0?sentinel_user=x&sentinel_password=y%26",
-        Upstream(None, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
-    ),
-)
-
-
-CLUSTER = (
-    ("redis+cluster://h", Upstream(None, cluster=(Address("h", 6379),))),
-    ("REDIS+CLUSTER://H:7000/0", Upstream(None, cluster=(Address("h", 7000),))),
-    (
-        "rediss+cluster://u:p%40@a,b:1,[::1]/",
-        Upstream(
-            None,
-            user="u",
-            password="p@",
-            tls=True,
-            cluster=(Address("a", 6379), Address("b", 1), Address("::1", 6379)),
-        ),
-    ),
-)
-
-
-@pytest.mark.parametrize(("url", "upstream"), CLUSTER)
-def test_cluster(url: str, upstream: Upstream) -> None:
-    assert urls.parse_upstream(url) == upstream
-    assert not upstream.embedded
-    assert upstream.address is None
-
-
 @pytest.mark.parametrize("url", ["redis://h/1", "redis+sentinel://h/m/1", "redis+cluster://h/15"])
 def test_clients_select_their_database(url: str) -> None:
     (line,) = mistakes("--upstream", url)
     assert line.endswith("it names a database: clients select theirs, in their own URLs")
-
-
-STANDALONE = [
-    ("redis://h?standalone=yes", Upstream(Address("h", 6379), standalone=True)),
-    ("redis://h/0?standalone=YES", Upstream(Address("h", 6379), standalone=True)),
-    ("rediss://h?standalone=yes", Upstream(Address("h", 6379), tls=True, standalone=True)),
-    ("unix:///s?standalone=yes", Upstream(Address(path="/s"), standalone=True)),
-]
-
-
-@pytest.mark.parametrize(("url", "upstream"), STANDALONE)
-def test_standalone(url: str, upstream: Upstream) -> None:
-    assert urls.parse_upstream(url) == upstream
-    assert str(upstream) == str(upstream.address)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +59,6 @@ def test_standalone(url: str, upstream: Upstream) -> None:
 def test_unknown_parameters(url: str, known: str) -> None:
     (line,) = mistakes("--upstream", url)
     assert line.endswith(f"unknown parameter; this URL may have {known}")
-
-
-@pytest.mark.parametrize(("url", "upstream"), SENTINEL)
-def test_sentinel(url: str, upstream: Upstream) -> None:
-    assert urls.parse_upstream(url) == upstream
-    assert not upstream.embedded
 
 
 LISTEN = [
@@ -179,6 +121,36 @@ URLS = [
     ("unix:///tmp/s", Upstream(Address(path="/tmp/s"))),
     ("unix://bob:pw@/tmp/s", Upstream(Address(path="/tmp/s"), "bob", "pw")),
     ("unix:///tmp/a%20b", Upstream(Address(path="/tmp/a b"))),
+    # standalone
+    ("redis://h?standalone=yes", Upstream(Address("h", 6379), standalone=True)),
+    ("redis://h/0?standalone=YES", Upstream(Address("h", 6379), standalone=True)),
+    ("rediss://h?standalone=yes", Upstream(Address("h", 6379), tls=True, standalone=True)),
+    ("unix:///s?standalone=yes", Upstream(Address(path="/s"), standalone=True)),
+    # Sentinel
+    (
+        "redis+sentinel://a,b:1,[::1]/m",
+        Upstream(
+            None,
+            sentinels=Sentinels((Address("a", 26379), Address("b", 1), Address("::1", 26379)), "m"),
+        ),
+    ),
+    (
+        "rediss+sentinel://u:p@a/m/0?sentinel_user=x&sentinel_password=y%26",
+        Upstream(None, "u", "p", True, Sentinels((Address("a", 26379),), "m", "x", "y&")),
+    ),
+    # a cluster
+    ("redis+cluster://h", Upstream(None, cluster=(Address("h", 6379),))),
+    ("REDIS+CLUSTER://H:7000/0", Upstream(None, cluster=(Address("h", 7000),))),
+    (
+        "rediss+cluster://u:p%40@a,b:1,[::1]/",
+        Upstream(
+            None,
+            user="u",
+            password="p@",
+            tls=True,
+            cluster=(Address("a", 6379), Address("b", 1), Address("::1", 6379)),
+        ),
+    ),
 ]
 
 
@@ -186,6 +158,9 @@ URLS = [
 def test_upstream(url: str, upstream: Upstream) -> None:
     assert urls.parse_upstream(url) == upstream
     assert load("--upstream", url).upstream == upstream
+    assert upstream.embedded == url.lower().startswith("embedded:")
+    if upstream.address is not None:
+        assert str(upstream) == str(upstream.address)
 
 
 WRONG_URLS = [
