@@ -418,10 +418,8 @@ class Level(NamedTuple):
     time: int
 
 
-class Token(Model[Level]):
-    """TOKEN: up to BURST tokens, one more at every emission interval."""
-
-    algorithm = "TOKEN"
+class LevelModel(Model[Level]):
+    """What TOKEN and LEAKY share: a Level as their state."""
 
     def newest(self, state: Level) -> int:
         return state.time
@@ -431,6 +429,18 @@ class Token(Model[Level]):
 
     def repaired(self, state: Level, rule: Rule, clock: int) -> Level:
         return Level(state.hits, clock)
+
+    def text(self, state: Level) -> str:
+        return f"{self.algorithm[0]}{state.hits}:{state.time:019}"
+
+    def empty(self) -> Level:
+        return Level(0, 0)
+
+
+class Token(LevelModel):
+    """TOKEN: up to BURST tokens, one more at every emission interval."""
+
+    algorithm = "TOKEN"
 
     def aged(self, state: Level | None, rule: Rule, clock: int) -> Level:
         now = self.effective(state, clock)
@@ -455,26 +465,11 @@ class Token(Model[Level]):
         aged = self.aged(state, rule, clock)
         return Level(min(rule.limit, aged.hits + hits), aged.time)
 
-    def text(self, state: Level) -> str:
-        return f"T{state.hits}:{state.time:019}"
 
-    def empty(self) -> Level:
-        return Level(0, 0)
-
-
-class Leaky(Model[Level]):
+class Leaky(LevelModel):
     """LEAKY: a level that drains by one at every emission interval and may not exceed BURST."""
 
     algorithm = "LEAKY"
-
-    def newest(self, state: Level) -> int:
-        return state.time
-
-    def horizon(self, rule: Rule) -> int:
-        return rule.limit * rule.interval_ns
-
-    def repaired(self, state: Level, rule: Rule, clock: int) -> Level:
-        return Level(state.hits, clock)
 
     def aged(self, state: Level | None, rule: Rule, clock: int) -> Level:
         now = self.effective(state, clock)
@@ -502,12 +497,6 @@ class Leaky(Model[Level]):
     def hold(self, state: Level | None, rule: Rule, clock: int) -> int:
         aged = self.aged(state, rule, clock)
         return aged.time + aged.hits * rule.interval_ns - clock if aged.hits else aged.time - clock
-
-    def text(self, state: Level) -> str:
-        return f"L{state.hits}:{state.time:019}"
-
-    def empty(self) -> Level:
-        return Level(0, 0)
 
 
 class Gcra(Model[int]):
