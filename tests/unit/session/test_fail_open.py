@@ -132,13 +132,6 @@ def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: obj
     assert failing.requests.in_command() == (state is in_command)
 
 
-def test_a_denied_command_gets_its_error() -> None:
-    failing = Failing("allow")
-    failing.requests.commands = command_policy.table(("keys",), False)
-    assert failing.hits(bulks(b"KEYS", b"*") + HIT) == 1
-    assert failing.down().startswith(b"-NOPERM command 'keys'")
-
-
 @pytest.mark.parametrize("rest", [b"*x\r\n", bulks(b"SET", b"k", b"v" * 70_000)[:68_000]])
 def test_a_request_that_is_not_whole_gets_no_error_of_a_denied_command(rest: bytes) -> None:
     failing = Failing("allow")

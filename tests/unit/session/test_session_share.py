@@ -240,47 +240,35 @@ def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() 
 # -- what is lost ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("written", [GET, SET])
-def test_what_was_never_sent_goes_its_own_way(written: bytes) -> None:
+@pytest.mark.parametrize(("written", "how"), [(GET, "returned"), (SET, "returned"), (GET, "lost")])
+def test_what_no_lane_has_run_goes_by_the_private_connection(written: bytes, how: str) -> None:
+    """A read that may have run is sent again, too."""
     bench = opened()
     bench.send(written)
-    bench.session.receive(PING)
-    end(bench.take(), "returned")
+    bench.session.receive(SET)
+    end(bench.take(), how)
     bench.session.resume()
-    assert bench.up() == written + PING
-    assert bench.answer(OK + PONG) == OK + PONG
+    assert bench.up() == written + SET
+    assert bench.answer(NIL + OK) == NIL + OK
     assert not bench.session.closed
 
 
-def test_a_read_on_a_lost_lane_is_sent_again() -> None:
+@pytest.mark.parametrize(
+    ("written", "how", "private_lost"),
+    [(SET, "lost", False), *[(GET, how, True) for how in ("returned", "lost", "declined")]],
+)
+def test_a_client_whose_command_can_not_be_sent_again_is_closed(
+    written: bytes, how: str, private_lost: bool
+) -> None:
+    """A write may have run. Without the private connection it is as if it had gone by that."""
     bench = opened()
-    bench.send(GET)
+    bench.send(written)
     bench.session.receive(SET)
-    end(bench.take(), "lost")
-    bench.session.resume()
-    assert bench.up() == GET + SET
-    assert bench.answer(NIL + OK) == NIL + OK
-
-
-def test_a_write_that_was_sent_closes_its_client() -> None:
-    bench = opened()
-    bench.send(SET)
-    bench.session.receive(SET)
-    end(bench.take(), "lost")
-    bench.session.resume()
-    assert bench.session.closed
-    assert bench.up() == b""
-    assert bench.down() == b""
-
-
-@pytest.mark.parametrize("how", ["returned", "lost", "declined"])
-def test_where_the_private_connection_is_lost_too_the_client_is_closed(how: str) -> None:
-    bench = opened()
-    bench.send(GET)
     call = bench.take()
-    bench.session.upstream_lost()
+    if private_lost:
+        bench.session.upstream_lost()
     end(call, how)
     bench.session.resume()
     assert bench.session.closed
     assert bench.up() == b""
-    assert bench.down() == b""  # as if the command had been on its private connection
+    assert bench.down() == b""

@@ -46,37 +46,30 @@ def test_a_private_command_between_does_not_cover_the_hit(first: bytes) -> None:
     assert bench.send(first + WAIT) == first + REWRITE + WAIT
 
 
-def test_wait_behind_exec_waits_for_its_reply() -> None:
+UNKNOWN_FOO = b"-ERR unknown command 'FOO', with args beginning with: \r\n"
+DENIED_WAIT = bulks(b"RL.DENIED", b"WAIT")
+AFTER = {
+    # What goes before WAIT, its replies, and what is sent behind them.
+    "EXEC": (MULTI + PING + EXEC, [b"+OK\r\n+QUEUED\r\n", b"*1\r\n+PONG\r\n"], REWRITE + WAIT),
+    "a command that Redis does not know": (FOO, [UNKNOWN_FOO], REWRITE + WAIT),
+    "a command that left state": (FOO, [PONG], DENIED_WAIT),
+    "MULTI": (MULTI, [b"+OK\r\n"], DENIED_WAIT),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_wait_waits_for_replies_that_decide_whether_it_can_cover(name: str) -> None:
+    before, replies, sent = AFTER[name]
     bench = lane_used()
-    assert bench.send(MULTI + PING + EXEC + WAIT) == MULTI + PING + EXEC
-    assert bench.answer(b"+OK\r\n+QUEUED\r\n") == b"+OK\r\n+QUEUED\r\n"
-    assert bench.answer(b"*1\r\n+PONG\r\n") == b"*1\r\n+PONG\r\n"
-    assert bench.up() == REWRITE + WAIT
-    assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
-
-
-def test_wait_behind_a_command_that_redis_may_not_know_waits_for_its_reply() -> None:
-    bench = lane_used()
-    assert bench.send(FOO + WAIT) == FOO
-    error = b"-ERR unknown command 'FOO', with args beginning with: \r\n"
-    assert bench.answer(error) == error
-    assert bench.up() == REWRITE + WAIT
-    assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
-
-
-def test_wait_behind_a_command_that_left_state_is_an_error() -> None:
-    bench = lane_used()
-    assert bench.send(FOO + WAIT) == FOO
-    assert bench.answer(PONG) == PONG
-    assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
-
-
-def test_wait_inside_a_transaction_is_an_error() -> None:
-    bench = lane_used()
-    assert bench.send(MULTI + WAIT) == MULTI
-    assert bench.answer(b"+OK\r\n") == b"+OK\r\n"
-    assert bench.up() == bulks(b"RL.DENIED", b"WAIT")
-    assert bench.answer(UNKNOWN).startswith(b"-ERR WAIT can't cover")
+    assert bench.send(before + WAIT) == before
+    for reply in replies:
+        assert bench.up() == b""
+        assert bench.answer(reply) == reply
+    assert bench.up() == sent
+    if sent == DENIED_WAIT:
+        assert bench.answer(UNKNOWN).startswith(b"-ERR WAIT can't cover")
+    else:
+        assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
 
 
 def test_wait_where_replies_are_not_seen_is_refused_by_a_script() -> None:
