@@ -114,7 +114,7 @@ class Transport:
 
 class Bench:
     def __init__(self, **changes: object) -> None:
-        config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
+        self.config = config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
         self.clock = Clock()
         self.said: list[str] = []
         told = LogThrottle(self.clock.time, self.say)

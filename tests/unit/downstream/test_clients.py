@@ -6,14 +6,9 @@ import dataclasses
 from typing import cast
 
 from rlproxy.config.urls import UNIX_CLIENT, Address
-from rlproxy.downstream.admission import Admission
-from rlproxy.downstream.connection import ROUND, SWEPT, ClientConnection, Clients
-from rlproxy.observability.log_throttle import LogThrottle
-from rlproxy.session.context import ServerFacts
-from rlproxy.upstream.connector import Target
+from rlproxy.downstream.connection import ROUND, SWEPT, ClientConnection
 
-from tests.contexts import worker_context
-from tests.unit.downstream.bench import CONFIG, GRAMMAR, Clock
+from tests.unit.downstream.bench import Bench
 
 HERE, THERE = Address("127.0.0.1", 1), Address("127.0.0.2", 2)
 
@@ -32,24 +27,8 @@ class Member:
         self.restricted += 1
 
 
-class Worker:
-    """The clients of a worker; `lines` is what it has logged."""
-
-    def __init__(self, **changes: object) -> None:
-        self.config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
-        self.clock = Clock()
-        self.lines: list[str] = []
-        self.clients = Clients(
-            self.clock,
-            worker_context(grammar=GRAMMAR, server=ServerFacts("redis:6379")),
-            Target(Address("redis", 6379), 1.0),
-            Admission(self.config, "redis:6379", 10_000),
-            self.config,
-            LogThrottle(self.clock.time, self._log),
-        )
-
-    def _log(self, _: str, text: str, **fields: object) -> None:
-        self.lines.append(f"{text.format(**fields)} {fields}")
+class Worker(Bench):
+    """The clients of a worker."""
 
     def enter(self, peer: Address, count: int = 1) -> list[Member]:
         """Let `count` clients enter; all are admitted."""

@@ -49,7 +49,6 @@ CLEANED = [
     (b"-NOPERM this user has no permissions to run the 'eval' command\r\n", None),
     (b"-LOADING Redis is loading the dataset in memory\r\n", None),
     (b"-BUSY Redis is busy running a script.\r\n", None),
-    # Redis 7 and Valkey append
     # Redis 6.2 puts it before
     (
         b"-ERR Error running script (call to f_"
