@@ -189,6 +189,13 @@ class Bench:
         assert self.loading.drained()
         self.loading.loaded = True
 
+    def lane_of_bob(self, db: int = 0) -> Lane:
+        """The lane of another user, which connects in the next turn."""
+        lane = self.pool.lane_of(Identity(b"bob", b"pw", db), commands.HIT, 3)
+        assert lane is not None
+        lane.wake()
+        return lane
+
     @property
     def wire(self) -> Wire:
         return self.loop.wires[-1]
@@ -288,9 +295,7 @@ def test_a_server_that_does_not_track(loop: Loop, refusal: bytes) -> None:
 
 
 def test_a_lane_logs_in_as_its_identity(bench: Bench) -> None:
-    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 3), commands.HIT, 3)
-    assert lane is not None
-    lane.wake()
+    lane = bench.lane_of_bob(db=3)
     login = r.bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
     bench.loop.turns()
     assert bench.sent() == login + r.bulks(b"SELECT", b"3") + TRACK + ANY_KEYS
@@ -301,9 +306,7 @@ def test_a_lane_logs_in_as_its_identity(bench: Bench) -> None:
 
 
 def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) -> None:
-    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
-    assert lane is not None
-    lane.wake()
+    lane = bench.lane_of_bob()
     lane.retire()
     bench.loop.turns()
     assert len(bench.loop.wires) == 2
@@ -339,12 +342,9 @@ def test_a_busy_server_tracks_later_hits(bench: Bench) -> None:
     assert bench.known()
 
 
-def test_a_lane_that_a_busy_server_refuses_to_track_is_opened_again(loop: Loop) -> None:
-    bench = Bench(loop)
-    lane = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
-    assert lane is not None
-    lane.wake()
-    loop.turns()
+def test_a_lane_that_a_busy_server_refuses_to_track_is_opened_again(bench: Bench) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
     bench.answer(WELCOME + BUSY)
     assert not lane.ready and bench.wire.aborted
 
@@ -356,8 +356,8 @@ def test_which_rules_have_a_script(bench: Bench) -> None:
     assert not bench.lane.by_sha(HIT)
 
 
-def test_lanes_are_bounded_in_total_and_per_user(loop: Loop) -> None:
-    pool = Bench(loop).pool
+def test_lanes_are_bounded_in_total_and_per_user(bench: Bench) -> None:
+    pool = bench.pool
 
     def lane(user: int, db: int) -> Lane | None:
         return pool.lane_of(Identity(b"%d" % user, b"pw", db), commands.HIT, 3)
@@ -387,9 +387,7 @@ def test_a_push_that_comes_in_pieces(bench: Bench) -> None:
 @pytest.mark.parametrize("remembers", [100, 0])
 def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop, remembers: int) -> None:
     bench = Bench(loop, remembers)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
-    assert other is not None
-    other.wake()
+    other = bench.lane_of_bob()
     loop.turns()
     bench.answer(b"-WRONGPASS no\r\n")
     assert not other.ready
@@ -399,12 +397,10 @@ def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop, reme
     assert bench.pool.lanes() == [bench.lane]
 
 
-def test_a_lane_that_can_not_be_opened_is_tried_again(loop: Loop) -> None:
-    bench = Bench(loop)
-    other = bench.pool.lane_of(Identity(b"bob", b"pw", 0), commands.HIT, 3)
-    assert other is not None
+def test_a_lane_that_can_not_be_opened_is_tried_again(bench: Bench) -> None:
+    loop = bench.loop
     loop.reachable = False
-    other.wake()
+    other = bench.lane_of_bob()
     loop.turns()
     loop.reachable = True
     other.wake()  # too soon
