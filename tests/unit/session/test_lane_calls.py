@@ -94,23 +94,6 @@ def test_a_lane_that_is_not_ready_is_woken() -> None:
     assert parts.lane.woken == 1
 
 
-def test_reads_and_writes_have_a_lane_each() -> None:
-    parts = Parts(share=True)
-    parts.private.state.identity = USER
-    parts.private.state.protocol = 3
-    assert parts.lanes.lane_for(commands.SHARED_READ) is parts.shared_lane
-    assert parts.lanes.lane_for(commands.SHARED_WRITE) is parts.shared_lane
-    assert parts.asked == [
-        (USER.key(), 3, commands.SHARED_READ),
-        (USER.key(), 3, commands.SHARED_WRITE),
-    ]
-    parts.lanes.lane_for(commands.SHARED_READ)
-    assert len(parts.asked) == 2
-    parts.shared_lane.retired = True
-    parts.lanes.lane_for(commands.SHARED_WRITE)
-    assert len(parts.asked) == 3
-
-
 @pytest.mark.parametrize(("name", "value"), [("identity", USER), ("protocol", 3)])
 def test_another_identity_or_protocol_has_other_lanes(name: str, value: object) -> None:
     parts = Parts(share=True)

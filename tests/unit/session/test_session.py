@@ -27,19 +27,6 @@ from tests.unit.session.bench import (
 
 SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
 
-# -- routing ---------------------------------------------------------------------------------------
-
-
-def test_select_is_another_identity() -> None:
-    bench = probed()
-    bench.send(HIT)
-    bench.settle()
-    bench.send(bulks(b"SELECT", b"3"))
-    bench.answer(b"+OK\r\n")
-    bench.send(HIT)
-    assert [each.key() for each in bench.identities] == [(None, None, 0), (None, None, 3)]
-
-
 # -- errors on the private connection --------------------------------------------------------------
 
 
@@ -108,37 +95,12 @@ def test_an_unrequested_reply_is_passed_on_and_ends_the_use_of_lanes() -> None:
     assert bench.send(HIT) == in_place()
 
 
-# -- subscribed ------------------------------------------------------------------------------------
-
-
-def test_replies_of_a_subscriber_are_passed_on_as_they_come() -> None:
-    bench = opened()
-    bench.send(bulks(b"SUBSCRIBE", b"c"))
-    bench.answer(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
-    assert bench.send(HIT) == in_place()
-    message = b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$5\r\nhello\r\n"
-    refusal = b"-ERR Can't execute 'eval': only (P|S)SUBSCRIBE are allowed\r\n"
-    stream = message + refusal + message[:9]
-    assert bench.answer(stream) == stream
-    assert bench.answer(message[9:]) == message[9:]
-
-
 # -- the end ---------------------------------------------------------------------------------------
 
 
 def test_end_of_file_before_anything() -> None:
     bench = Bench()
     bench.session.receive_eof()
-    assert bench.session.closed
-
-
-def test_end_of_file_is_passed_on() -> None:
-    bench = opened()
-    bench.send(PING)
-    bench.session.receive_eof()
-    assert bench.session.wants_eof
-    assert bench.answer(PONG) == PONG
-    bench.session.upstream_lost()
     assert bench.session.closed
 
 
@@ -173,19 +135,6 @@ def test_end_of_file_inside_a_command() -> None:
 
 
 # -- the pipe --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wrong", [b"*x\r\n", b"*1\r\nfoo\r\n", b'GET "a\r\n'])
-def test_malformed_input_makes_a_pipe(wrong: bytes) -> None:
-    bench = probed()
-    assert bench.send(PING + HIT + wrong + PING) == PING + in_place() + wrong + PING
-    assert bench.send(HIT + b"\0\xff") == HIT + b"\0\xff"
-    replies = PONG + FIVE + b"-ERR Protocol error\r\nanything \r at all"
-    assert bench.answer(replies) == replies
-    assert bench.answer(b"*9\r\n") == b"*9\r\n"
-    bench.session.upstream_lost()
-    assert bench.down() == b""
-    assert bench.session.closed
 
 
 def test_malformed_input_in_a_hit_that_is_not_forwarded() -> None:
@@ -223,7 +172,7 @@ def test_no_local_error_is_lost_among_too_many() -> None:
     assert out.count(PONG) == many
 
 
-# -- names the tests above rely on -----------------------------------------------------------------
+# -- the work of a client --------------------------------------------------------------------------
 
 
 def test_nothing_is_answered_behind_quit() -> None:
@@ -242,14 +191,3 @@ def test_status_commands_cost_more_work() -> None:
     sent_now = len(bench.session.private.to_redis)
     assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_REPORT + 1
     assert bench.up().count(b"EVAL") == 20
-
-
-def test_a_client_that_is_gone_has_no_turn() -> None:
-    bench = opened()
-    bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
-    bench.session.receive(bulks(b"RL.STATS") * 20)
-    assert bench.session.wait == WAIT_TICK
-    sent_now = bench.session.private.to_redis[:]
-    bench.session.abandon()
-    bench.session.take_turn()
-    assert bench.session.private.to_redis == sent_now

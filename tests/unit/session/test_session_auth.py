@@ -76,24 +76,3 @@ def test_where_the_client_has_sent_its_end_of_file_it_goes_at_once() -> None:
     assert bench.answer(popped + FIVE) == popped + FIVE  # (Redis has left the error out)
     bench.session.upstream_lost()
     assert bench.down() == b""  # so the hit is not reported as lost
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 40])
-def test_in_a_long_pipeline(size: int) -> None:
-    """Redis answers each write, and leaves out the error of an AUTH that is not first in it."""
-    bench = opened()
-    sent = (PING * size + AUTH) * 50 + HIT
-    got = b""
-    written = bench.send(sent)
-    while written:
-        assert written.rfind(AUTH) <= 0
-        replies = b""
-        while written:
-            for asked, said in ((PING, PONG), (AUTH, WRONGPASS), (in_place(), FIVE)):
-                if written.startswith(asked):
-                    written = written[len(asked) :]
-                    replies += said
-        got += bench.answer(replies)
-        written = bench.up()
-    assert got == (PONG * size + WRONGPASS) * 50 + FIVE
-    assert not bench.session.outstanding()

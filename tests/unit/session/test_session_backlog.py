@@ -9,7 +9,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import CLOSE, WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_ROOM, WAIT_TICK
+from rlproxy.session.waits import CLOSE, WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_TICK
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -31,19 +31,6 @@ BLPOP = bulks(b"BLPOP", b"k", b"0")
 HELD = bulks(b"RL.HIT", b"held", b"10", b"60", b"WAIT", b"60")
 REFUSED = five(1, 10, 0, 5, 5)
 NIL = b"*-1\r\n"
-
-
-def test_hits_in_flight_on_the_private_connection_are_bounded() -> None:
-    """What waits behind them goes when half of them are answered."""
-    bench = opened()
-    sent = bench.send(BLPOP + HIT * 200 + PING)
-    assert sent == BLPOP + in_place() * MAX_CLIENT_HITS
-    assert bench.session.wait == WAIT_ROOM
-    assert bench.answer(NIL + FIVE * 31) == NIL + FIVE * 31
-    assert bench.up() == b""
-    assert bench.answer(FIVE) == FIVE
-    assert bench.up() == in_place() * 32
-    assert bench.send(HIT) == b""  # none overtakes
 
 
 def test_wrong_hits_that_wait_for_their_place_are_bounded() -> None:

@@ -30,13 +30,6 @@ def bench() -> Bench:
     return denying(opened())
 
 
-def test_in_its_place(bench: Bench) -> None:
-    assert bench.send(PING, KEYS + PING) == PING * 2
-    assert bench.down() == b""
-    assert bench.answer(PONG) == PONG + NO_KEYS
-    assert bench.answer(PONG) == PONG
-
-
 def test_in_multi_redis_rejects_what_it_does_not_know(bench: Bench) -> None:
     assert bench.send(MULTI + KEYS) == MULTI + INSTEAD
     assert bench.answer(b"+OK\r\n" + UNKNOWN) == b"+OK\r\n" + NO_KEYS

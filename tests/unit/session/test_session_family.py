@@ -55,15 +55,6 @@ def test_the_servers_own_throttle_is_forwarded_as_written() -> None:
         assert len(bench.lane.calls) == 1
 
 
-def test_it_goes_in_order_with_hits_and_others() -> None:
-    bench = probed()
-    bench.session.context.server.found.has_throttle = True
-    sent = bench.send(PING + THROTTLE + HIT + THROTTLE)
-    head, tail = rule_of(HIT)
-    assert sent == PING + THROTTLE + head + encoding.bulk(b"k") + tail + THROTTLE
-    assert bench.answer(PONG, FIVE, FIVE, FIVE) == PONG + 3 * FIVE
-
-
 def test_a_long_one_streams_to_the_server() -> None:
     bench = probed()
     bench.session.context.server.found.has_throttle = True

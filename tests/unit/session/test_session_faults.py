@@ -166,22 +166,6 @@ def test_never_while_the_client_leaves_its_replies_unread() -> None:
     assert bench.down() == bench.without(b"")
 
 
-@each_mode
-def test_late_on_the_lane(mode: str) -> None:
-    bench = Faulty(mode).open()
-    bench.send(HIT)
-    bench.answer(FIVE)
-    bench.send_at(1.0, HIT * 2)
-    calls = bench.lane.calls
-    assert len(calls) == 2
-    bench.send_at(1.5, PING)
-    for call in calls:
-        bench.session.lane_failed(call, LATE, "late")
-    bench.session.resume()
-    assert bench.down() == bench.without(LATE) * 2
-    assert bench.up() == PING  # it goes on
-
-
 def test_no_part_holds_a_session_that_is_let_go() -> None:
     """Reference counts free it, even if a lane returns a call, or Redis can't be reached."""
     bench = Faulty()

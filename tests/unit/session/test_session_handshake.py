@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import private_stream
-from rlproxy.session import session as sn
 from rlproxy.session.deferred_handshake import MAX_COMMANDS
 
 from tests.unit.session.bench import FIVE, HIT, in_place
@@ -150,32 +149,6 @@ def silent(mode: str, written: bytes) -> Faulty:
     bench.send_at(10.0, written)
     bench.session.upstream_opened()
     return bench
-
-
-@answering
-def test_a_redis_that_hangs_opens_the_circuit_where_all_clients_begin_with_hello(
-    mode: str,
-) -> None:
-    """No hit is late: those behind a handshake have not been sent, or wait for its reply."""
-    hello = bulks(b"HELLO", b"3")
-    bench = silent(mode, hello + HIT)
-    assert bench.up() == hello + in_place()
-    assert bench.session.overdue(10.9)  # Redis is in doubt since then
-    assert not bench.circuit.open
-    assert not bench.session.overdue(11.0)
-    assert bench.circuit.open
-    assert bench.circuit.why == "no answer within 1000 ms"
-    assert bench.circuit.counts.timeouts == 0
-    assert bench.session.closed  # it is to connect again
-    assert bench.down() == b""
-
-    later = Faulty(mode)
-    later.session = sn.Session(bench.session.context)
-    assert later.send_at(11.5, hello + HIT) == b""
-    down = later.down()
-    assert down.startswith(b"%7\r\n")
-    assert down.endswith(later.without(b""))
-    assert later.session.private.status == private_stream.PRIVATE_NONE
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.private_stream import REFRESH_S
@@ -87,18 +86,6 @@ def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
 
 
 # -- replies that a lane knows ---------------------------------------------------------------------
-
-
-def test_a_known_reply_keeps_its_place_behind_unknown_ones() -> None:
-    bench = unfenced(KnowingLane(full=DENIED))
-    bench.send(numbered(b"1"), numbered(b"full"), numbered(b"2"), numbered(b"full"))
-    assert bench.down() == b""
-    first, second = bench.lane.calls
-    bench.session.lane_answered(second, FIVE)
-    assert bench.down() == b""
-    bench.session.lane_answered(first, five(0, 10, 1, -1, 60))
-    assert bench.down() == five(0, 10, 1, -1, 60) + DENIED + FIVE + DENIED
-    assert not bench.session.outstanding()
 
 
 def test_known_replies_behind_unknown_ones_take_room() -> None:

@@ -15,7 +15,7 @@ from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
 from tests.contexts import worker_context
 from tests.part_calls import PartCaller
-from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PING, PONG, FakeLane
+from tests.unit.session.bench import GRAMMAR, PING, PONG, FakeLane
 from tests.unit.sides import Sides
 
 HITS = 0
@@ -197,27 +197,6 @@ def test_the_protocol_is_that_of_the_last_hello() -> None:
     assert not bench.shares(GET)
     assert bench.send(GET) == b""
     assert bench.where() == ((None, None, 0), 2)
-
-
-# -- what follows a command on the lane ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "behind", [GET, PING, HIT, GET + HIT, b"GET k\r\n", bulks(b"QUIT"), b"*x\r\n"]
-)
-@pytest.mark.parametrize("hits", [False, True])
-def test_what_follows_waits(behind: bytes, hits: bool) -> None:
-    bench = opened()
-    if hits:  # which take another lane
-        bench.send(HIT)
-        bench.answer(FIVE)
-        assert bench.send(HIT) == b""
-        assert bench.settle(FIVE) == FIVE
-    assert bench.send(SET) == b""
-    assert bench.send(behind) == b""
-    assert [call.key for lane in bench.lanes for call in lane.calls] == [SET]
-    assert bench.settle(OK) == OK
-    assert bench.up() + b"".join(call.key for lane in bench.lanes for call in lane.calls) != b""
 
 
 # -- large replies ---------------------------------------------------------------------------------

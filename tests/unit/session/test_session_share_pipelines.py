@@ -127,12 +127,6 @@ def test_other_pipelines_stay_private(sent: bytes) -> None:
     assert bench.taken() == []
 
 
-def test_in_front_of_one_server_pipelines_stay_private() -> None:
-    bench = Bench(cluster=False)
-    assert bench.send(GETS) == GETS
-    assert bench.send(SETS) == SETS
-
-
 def test_a_lane_is_chosen_by_the_slot_of_all_keys() -> None:
     bench = Bench()
     for command in (get(b""), get(A), bulks(b"hget", B, b"f"), bulks(b"EXISTS", A), bulks(b"GET")):

@@ -8,8 +8,6 @@ from rlproxy.session.wait_cover import refusal
 
 from tests.unit.session.bench import (
     ARITY,
-    FIVE,
-    HIT,
     PING,
     PONG,
     REWRITE,
@@ -29,15 +27,6 @@ def test_wait_behind_a_hit_on_the_lane() -> None:
     assert bench.answer(b":1\r\n:1\r\n") == b":1\r\n"
     assert bench.send(WAIT) == WAIT
     assert bench.answer(b":1\r\n") == b":1\r\n"
-
-
-def test_hits_of_a_client_that_waits_go_by_lane_again() -> None:
-    bench = lane_used()
-    for _ in range(3):
-        assert bench.send(WAIT) == REWRITE + WAIT
-        bench.answer(b":1\r\n:1\r\n")
-        assert bench.send(HIT) == b""
-        assert bench.settle() == FIVE
 
 
 @pytest.mark.parametrize("first", [PING, bulks(b"SET", b"a", b"b" * 100)])

@@ -7,10 +7,9 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.waits import WAIT_HELD
 
 from tests.unit.ratelimit.test_wait_queue import rule, script_reply
-from tests.unit.session.bench import FIVE, NOAUTH, PING, PONG, PUSH
+from tests.unit.session.bench import FIVE, PING, PONG, PUSH
 from tests.unit.session.waiting import (
     ADMITTED,
     ADMITTED_REPLY,
@@ -41,29 +40,6 @@ from tests.unit.session.waiting import (
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-# -- alone -----------------------------------------------------------------------------------------
-
-
-def test_the_first_hit_of_a_client_takes_its_private_connection(world: World) -> None:
-    client = world.client()
-    assert client.send(WAITING) == attempt()
-    assert client.session.wait == WAIT_HELD
-    assert client.session.outstanding()
-    assert client.answer(LATER) == b""
-    world.clock.advance(1.99)
-    assert (client.up(), world.calls()) == (b"", [])
-    world.clock.advance(0.02)
-    assert client.up() == b""  # Redis has let it pass: the lane it is
-    assert world.on_lanes() == [attempt()]
-    world.lane_answers(ADMITTED)
-    assert client.down() == ADMITTED_REPLY
-    assert client.idle()
-    assert world.waiting.count == 0
-
-
-# -- LEAKY -----------------------------------------------------------------------------------------
 
 
 def test_what_follows_a_held_hit_waits_for_its_reply(world: World) -> None:
@@ -223,17 +199,6 @@ def test_the_lane_is_lost_with_questions_of_many(world: World) -> None:
     assert clients[3].up() == attempt()
     assert clients[3].answer(ADMITTED) == ADMITTED_REPLY
     assert world.waiting.count == 0
-
-
-def test_an_unauthenticated_hit_does_not_wait(world: World) -> None:
-    head = world.waits()
-    one = world.client()
-    assert one.send(WAITING) == peek()
-    assert one.answer(NOAUTH) == NOAUTH
-    assert one.send(HIT) == peek(HIT_RULE)  # it was no probe
-    assert one.answer(NOAUTH) == NOAUTH
-    assert head.down() == b""
-    assert world.waiting.count == 1
 
 
 # -- hits without WAIT ----------------------------------------------------------------------------
