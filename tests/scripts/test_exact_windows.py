@@ -480,11 +480,7 @@ def test_foreign_values_are_refused_and_unchanged(
 @ON_ONE_ENGINE
 @pytest.mark.parametrize(
     "limits",
-    [
-        ((3, 1.0),),
-        ((5, 0.3), (9, 1.0), (30, 7.0)),
-        ((40, 7.0), (2, 0.05), (7, 1.0)),
-    ],
+    [((3, 1.0),), ((5, 0.3), (9, 1.0), (30, 7.0)), ((40, 7.0), (2, 0.05), (7, 1.0))],
     ids=["3", "three limits", "a burst's limit last"],
 )
 @pytest.mark.parametrize("word", ["", "strict"])

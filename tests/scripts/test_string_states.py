@@ -277,12 +277,7 @@ CALLS = st.tuples(
 
 
 def cost_of(word: str, rule: Rule, spare: int) -> int:
-    named = {
-        "spare": spare,
-        "half": rule.limit // 2 + 1,
-        "max": rule.limit,
-        "more": rule.limit + 1,
-    }
+    named = {"spare": spare, "half": rule.limit // 2 + 1, "max": rule.limit, "more": rule.limit + 1}
     cost = named[word] if word in named else int(word)
     return min(cost, 10**9, TEN_YEARS_US * NS // rule.interval_ns)
 
@@ -479,10 +474,9 @@ def test_states_have_the_contracts_format(limiter: Limiter) -> None:
     limiter.hit(at(3), rule, penalty_us=600 * SECOND)
     assert re.fullmatch(state + f"!{at(603)}", limiter.value())
     assert client.type("k") == b"string"
-    largest = {
-        "FIXED": window(10**9, TEN_YEARS_US),
-        "COUNTER": window(10**9, 9_007_199),
-    }.get(limiter.algorithm, bucket(10**9, TEN_YEARS_US))
+    largest = {"FIXED": window(10**9, TEN_YEARS_US), "COUNTER": window(10**9, 9_007_199)}.get(
+        limiter.algorithm, bucket(10**9, TEN_YEARS_US)
+    )
     client.delete("k")
     assert limiter.hit(at(0), largest, 999_999_999, unit=1)[:3] == [0, 10**9, 1]
     assert re.fullmatch(state, limiter.value())
@@ -683,26 +677,9 @@ OWN = {
 }
 STRINGS = ["", "5", "-5", "3.14", "hello", " ", "\0", "nan", "inf", "0x10", "1e18", "{}"]
 STRINGS += [str(START_US // 1000), str(START_US), f"{START_US}00", f"{START_US}0000", "1" * 40]
-STRINGS += [
-    f"-{START_US}00",
-    f"+{START_US}00",
-    f" {START_US}00",
-    f"{START_US}00 ",
-    "1.5e18" + "0" * 13,
-]
-STRINGS += [
-    f"{START_US}.00",
-    "0x1234567890abcdef0",
-    "F",
-    "C",
-    "T",
-    "L",
-    "F:",
-    "C::",
-    "T:",
-    "L:",
-    "!",
-]
+STRINGS += [f"-{START_US}00", f"+{START_US}00", f" {START_US}00", f"{START_US}00 "]
+STRINGS += ["1.5e18" + "0" * 13, f"{START_US}.00", "0x1234567890abcdef0"]
+STRINGS += ["F", "C", "T", "L", "F:", "C::", "T:", "L:", "!"]
 STRINGS += ["FALSE", "Closed", "Tuesday", "Lima", "F3", "T3", "F3:5", "T3:5", "L3:5", "C5:3:4"]
 for state in OWN.values():
     STRINGS += [state + end for end in ("!", "!x", "!-5", " ", "\n", ":1", "!" + state, "x")]

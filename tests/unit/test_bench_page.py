@@ -73,11 +73,7 @@ def test_missed_bounds_come_first() -> None:
     assert "Not measured in this run: tasks (libraries)." in text
     assert text.index("Not reached") < text.index("## The machine")
     table = documents.rows(text, "| what | against")
-    assert [row[3] for row in table] == [
-        bounds.NOT_MET,
-        bounds.MET,
-        bounds.NOT_MEASURED,
-    ]
+    assert [row[3] for row in table] == [bounds.NOT_MET, bounds.MET, bounds.NOT_MEASURED]
     assert table[0][4:] == ["0.70", "at least 0.95", "1.00", "splice 0.75"]
     assert table[1][4:] == ["4.25", "at most 6.00", "4.00", ""]
     assert table[0][0] == "hit \\| P1"

@@ -305,10 +305,7 @@ async def test_internal_error_is_logged_once_and_hidden_from_clients(proxy: Prox
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for _ in range(5):
             found = await client.get("/live.json")
-            assert (found.status_code, found.text) == (
-                500,
-                "This failed; see the proxy's log.\n",
-            )
+            assert (found.status_code, found.text) == (500, "This failed; see the proxy's log.\n")
     (line,) = proxy.log
     assert re.fullmatch(
         r"requests to the admin address failed: 1; TypeError \(encoder\.py:\d+\)", line

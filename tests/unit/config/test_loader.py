@@ -139,10 +139,7 @@ def test_the_environment_wins_over_the_file(file: Path) -> None:
             "[policies]\na = {rule = '5 60', shadov = true}",
             "policy 'a': there is no key 'shadov'; did you mean shadow?",
         ),
-        (
-            "[policies]\na = '5 60'\na = '5 60'",
-            "not valid TOML: Cannot overwrite a value",
-        ),
+        ("[policies]\na = '5 60'\na = '5 60'", "not valid TOML: Cannot overwrite a value"),
         ("workers = [1]", "workers takes one value"),
         ("[workers]\nx = 1", "workers takes one value"),
         ("workers = 0", "workers (in the file) 0: expected a whole number from 1 to 256"),

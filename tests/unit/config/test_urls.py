@@ -80,19 +80,7 @@ def test_listen(text: str, address: Address) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "h",
-        "h:",
-        ":",
-        "h:x",
-        "h:65536",
-        "[h]:1",
-        "::1:6380",
-        "unix:",
-        "a..b:1",
-        f"{64 * 'a'}:1",
-    ],
+    ["", "h", "h:", ":", "h:x", "h:65536", "[h]:1", "::1:6380", "unix:", "a..b:1", f"{64 * 'a'}:1"],
 )
 def test_wrong_listen(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):

@@ -15,13 +15,7 @@ from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.waits import WAIT_HELD
 
-from tests.unit.downstream.bench import (
-    PING,
-    Bench,
-    Transport,
-    connected,
-    writes_to,
-)
+from tests.unit.downstream.bench import PING, Bench, Transport, connected, writes_to
 
 
 def test_idle() -> None:

@@ -145,11 +145,7 @@ def test_it_is_read_as_the_state_of_the_client_requires(
 
 @pytest.mark.parametrize(
     ("size", "busy", "rests"),
-    [
-        (LARGE, True, False),
-        (LARGE + 1, True, True),
-        (LARGE + 1, False, False),
-    ],
+    [(LARGE, True, False), (LARGE + 1, True, True), (LARGE + 1, False, False)],
 )
 def test_a_large_read_waits_for_its_turn_where_the_work_is_spent(
     size: int, busy: bool, rests: bool

@@ -218,10 +218,7 @@ def test_error_bounds_hold(
     for kind in (False, True):
         true = bench.true(kind, back)
         check_bounds(
-            merge([bench.top.state()], number, kind),
-            true,
-            true.total() / (SMALL.kept + 1),
-            number,
+            merge([bench.top.state()], number, kind), true, true.total() / (SMALL.kept + 1), number
         )
 
 

@@ -61,6 +61,4 @@ def test_a_worker_that_cannot_take_the_settings_keeps_its_own(
         raise ConfigError(["--tls-cert c: no file can be opened"])
 
     assert Channel(0, reports, memory, os.getppid()).reload(old, apply) is old
-    assert caplog.messages == [
-        "SIGHUP: --tls-cert c: no file can be opened; all stays as it was",
-    ]
+    assert caplog.messages == ["SIGHUP: --tls-cert c: no file can be opened; all stays as it was"]

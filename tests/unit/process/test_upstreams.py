@@ -33,35 +33,23 @@ AWAY = "h:6379: refused; retrying"
             *(URL, "Redis 7", "", {"kind": SCRIPTS, "problem": "no right"}),
             "Redis 7 at h:6379: no right",
         ),
-        (
-            *("embedded:", "Redis 7", "", {}),
-            "Redis 7, embedded (its data ends with this process)",
-        ),
+        (*("embedded:", "Redis 7", "", {}), "Redis 7, embedded (its data ends with this process)"),
         (
             *("embedded:cluster", "Redis 7", "", {}),
             "Redis 7, embedded cluster of 3 masters (its data ends with this process)",
         ),
-        (
-            *("embedded:", "", "", {}),
-            "Valkey, embedded (its data ends with this process)",
-        ),
+        (*("embedded:", "", "", {}), "Valkey, embedded (its data ends with this process)"),
         (
             *("embedded:", "", "", {"settled": False}),
             "Valkey, embedded (its data ends with this process)",
         ),
-        (
-            *("redis://h", "", "", {"settled": False}),
-            f"h:6379: {NO_ANSWER} (nothing within 2 s)",
-        ),
+        (*("redis://h", "", "", {"settled": False}), f"h:6379: {NO_ANSWER} (nothing within 2 s)"),
         (
             *("redis://h", "", "", {"settled": False, "reached": False}),
             "h:6379: no connection within 2 s; retrying",
         ),
         (URL, "", "", {"kind": UNREACHABLE, "problem": "refused"}, AWAY),
-        (
-            *(URL, "", "", {"kind": FULL, "problem": "refused"}),
-            AWAY,
-        ),
+        (*(URL, "", "", {"kind": FULL, "problem": "refused"}), AWAY),
     ],
 )
 def test_the_state_of_the_upstream(

@@ -78,9 +78,7 @@ async def test_a_password_is_checked_where_other_machines_may_connect(
     assert (wired(listening=address, proxy_protocol=header).probe is not None) == probes
 
 
-async def test_only_the_first_worker_logs_protected_mode(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_only_the_first_worker_logs_protected_mode(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for worker, lines in ((0, 2), (1, 0)):
         caplog.clear()

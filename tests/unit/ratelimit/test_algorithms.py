@@ -153,11 +153,7 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     name = made.algorithm.name
     shape = shape and name == b"LEAKY" and made.takes() and made.wait_us > 0
     mode = (b"%d" % made.penalty_us if made.penalty_us else made.mode).decode()
-    expected = {
-        "unit": str(made.unit_us),
-        "cost": str(made.cost),
-        "mode": mode,
-    }
+    expected = {"unit": str(made.unit_us), "cost": str(made.cost), "mode": mode}
     if name in BUCKETS:
         expected["limit"] = str(made.burst or made.max)
         expected["emission_ns"] = str(max(1, made.window_us * 1000 // made.max))

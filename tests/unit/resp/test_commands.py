@@ -45,12 +45,7 @@ KINDS = {
 }
 
 # Their effect on a connection is not followed: nothing may count them as harmless.
-NEVER_HARMLESS = [
-    b"READONLY",
-    b"READWRITE",
-    b"PFDEBUG",
-    b"PFSELFTEST",
-]
+NEVER_HARMLESS = [b"READONLY", b"READWRITE", b"PFDEBUG", b"PFSELFTEST"]
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())

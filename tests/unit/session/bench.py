@@ -71,11 +71,7 @@ class KnowingLane(FakeLane):
 class Bench(Sides):
     """A session, its lane, and what moved."""
 
-    def __init__(
-        self,
-        lane: FakeLane | None = None,
-        context: WorkerContext | None = None,
-    ) -> None:
+    def __init__(self, lane: FakeLane | None = None, context: WorkerContext | None = None) -> None:
         self.lane = lane or FakeLane()
         self.identities: list[Identity] = []
         self.allowed = True

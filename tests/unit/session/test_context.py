@@ -6,14 +6,7 @@ import pytest
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.ratelimit.outcomes import (
-    FAILED,
-    FAILED_CLOSED,
-    FAILED_OPEN,
-    ROWS,
-    SHADOW_PEEK,
-    WIDTH,
-)
+from rlproxy.ratelimit.outcomes import FAILED, FAILED_CLOSED, FAILED_OPEN, ROWS, SHADOW_PEEK, WIDTH
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller

@@ -15,13 +15,7 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import MAX_LANE_CALL
 from rlproxy.session.slots import S_DROP, S_PASS, Slot
 
-from tests.unit.session.bench import (
-    DENIED,
-    FIVE,
-    PONG,
-    call_of,
-    in_place,
-)
+from tests.unit.session.bench import DENIED, FIVE, PONG, call_of, in_place
 from tests.unit.session.parts import Parts
 
 OK = b"+OK\r\n"

@@ -244,8 +244,7 @@ def test_destination_with_share(
 
 
 @pytest.mark.parametrize(
-    ("state", "sent"),
-    [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)],
+    ("state", "sent"), [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)]
 )
 def test_a_request_that_waits_stays_unread(parts: Routed, state: State, sent: bytes) -> None:
     state(parts)

@@ -29,11 +29,7 @@ from tests.unit.session.bench import (
     in_place,
 )
 
-MODES = {
-    "error": None,
-    "allow": five(0, 10, 10, -1, 0),
-    "deny": five(1, 10, 0, 1, 1),
-}
+MODES = {"error": None, "allow": five(0, 10, 10, -1, 0), "deny": five(1, 10, 0, 1, 1)}
 LATE = encoding.late(1.0)
 REFUSED = encoding.unreachable("redis:1", "connection refused")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")

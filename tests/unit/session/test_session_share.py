@@ -49,10 +49,7 @@ class Bench(Sides):
         self.ready = True
         self.session = Session(
             worker_context(
-                grammar=GRAMMAR,
-                server=ServerFacts("redis:1"),
-                lane_of=self.lane_of,
-                shares=True,
+                grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=self.lane_of, shares=True
             )
         )
 

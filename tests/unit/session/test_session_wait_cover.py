@@ -6,16 +6,7 @@ import pytest
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.wait_cover import refusal
 
-from tests.unit.session.bench import (
-    ARITY,
-    PING,
-    PONG,
-    REWRITE,
-    UNKNOWN,
-    WAIT,
-    WRONG_HIT,
-    lane_used,
-)
+from tests.unit.session.bench import ARITY, PING, PONG, REWRITE, UNKNOWN, WAIT, WRONG_HIT, lane_used
 
 MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
 FOO = bulks(b"FOO")  # the table has no such command

@@ -75,10 +75,7 @@ class World:
     """A control connection, its target, and the loading of scripts for lanes that are drained."""
 
     def __init__(
-        self,
-        url: str = "redis://here",
-        target: Answered | None = None,
-        timeout_s: float = 0.0,
+        self, url: str = "redis://here", target: Answered | None = None, timeout_s: float = 0.0
     ) -> None:
         self.target, self.circuit = target or Answered(), CircuitBreaker()
         timeouts = hit_timeouts(self.circuit, timeout_s)

@@ -48,9 +48,7 @@ async def test_a_name_has_one_lookup_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert resolver.names == ["a", "b", "a"]
 
 
-async def test_an_error_reaches_those_that_wait_and_no_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_error_reaches_those_that_wait_and_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
     resolver = Resolver(monkeypatch)

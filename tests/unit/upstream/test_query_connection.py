@@ -9,13 +9,7 @@ import hiredis
 import pytest
 from rlproxy.config.urls import Address
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.query_connection import (
-    MAX_UNREAD,
-    Closed,
-    NoRoom,
-    QueryConnection,
-    opened,
-)
+from rlproxy.upstream.query_connection import MAX_UNREAD, Closed, NoRoom, QueryConnection, opened
 
 from tests.unit.upstream.slow_server import slow_server
 

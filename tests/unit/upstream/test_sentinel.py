@@ -41,9 +41,7 @@ def test_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd",
-    [Exception("NOPERM"), None, [], [b"config-epoch"], facts(config_epoch="x"), 5],
-    ids=repr,
+    "odd", [Exception("NOPERM"), None, [], [b"config-epoch"], facts(config_epoch="x"), 5], ids=repr
 )
 def test_without_an_epoch_it_is_the_lowest(odd: object) -> None:
     assert answer("m", [b"10.0.0.1", b"7001"], odd) == Answer(OLD, 0)

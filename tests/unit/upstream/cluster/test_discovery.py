@@ -177,10 +177,7 @@ async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
 async def test_the_limit_is_that_of_each_reply(
     monkeypatch: pytest.MonkeyPatch, delay_s: float, problem: str
 ) -> None:
-    exchanges = [
-        (b"INFO", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"),
-        (b"COMMAND", b"-ERR x\r\n"),
-    ]
+    exchanges = [(b"INFO", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"), (b"COMMAND", b"-ERR x\r\n")]
     async with slow_server(monkeypatch, delay_s, exchanges) as at:
         found = await discovery.view(at, Target(at, 60.0), Upstream(None, cluster=(at,)), "")
         assert found.problem == problem

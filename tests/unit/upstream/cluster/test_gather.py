@@ -13,16 +13,8 @@ ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
 BLOB = b"!7\r\nERR one\r\n"
 NIL2, NIL3 = b"$-1\r\n", b"_\r\n"
-MULTI_KEY = [
-    r.ALL_SUM,
-    r.ALL_CONCAT,
-    r.ALL_LEAST,
-    r.ALL_ANY,
-    r.ALL_FIRST,
-    r.CLIENT_LIST,
-    r.ALL_UNION,
-]
-MULTI_KEY += [r.ALL_PAIRS, r.ALL_NODES, r.ALL_UP, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
+MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_LEAST, r.ALL_ANY, r.ALL_FIRST, r.CLIENT_LIST]
+MULTI_KEY += [r.ALL_UNION, r.ALL_PAIRS, r.ALL_NODES, r.ALL_UP, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
 GOOD = {
     r.ALL_SUM: b":1\r\n",
     r.SPLIT_SUM: b":1\r\n",

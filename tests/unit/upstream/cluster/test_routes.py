@@ -22,14 +22,8 @@ def keyed(name: str, first: int = 1, last: int = 1, step: int = 1) -> object:
 
 
 KEYED = [*map(keyed, ("get", "set", "sort", "zadd", "spublish")), keyed("rename", 1, 2)]
-KEYED += [
-    keyed("del", 1, -1),
-    keyed("mget", 1, -1),
-    keyed("mset", 1, -1, 2),
-    keyed("msetnx", 1, -1, 2),
-    keyed("blpop", 1, -2),
-]
-KEYED += [keyed("bzmpop", 0)]
+KEYED += [keyed("del", 1, -1), keyed("mget", 1, -1), keyed("mset", 1, -1, 2)]
+KEYED += [keyed("msetnx", 1, -1, 2), keyed("blpop", 1, -2), keyed("bzmpop", 0)]
 # The routes of an old server with few commands.
 OLD = Routes(KEYED)
 
