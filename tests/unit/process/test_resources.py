@@ -21,9 +21,8 @@ def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the path of a unix socket is short
 
 
+@pytest.mark.usefixtures("_in_tmp_path")
 def test_memory_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the path of a unix socket is short
-
     def fails(_: int) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -33,11 +32,10 @@ def test_memory_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("_in_tmp_path")
 async def test_an_embedded_server_that_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-
     async def start() -> Upstream:
         raise StartError("no server")
 

@@ -12,7 +12,6 @@ from rlproxy.ratelimit.algorithms import (
     ALGORITHMS,
     HIT,
     MAX_HITS,
-    MICROSECONDS,
     PEEK,
     REFUND,
     Algorithm,
@@ -29,11 +28,6 @@ BUCKETS = (b"TOKEN", b"LEAKY", b"GCRA")
 LOGS = (b"LOG", b"ZLOG")
 # Every word of an option that some algorithms have and others lack.
 OPTIONS = {b"COST", b"BURST", b"GAP", b"STRICT", b"PENALTY", b"WAIT", b"AND"}
-
-
-def limiter(algo: str = "LOG", most: int = 10, window_us: int = 60 * SECOND) -> Limiter:
-    """A hit of cost 1, answered in seconds."""
-    return Limiter(ALGORITHMS[algo.encode()], most, window_us, MICROSECONDS)
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -165,14 +159,3 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
         numbers = [made.gap_us, int(made.strict), *(one for pair in made.limits for one in pair)]
         expected["numbers"] = " ".join(map(str, numbers)) if any(numbers) else ""
     assert by_header(made, shape) == expected
-
-
-# -- the variants ----------------------------------------------------------------------------------
-
-
-def full(algo: str) -> Limiter:
-    """A hit with a distinct value in every field."""
-    made = limiter(algo, 11, 61 * SECOND)
-    made.cost, made.burst, made.gap_us, made.strict = 2, 13, 3 * SECOND, True
-    made.penalty_us, made.wait_us, made.limits = 4 * SECOND, 5 * SECOND, [(6, 7 * SECOND)]
-    return made

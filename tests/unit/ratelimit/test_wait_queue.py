@@ -144,7 +144,6 @@ class Client:
         self.calls: list[str] = []
         self.left_us = 0  # WAIT of its latest call, where it is less than that of its rule
         self.replies: list[bytes] = []
-        self.flushes = 0
         self.events_at_flush = 0  # the number of calls and replies at its last flush
         self.kept: list[float] = []  # the times at which its connection was kept alive
         keep = lambda: self.kept.append(bench.clock.now)  # noqa: E731
@@ -168,7 +167,6 @@ class Client:
         self.calls.append(self.call)
 
     def _flush(self) -> None:
-        self.flushes += 1
         self.events_at_flush = len(self.calls) + len(self.replies)
 
     def answer(self, frame: bytes) -> None:

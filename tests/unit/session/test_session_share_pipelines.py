@@ -204,7 +204,6 @@ class Walk:
     def __init__(self) -> None:
         self.bench = Bench()
         self.held: dict[bytes, int] = {A: 0, B: 0}
-        self.ran: list[int] = []  # numbers of writes
         self.sent: list[tuple[int, str, bytes]] = []
         self.replies = b""  # of the private connection
         self.down = b""

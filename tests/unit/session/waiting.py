@@ -29,7 +29,6 @@ NIL = b"$-1\r\n"
 OK = b"+OK\r\n"
 KEPT = b"*0\r\n"
 MULTI, EXEC, DISCARD, QUIT = (bulks(name) for name in (b"MULTI", b"EXEC", b"DISCARD", b"QUIT"))
-ERROR = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 QUEUED = b"+QUEUED\r\n"
 
 ADMITTED = script_reply(0, 10, 4, -1, 600_000)
@@ -51,10 +50,6 @@ def attempt(text: str = RULE, key: bytes = b"k") -> bytes:
 
 def peek(text: str = RULE, key: bytes = b"k") -> bytes:
     return as_eval(rule(text).peek(), key)
-
-
-def final(text: str = RULE, key: bytes = b"k") -> bytes:
-    return as_eval(rule(text).in_microseconds(), key)
 
 
 def absent(text: str = RULE, key: bytes = b"k") -> bytes:

@@ -55,7 +55,6 @@ class Faulty(Bench):
         assert isinstance(self.lane, HitLane)
         self.shared = self.lane
         self.circuit = self.pool.context.timeouts.circuit
-        self.looks: list[object] = []
         loop.now = 100.0
 
     def call_of(self, caller: Late) -> Call:
