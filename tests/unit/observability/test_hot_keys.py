@@ -136,13 +136,6 @@ def test_some_of_many_equal_keys_are_reported() -> None:
     assert all(count <= 5 <= count + error for _, count, error, _ in found)
 
 
-def test_published_keys_fit_the_shared_memory() -> None:
-    top = HotKeys(lambda: 0.0)
-    keys = bulks(*(b"%06d" % number + bytes(range(122, 244)) for number in range(6000)))
-    top.add(keys, keys)
-    assert len(pickle.dumps(top.state())) < 1 << 19
-
-
 # -- the rules of refusals -------------------------------------------------------------------------
 
 

@@ -404,21 +404,16 @@ def test_a_client_without_hits_opens_no_lane(parts: Routed) -> None:
 # -- the pipe --------------------------------------------------------------------------------------
 
 
-def test_after_malformed_input_all_bytes_are_forwarded(parts: Routed) -> None:
-    plain(parts)
+@pytest.mark.parametrize(("state", "forwarded"), [(plain, b"anything"), (denies, b"")])
+def test_after_malformed_input_all_bytes_are_forwarded_unless_commands_are_denied(
+    parts: Routed, state: State, forwarded: bytes
+) -> None:
+    state(parts)
     parts.route(BROKEN)
     assert parts.router.piped
     parts.up()
     parts.router.pipe(b"anything")
-    assert parts.up() == b"anything"
-
-
-def test_after_malformed_input_nothing_follows_where_commands_are_denied(parts: Routed) -> None:
-    denies(parts)
-    parts.route(BROKEN)
-    parts.up()
-    parts.router.pipe(GET)
-    assert parts.up() == b""
+    assert parts.up() == forwarded
 
 
 @pytest.mark.parametrize(

@@ -59,23 +59,13 @@ def test_a_client_that_is_connected_is_counted(freed: Freed) -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_held_hit_with_a_question_on_the_lane(freed: Freed, event: str) -> None:
+@pytest.mark.parametrize(("hits", "reply"), [(WAITING, ADMITTED), (HIT, FIVE), (HIT * 3, FIVE)])
+def test_hits_on_the_lane(freed: Freed, event: str, hits: bytes, reply: bytes) -> None:
     client = freed.world.probed()
-    client.send(WAITING)
+    client.send(hits)
     freed.leaves(client)
     del client
-    _ends(freed, event, ADMITTED)
-    assert freed.left() == 0
-
-
-@pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("hits", [1, 3])
-def test_hits_on_the_lane(freed: Freed, event: str, hits: int) -> None:
-    client = freed.world.probed()
-    client.send(HIT * hits)
-    freed.leaves(client)
-    del client
-    _ends(freed, event, FIVE)
+    _ends(freed, event, reply)
     assert freed.left() == 0
 
 

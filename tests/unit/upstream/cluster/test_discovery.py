@@ -115,53 +115,36 @@ async def _best(
     return found
 
 
-def test_the_first_good_view_is_taken() -> None:
-    good = View(MAP, True, 5)
-    assert asyncio.run(_best({A: good, B: View(MAP, True, 6)}, 5)) is good
+GOOD, OLD, DOWN = View(MAP, True, 5), View(MAP, True, 4), View(MAP, False, 9)
+FOREIGN, NONE = View(MAP, True, 9, foreign=True), View(problem="no answer")
+WITHOUT = View(slot_map({Shard("a", A): [(0, 99)]}), True, 6)  # a master, which is in failover
 
 
-def test_an_old_view_is_taken_only_if_there_is_no_other() -> None:
-    old, good = View(MAP, True, 4), View(MAP, True, 6)
-    assert asyncio.run(_best({A: old, B: good}, 5)) is good
-    assert asyncio.run(_best({A: old, B: View(problem="no answer")}, 5)) is old
+@pytest.mark.parametrize(
+    ("first", "second", "taken"),
+    [
+        (GOOD, View(MAP, True, 6), GOOD),
+        # These are taken only if there is no other.
+        (OLD, GOOD, GOOD),
+        (OLD, NONE, OLD),
+        (FOREIGN, DOWN, DOWN),
+        (FOREIGN, NONE, FOREIGN),
+        (DOWN, GOOD, GOOD),
+        (DOWN, NONE, DOWN),
+        (WITHOUT, GOOD, GOOD),
+        (WITHOUT, WITHOUT, WITHOUT),
+    ],
+)
+async def test_the_best_of_two_views_is_taken(first: View, second: View, taken: View) -> None:
+    assert await _best({A: first, B: second}, 5, slots=MAP.owned()) is taken
 
 
-def test_a_view_of_another_cluster_is_taken_only_if_there_is_no_other() -> None:
-    foreign, down = View(MAP, True, 9, foreign=True), View(MAP, False, 4)
-    assert asyncio.run(_best({A: foreign, B: down}, 5)) is down
-    assert asyncio.run(_best({A: foreign, B: View(problem="no answer")}, 5)) is foreign
-
-
-def test_a_view_without_a_master_in_failover_is_taken_only_if_all_nodes_have_it() -> None:
-    without, whole = View(slot_map({Shard("a", A): [(0, 99)]}), True, 6), View(MAP, True, 5)
-    slots = MAP.owned()
-    assert slots == 16384
-    assert asyncio.run(_best({A: without, B: whole}, 5, slots=slots)) is whole
-    assert asyncio.run(_best({A: without, B: without}, 5, slots=slots)) is without
-
-
-def test_a_view_of_a_cluster_that_is_down() -> None:
-    down = View(MAP, False, 9)
-    good = View(MAP, True, 5)
-    assert asyncio.run(_best({A: down, B: good}, 5)) is good
-    assert asyncio.run(_best({A: down, B: View(problem="no answer")}, 5)) is down
-
-
-def test_a_silent_node_is_not_waited_for() -> None:
-    good = View(MAP, True, 5)
-    assert asyncio.run(_best({A: View(), B: good}, 5, slow=(A,))) is good
-
-
-def test_silent_nodes_are_not_waited_for_while_the_cluster_is_down() -> None:
-    down, good = View(MAP, False, 9), View(MAP, True, 9)
-
-    async def best(views: dict[Address, View], slow: Address) -> View:
-        async with asyncio.timeout(5):
-            return await _best(views, 5, slow=(slow,))
-
-    for silent in (A, B):
-        assert asyncio.run(best({A: down, B: down}, silent)) is down
-    assert asyncio.run(best({A: View(), B: down, C: good}, A)) is good
+async def test_silent_nodes_are_not_waited_for() -> None:
+    async with asyncio.timeout(5):
+        assert await _best({A: View(), B: GOOD}, 5, slow=(A,)) is GOOD
+        for silent in (A, B):
+            assert await _best({A: DOWN, B: DOWN}, 5, slow=(silent,)) is DOWN
+        assert await _best({A: View(), B: DOWN, C: GOOD}, 5, slow=(A,)) is GOOD
 
 
 async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
