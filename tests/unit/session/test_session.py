@@ -191,3 +191,14 @@ def test_status_commands_cost_more_work() -> None:
     sent_now = len(bench.session.private.to_redis)
     assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_REPORT + 1
     assert bench.up().count(b"EVAL") == 20
+
+
+def test_a_client_that_is_gone_has_no_turn() -> None:
+    bench = opened()
+    bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
+    bench.session.receive(bulks(b"RL.STATS") * 20)
+    assert bench.session.wait == WAIT_TICK
+    sent_now = bench.session.private.to_redis[:]
+    bench.session.abandon()
+    bench.session.take_turn()
+    assert bench.session.private.to_redis == sent_now
