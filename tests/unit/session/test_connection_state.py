@@ -71,12 +71,17 @@ def probed() -> Wire:
     return wire
 
 
+STATELESS = ["GET", "SET", "WAIT", "COMMAND COUNT", "CLIENT ID", "CLIENT setname x"]
+STATELESS += ["CLIENT NO-EVICT ON", "CLIENT CAPA redirect", "SCRIPT LOAD x"]
+OF_CLIENT = ["TRACKING ON", "CACHING YES", "NO-TOUCH ON", "NEW-ONE", "MAINT_NOTIFICATIONS ON"]
+NOT_COUNTED = ["CLIENT REPLY OFF", "CLIENT reply SKIP", "CLIENT", "SCRIPT debug YES", "SCRIPT"]
+NOT_COUNTED += ["SUBSCRIBE", "PUNSUBSCRIBE", "MONITOR", "SYNC", "REPLCONF", "DEBUG", "SHUTDOWN"]
+
 # request at PLAIN -> what is watched for in its reply, level at once, level after +OK, after -ERR
 LEVELS: list[tuple[str, int | None, int, int, int]] = [
-    ("GET", None, PLAIN, PLAIN, PLAIN),
-    ("SET", None, PLAIN, PLAIN, PLAIN),
-    ("WAIT", None, PLAIN, PLAIN, PLAIN),
-    ("COMMAND COUNT", None, PLAIN, PLAIN, PLAIN),
+    *[(line, None, PLAIN, PLAIN, PLAIN) for line in STATELESS],
+    *[(f"CLIENT {line}", commands.CLIENT, PLAIN, COUNTED, PLAIN) for line in OF_CLIENT],
+    *[(line, None, RAW, RAW, RAW) for line in NOT_COUNTED],
     ("MULTI", commands.MULTI, PLAIN, PLAIN, PLAIN),
     ("EXEC", commands.EXEC, PLAIN, PLAIN, PLAIN),
     ("DISCARD", commands.DISCARD, PLAIN, PLAIN, PLAIN),
@@ -88,30 +93,8 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("HELLO 3 AUTH bob pw", commands.HELLO, PLAIN, PLAIN, PLAIN),
     ("SELECT 3", commands.SELECT, PLAIN, PLAIN, PLAIN),
     ("SELECT x", commands.SELECT, PLAIN, COUNTED, PLAIN),
-    ("CLIENT ID", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT setname x", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT NO-EVICT ON", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT CAPA redirect", None, PLAIN, PLAIN, PLAIN),
-    ("CLIENT TRACKING ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
-    ("CLIENT CACHING YES", commands.CLIENT, PLAIN, COUNTED, PLAIN),
-    ("CLIENT NO-TOUCH ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
-    ("CLIENT NEW-ONE", commands.CLIENT, PLAIN, COUNTED, PLAIN),
-    ("CLIENT REPLY OFF", None, RAW, RAW, RAW),
-    ("CLIENT reply SKIP", None, RAW, RAW, RAW),
-    ("CLIENT", None, RAW, RAW, RAW),
-    ("CLIENT MAINT_NOTIFICATIONS ON", commands.CLIENT, PLAIN, COUNTED, PLAIN),
-    ("SCRIPT LOAD x", None, PLAIN, PLAIN, PLAIN),
-    ("SCRIPT debug YES", None, RAW, RAW, RAW),
-    ("SCRIPT", None, RAW, RAW, RAW),
     ("FOO", commands.UNKNOWN, COUNTED, COUNTED, COUNTED),
     ("READONLY", commands.UNKNOWN, COUNTED, COUNTED, COUNTED),
-    ("SUBSCRIBE", None, RAW, RAW, RAW),
-    ("PUNSUBSCRIBE", None, RAW, RAW, RAW),
-    ("MONITOR", None, RAW, RAW, RAW),
-    ("SYNC", None, RAW, RAW, RAW),
-    ("REPLCONF", None, RAW, RAW, RAW),
-    ("DEBUG", None, RAW, RAW, RAW),
-    ("SHUTDOWN", None, RAW, RAW, RAW),
 ]
 
 

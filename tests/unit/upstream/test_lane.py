@@ -24,8 +24,8 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
-from rlproxy.upstream.lane import LaneContext
+from rlproxy.upstream.hit_lane import MAX_UNSENT
+from rlproxy.upstream.lane import LaneContext, ServerLane
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
 
@@ -189,7 +189,7 @@ class Bench:
         assert self.loading.drained()
         self.loading.loaded = True
 
-    def lane_of_bob(self, db: int = 0) -> Lane:
+    def lane_of_bob(self, db: int = 0) -> ServerLane:
         """The lane of another user, which connects in the next turn."""
         lane = self.pool.lane_of(Identity(b"bob", b"pw", db), commands.HIT, 3)
         assert lane is not None
