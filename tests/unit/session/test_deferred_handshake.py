@@ -42,20 +42,9 @@ def test_commands_that_are_answered_ok(written: str) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "GET k",
-        "PING",
-        "AUTH",
-        "AUTH a b c",
-        "SELECT",
-        "SELECT -1",
-        "SELECT x",
-        "SELECT 1000000",
-        "HELLO 4",
-        "HELLO 3 AUTH bob",
-        "HELLO 3 WHAT",
-        "CLIENT",
-        "CLIENT NO-EVICT on",
-        "CLIENT REPLY OFF",
+        *("GET k", "PING", "AUTH", "AUTH a b c", "SELECT", "SELECT -1", "SELECT x"),
+        *("SELECT 1000000", "HELLO 4", "HELLO 3 AUTH bob", "HELLO 3 WHAT", "CLIENT"),
+        *("CLIENT NO-EVICT on", "CLIENT REPLY OFF"),
     ],
 )
 def test_commands_that_are_not_answered(written: str) -> None:
