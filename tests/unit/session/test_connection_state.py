@@ -160,7 +160,7 @@ def test_levels_only_fall(line: str, counted: int, kind: int | None) -> None:
         wire.send(first)
         slot = wire.send(line)
         assert wire.state.level == level
-        assert not wire.state.plain()
+        assert not wire.state.allows_lanes()
         assert (slot.kind if slot else None) == slots
         assert slot is None or slot.identity is None
 
@@ -394,11 +394,11 @@ def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
     assert not wire.state.allows_lanes()
 
 
-def test_countable() -> None:
-    assert Wire().state.countable()
-    assert not Wire().run(("MULTI", OK)).state.countable()
-    assert not Wire().run(("FOO", OK)).state.countable()
-    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.countable()
+def test_can_insert() -> None:
+    assert Wire().state.can_insert()
+    assert not Wire().run(("MULTI", OK)).state.can_insert()
+    assert not Wire().run(("FOO", OK)).state.can_insert()
+    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.can_insert()
 
 
 def test_subscribing_inside_multi_makes_nothing_certain() -> None:

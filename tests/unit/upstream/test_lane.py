@@ -24,7 +24,7 @@ from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import MAX_UNSENT
+from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext, ServerLane
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 from rlproxy.upstream.script_loading import ScriptLoading
