@@ -12,7 +12,7 @@ import pytest
 
 from tests import harness
 from tests.harness import ON_ONE_ENGINE, Proxy, Raw, RedisServer, command, wait_until
-from tests.info import script_calls
+from tests.info import calls
 from tests.integration.started import private
 from tests.tlsparts import Certificates, tls_proxy
 
@@ -56,7 +56,7 @@ def test_outstanding_replies_arrive_when_the_proxy_stops(
             proxy = stack.enter_context(harness.proxy(url, *drain))
         raw = stack.enter_context(proxy.raw())
         sending = send_in_the_background(raw, HIT * HITS)
-        wait_until(lambda: script_calls(own_server) > 500, "hits are counted")
+        wait_until(lambda: calls(own_server, "set") > 500, "hits are counted")
         proxy.terminate()
         time.sleep(1.5)  # Unread replies must survive until now; a fault would have lost them.
         got = everything(raw)
