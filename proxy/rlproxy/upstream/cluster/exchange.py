@@ -34,7 +34,7 @@ _PROTOCOL_ERROR: Final = b"-ERR Protocol error"
 # ends a subscription belongs before it.
 _BEGIN: Final = (b"subscribe", b"psubscribe", b"monitor")
 # Has the client forget all keys: behind a reply whose keys no node tracks, though it relies on it,
-# and in the place of more than MAX_BEHIND bytes of invalidations.
+# where slots have moved, and in the place of more than MAX_BEHIND bytes of invalidations.
 _FORGET_ALL: Final = INVALIDATE + b"_\r\n"
 
 
@@ -284,12 +284,24 @@ class Exchange(LinkOwner):
         """
         if not self.delivers(link, frame):
             return
-        if self._held > 0 and len(self.queue) > 0 and frame.startswith(INVALIDATE):
+        if self._held > 0 and frame.startswith(INVALIDATE):
+            self._repeat_behind(frame)
+        self.deliver(frame)
+
+    def _repeat_behind(self, frame: bytes) -> None:
+        """Have an invalidation leave once more behind all that the client is owed now."""
+        if self.queue:
             last = self.queue[-1]
             self._held -= len(last.behind)
             last.behind = last.behind + frame if len(last.behind) < MAX_BEHIND else _FORGET_ALL
             self._held += len(last.behind)
-        self.deliver(frame)
+
+    def forget_keys(self) -> None:
+        """Let a client that tracks keys forget all: at once, and behind all that it is owed now."""
+        if self.protocol == 3:
+            self._repeat_behind(_FORGET_ALL)
+            self.deliver(_FORGET_ALL)
+            self.loop.call_soon(self.batch_over)
 
     def deliver(self, frame: bytes) -> None:
         """Pass on a push or a message: behind the reply that the client has in part."""

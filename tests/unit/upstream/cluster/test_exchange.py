@@ -131,6 +131,18 @@ async def test_many_invalidations_behind_a_reply_are_one() -> None:
     assert client.exchange._held == 0
 
 
+async def test_keys_are_forgotten_at_once_and_behind_what_was_read_before() -> None:
+    client = Client()
+    client.exchange.protocol = 3
+    client.send(0)
+    client.exchange.forget_keys()
+    assert client.got() == INVALIDATE + b"_\r\n"
+    client.send(0)
+    client.nodes[0].reply(b"$-1\r\n" + bulk(b"new"))
+    assert client.got() == b"$-1\r\n" + INVALIDATE + b"_\r\n" + bulk(b"new")
+    assert client.exchange._held == 0
+
+
 async def test_a_large_reply_that_comes_too_early_is_read_up_to_the_bound() -> None:
     client = Client()
     client.send(0, 1, 2)
