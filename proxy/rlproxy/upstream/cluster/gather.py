@@ -126,10 +126,13 @@ def placed(places: list[int], replies: list[bytes]) -> bytes:
     """Return the reply to an MGET by the replies to its parts.
 
     places: for each element of the replies, in their order, its index in the result.
+
+    Clears `replies`: they may be large, and their elements are copies.
     """
     listed = elements(replies)
     if listed is None:
         return first_error(replies) or UNEXPECTED
+    replies.clear()
     found = [b""] * len(places)
     for at, element in zip(places, listed, strict=True):
         found[at] = element

@@ -95,11 +95,12 @@ class Divided(Request):
     def finish(self) -> int:
         """Set `reply`, and release the parts. Returns the number of bytes of their replies."""
         replies = [part.reply for part in self.parts]
+        size = sum(map(len, replies))
         if self.caching:
             self.asking = any(part.asking for part in self.parts)
-        self.reply = self.merge(replies)
         self.parts = []  # they refer to this command: the cycle would keep their replies
-        return sum(map(len, replies))
+        self.reply = self.merge(replies)
+        return size
 
 
 def under_way(queue: Iterable[Request]) -> Iterator[Request]:
