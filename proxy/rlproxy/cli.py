@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -25,13 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code.
     """
     _open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # paths, or bars of `top`, on an ASCII terminal
+        sys.stdout.reconfigure(errors="replace")
     argv = sys.argv[1:] if argv is None else argv
     name = argv[0] if argv else ""
-    if name in SUBCOMMANDS:
-        return int(import_module(SUBCOMMANDS[name]).main(argv[1:]))
-    # SIGHUP would end the process. It waits until the proxy serves, and reloads the settings then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    return int(import_module(_PROXY).main(argv))
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C before the proxy, or top, handles it
+        if name in SUBCOMMANDS:
+            return int(import_module(SUBCOMMANDS[name]).main(argv[1:]))
+        # SIGHUP would end the process. It waits until the proxy serves, and reloads the settings
+        # then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+        return int(import_module(_PROXY).main(argv))
+    return 1
 
 
 def _open_closed_streams() -> None:

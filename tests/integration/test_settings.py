@@ -72,6 +72,22 @@ def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path) -> Non
         assert made.wait() == 0
 
 
+def test_sighup_reads_no_pipe_again(own_server: RedisServer) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b'deny-command = "FLUSHALL"\n[policies]\nlogin = "5 60"\n')
+    os.close(write_end)
+    words = (*ANY_PORT, "--upstream", own_server.url, "--config", "/dev/stdin")
+    with started(*words, stdin=read_end) as made:
+        os.close(read_end)
+        made.logged("listening on")
+        made.signal(signal.SIGHUP)
+        why = "a pipe can be read at the start only: use a regular file; all stays as it was"
+        made.logged(f"ERROR SIGHUP: --config /dev/stdin: {why}\n")
+        with made.raw() as raw:
+            assert "denied by rlproxy" in str(raw.ask("FLUSHALL"))
+            assert raw.ask("RL.HIT", "k", "POLICY", "login") == [0, 5, 4, -1, 60]
+
+
 def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> None:
     with (
         started(*ANY_PORT, "--upstream", own_server.url, "--workers", "2") as made,
@@ -90,6 +106,13 @@ def test_sighup_during_start_and_end_is_harmless(own_server: RedisServer) -> Non
         assert "ERROR" not in made.log()
 
 
+def test_output_in_an_encoding_that_lacks_characters() -> None:
+    words = ("--check-config", "--listen", "unix:/tmp/\u00e9", "--upstream", "redis://h")
+    with started(*words, env={"PYTHONIOENCODING": "ascii"}, fresh=True) as made:
+        assert made.wait() == 0, made.log()
+        assert made.output() == "rlproxy would listen on unix:/tmp/?, in front of h:6379\n"
+
+
 def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     mine = Certificates(tmp_path)
     url = "redis://:secret@h:6379"
@@ -103,7 +126,7 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
     assert code == 0
     assert out == "rlproxy would listen on 127.0.0.1:6380, in front of h:6379, with 2 policies\n"
     assert err.startswith("rlproxy: warning: policy 'large': COST 6 is above its limit 5: ")
-    denied = ("keyz", "config|set", "config|sett", "debug|sleep", "ft.search", "rl.top")
+    denied = ("keyz", "keys flushall", "config|set", "config|sett", "debug|sleep", "ft.search")
     code, _, err = ended(
         *words, *mine.server_args(), *(f"--deny-command={each}" for each in denied)
     )
@@ -111,6 +134,10 @@ def test_check_config_prints_settings_or_errors(tmp_path: Path) -> None:
         0,
         [
             "rlproxy: warning: --deny-command keyz: rlproxy knows no command of this name",
+            (
+                "rlproxy: warning: --deny-command keys|flushall: KEYS has no subcommands; each "
+                "command takes its own --deny-command"
+            ),
             (
                 "rlproxy: warning: --deny-command config|sett: rlproxy knows no subcommand of "
                 "CONFIG with this name"

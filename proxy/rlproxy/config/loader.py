@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlproxy.config.config import OPTIONS, Config, ConfigError, Policies, contradictions
-from rlproxy.config.options import PREFIX, SWITCHES, Option
+from rlproxy.config.options import PEM, PREFIX, SWITCHES, Option
 from rlproxy.config.urls import without_password
 
 SIMILAR: Final = 0.75  # least similarity of a misspelt name and the suggested one; 1: equal
@@ -127,6 +127,26 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    return args.config or environ.get(_CONFIG, "").strip()
+
+
+def check_reload(
+    args: argparse.Namespace, config: Config, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Check that the files of `config` can be read again.
+
+    A pipe can't: it would be empty, or the proxy would wait for a writer.
+    Raises ConfigError.
+    """
+    named = [("--config", _config_file(args, environ))]
+    named += [(each.flag, getattr(config, each.field)) for each in OPTIONS if each.value is PEM]
+    pipes = [f"{flag} {path}" for flag, path in named if path and Path(path).is_fifo()]
+    if pipes:
+        why = "a pipe can be read at the start only: use a regular file"
+        raise ConfigError([f"{pipe}: {why}" for pipe in pipes])
+
+
 def load(
     args: argparse.Namespace,
     environ: Mapping[str, str] = os.environ,
@@ -140,7 +160,7 @@ def load(
     check: returns a line for each mistake in the policies of the file.
     Raises ConfigError naming every mistake.
     """
-    path = args.config or environ.get(_CONFIG, "").strip()
+    path = _config_file(args, environ)
     in_file, policies, mistakes = _read_file(path) if path else ({}, (), [])
     for name in unknown_variables(environ):
         near = _similar(name, _VARIABLES, PREFIX) or "; see rlproxy --help"
@@ -227,6 +247,8 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
             mistakes.append(f"--config {path}: there is no option {key}{near}")
         elif isinstance(value, dict) or (isinstance(value, list) and not option.value.repeats):
             mistakes.append(f"--config {path}: {key} takes one value")
+        elif option.name in found:
+            mistakes.append(f"--config {path}: {option.name} is given twice, with - and with _")
         else:
             values = value if isinstance(value, list) else [value]
             found[option.name] = [_text(each) for each in values]

@@ -127,8 +127,12 @@ def seconds(default: str, zero: bool = False) -> Value[float]:
 
 
 def _mode(text: str) -> int:
-    if not re.fullmatch("0?[0-7]{1,3}", text):
-        raise ValueError("expected permissions such as 600 or 660")
+    # TOML reads 0o660 as 432, the text of other permissions. All such numbers are below 512.
+    if not re.fullmatch("0?[67][0-7]{2}", text):
+        raise ValueError(
+            "expected permissions such as 600 or 660, with which the owner may read and write; "
+            "in the file without 0o"
+        )
     return int(text, 8)
 
 

@@ -38,6 +38,10 @@ def main(argv: Sequence[str]) -> int:
             loaded = loader.load(args, terminal=terminal, check=policies.mistakes)
             return tls_contexts.with_files(loaded)
 
+        def reread() -> Config:
+            loader.check_reload(args, settings)
+            return read()
+
         settings = read()
         tls_contexts.contexts(settings)
         if settings.admin_actions:
@@ -53,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     log_shadows(settings)
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            _run(settings, read)
+            _run(settings, reread)
     except StartError as error:
         plain = [f"rlproxy: {error}"]
         log.critical("failed", "failed: {reason}", reason=str(error), plain=plain)

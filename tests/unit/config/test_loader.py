@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -147,6 +148,7 @@ def test_the_environment_wins_over_the_file(file: Path) -> None:
         ('admin-token-file = "/a\\u0000"', "it has a NUL character, or bytes"),
         ("workers = ", "not valid TOML: Invalid value (at end of document)"),
         ("upstrem = 1", "there is no option upstrem; did you mean upstream?"),
+        ("hit-timeout = 1\nhit_timeout = 2", "hit-timeout is given twice, with - and with _"),
         ("hit_timout = 1", "there is no option hit_timout; did you mean hit-timeout?"),
     ],
 )
@@ -196,6 +198,20 @@ def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
 def test_a_byte_that_is_not_utf_8() -> None:
     (line,) = mistakes("--upstream", "redis://:p\udcffw@h")
     assert line == "--upstream redis://***: it has a NUL character, or bytes that are not UTF-8"
+
+
+def test_a_reload_reads_no_pipe(tmp_path: Path) -> None:
+    config, ca = tmp_path / "config", tmp_path / "ca"
+    os.mkfifo(config)
+    os.mkfifo(ca)
+    words = ["--upstream", "rediss://h", "--upstream-tls-ca", str(ca)]
+    args = loader.parser().parse_args(words)
+    settings = loader.load(args, {})
+    with pytest.raises(ConfigError) as caught:
+        loader.check_reload(args, settings, {"RLPROXY_CONFIG": str(config)})
+    why = "a pipe can be read at the start only: use a regular file"
+    named = (f"--config {config}", f"--upstream-tls-ca {ca}")
+    assert caught.value.mistakes == tuple(f"{each}: {why}" for each in named)
 
 
 def test_a_missing_file() -> None:

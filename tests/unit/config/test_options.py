@@ -34,15 +34,21 @@ def test_wrong_seconds(text: str) -> None:
         assert line.endswith("expected a number of seconds above 0 and up to 1000000000")
 
 
-@pytest.mark.parametrize("text", ["", "8", "1777", "00600", "-1", "rw", "6 0", "\u0660"])
+@pytest.mark.parametrize("text", ["", "8", "0", "60", "1777", "00600", "-1", "rw", "6 0", "\u0660"])
 def test_wrong_permissions(text: str) -> None:
     with pytest.raises(ValueError, match="expected permissions such as 600"):
         options.MODE.parse(text)
 
 
-@pytest.mark.parametrize(("text", "mode"), [("0", 0), ("600", 0o600), ("0777", 0o777)])
+@pytest.mark.parametrize(("text", "mode"), [("600", 0o600), ("0777", 0o777)])
 def test_permissions(text: str, mode: int) -> None:
     assert options.MODE.parse(text) == mode
+
+
+@pytest.mark.parametrize("mode", range(0o1000))
+def test_octal_numbers_of_a_file_are_no_permissions(mode: int) -> None:
+    with pytest.raises(ValueError, match="in the file without 0o"):
+        options.MODE.parse(str(mode))
 
 
 @pytest.mark.parametrize("text", ["", "|", "a|", "a|b|c", "\u00e9", "a\x07", "a" * 65])
