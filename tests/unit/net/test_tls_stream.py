@@ -65,9 +65,12 @@ class Dry(ssl.SSLObject):
 
 
 class Bench:
-    """A server's stream after the handshake with a client, of which nothing is read yet."""
+    """A server's stream after the handshake with a client, of which nothing is read yet.
 
-    def __init__(self, directory: Path) -> None:
+    early: what the client sends together with the end of the handshake, each byte in a record.
+    """
+
+    def __init__(self, directory: Path, early: bytes = b"") -> None:
         certificates = Certificates(directory)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.cert, certificates.key)
@@ -85,7 +88,8 @@ class Bench:
             except ssl.SSLWantReadError:
                 self.stream.data_received(self._to_server.read())
                 self._to_client.write(self.plain.written)
-        self.stream.data_received(self._to_server.read())
+        end = self._to_server.read()
+        self.stream.data_received(end + self.records(early))
 
     def records(self, data: bytes) -> bytes:
         """Return `data` with each byte in a record."""
@@ -110,6 +114,17 @@ async def test_many_records_take_many_ticks(tmp_path: Path) -> None:
     bench.stream.data_received(bench.records(b"more"))
     assert bench.app.got == SENT + b"more"
     assert bench.plain.reading
+
+
+async def test_records_right_behind_the_handshake_take_many_ticks(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, SENT)
+    got = [len(bench.app.got)]
+    while not bench.plain.reading:
+        await tick()
+        got.append(len(bench.app.got))
+    assert len(got) == 2
+    assert got[0] < 2200  # three pieces of input, the first of which has the end of the handshake
+    assert bench.app.got == SENT
 
 
 async def test_input_without_content_takes_many_ticks(tmp_path: Path) -> None:
