@@ -58,12 +58,13 @@ def test_a_group_counts_as_single_hits_do(
 
 
 @ON_EVERY_ENGINE
+@pytest.mark.parametrize("pattern", ["~mine:*", "~[^y]*"])
 def test_the_order_behind_a_key_that_the_user_has_no_right_to(
-    redis_server: RedisServer, proxy: Proxy
+    redis_server: RedisServer, proxy: Proxy, pattern: str
 ) -> None:
     """A group would be refused as a whole, and what it holds would run behind the refund."""
     with redis_server.raw() as admin, proxy.raw() as raw:
-        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", "~mine:*", "+@all")
+        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", pattern, "+@all")
         try:
             raw.ask("AUTH", "eve", "pw")
             by_lane_of(redis_server, raw, "mine:0", admin)

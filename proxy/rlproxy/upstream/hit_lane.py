@@ -37,12 +37,10 @@ MAX_UNSENT: Final = 16
 _TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
-# Succeeds where a group may have any keys. Only patterns for all keys match each of these.
-ANY_KEYS: Final = encoding.bulks(
-    *(b"EVAL", b"return 1", b"%d" % MAX_GROUP),
-    b"rlproxy:any-key",  # the one that ACL LOG names
-    *(bytes([128 + number]) * number for number in range(1, MAX_GROUP)),
-)
+# Succeeds where a group may have any keys: an empty one, each of one byte, and a longer one.
+# Patterns that leave out some keys, as `~a*` and `~[^a]*` do, do not match each of these.
+_ANY: Final = (b"rlproxy:any-key", b"", *(bytes([byte]) for byte in range(256)))  # ACL LOG: the 1st
+ANY_KEYS: Final = encoding.bulks(b"EVAL", b"return 1", b"%d" % len(_ANY), *_ANY)
 _ONE: Final = b":1\r\n"
 # Lets a cluster node run the next call on a slot that it imports.
 _ASKING: Final = encoding.bulks(b"ASKING")
@@ -250,7 +248,8 @@ class HitLane(ServerLane):
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
         groups = len(self._any_keys) > 0
         if groups and self._handshakes == 1:
-            self._groups = frame == _ONE
+            # Redis looks at the rights before it sends MASTERDOWN, which may pass.
+            self._groups = frame == _ONE or cannot_run(frame)
         elif self._handshakes == 1 + groups and self._context.denial_cache.most > 0:
             self._denials.track(frame == encoding.OK)
         else:

@@ -485,6 +485,7 @@ def test_a_reply_without_a_request_ends_the_lane(bench: Bench, garbage: bytes) -
 # -- groups ----------------------------------------------------------------------------------------
 
 NO_KEY = b"-NOPERM this user has no permissions to access one of the keys\r\n"
+STALE = b"-MASTERDOWN Link with MASTER is down\r\n"
 WRONG_TYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 
 
@@ -526,9 +527,24 @@ def test_without_the_right_to_all_keys_hits_are_sent_alone(bench: Bench) -> None
     assert bench.sent() == by_sha(HIT, b"3") + by_sha(HIT, b"4")
 
 
-def test_the_keys_of_the_handshake_are_in_slots_of_their_own() -> None:
+def test_the_keys_of_the_handshake_refute_patterns_that_leave_out_some() -> None:
     keys = ANY_KEYS.split(b"\r\n")[8::2]
-    assert len(set(map(key_slot, keys))) == len(keys) == MAX_GROUP
+    assert {len(key) for key in keys} == {0, 1, len("rlproxy:any-key")}
+    assert len({key for key in keys if len(key) == 1}) == 256  # one for each `~[^a]*`
+    assert len(set(map(key_slot, keys))) > MAX_GROUP  # for a server that takes only keys of one
+
+
+def test_an_error_that_passes_does_not_end_groups(bench: Bench) -> None:
+    """Redis looks at the rights first. A stale replica answers so, and may become the master."""
+    bench.wire.protocol.connection_lost(None)
+    bench.loop.now += 1.0
+    bench.lane.wake()
+    bench.loop.turns()
+    bench.answer(WELCOME + OK + STALE)
+    bench.sent()
+    bench.hit(key=b"3")
+    bench.hit(key=b"4")
+    assert bench.sent() == by_group(HIT, b"3", b"4")
 
 
 def test_the_hits_of_a_group_that_redis_refuses_are_sent_alone(bench: Bench) -> None:
