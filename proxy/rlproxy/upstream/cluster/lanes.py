@@ -195,7 +195,8 @@ class ClusterLane(PooledLane):
         queue = self._queue_of(call)
         if pauses:
             queue.error = encoding.clean_error(error) if address is None else b""
-            queue.not_before = self._loop.time() + PAUSE_S
+            pause_s = min(PAUSE_S, self._pool.limit_s() / 2)  # at least one more try
+            queue.not_before = self._loop.time() + pause_s
             self._cluster.refresh()
         queue.again.append((call, asked))
 

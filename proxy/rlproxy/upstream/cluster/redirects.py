@@ -37,7 +37,7 @@ from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_a
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command, or a hit, that no node could run is sent again
-AT_ONCE: Final = 5  # redirects of one command that are followed without that pause
+AT_ONCE: Final = 5  # redirects of one command or hit that are followed without that pause
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )

@@ -137,8 +137,9 @@ class Bench:
         self.sender = Sender()
         self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
+        self.settings = SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S)
         nodes = SimpleNamespace(
-            settings=SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S),
+            settings=self.settings,
             of=lambda address: self.by_address[address],
             all=list,
             take_map=lambda: None,
@@ -317,6 +318,17 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
     assert refreshed(bench.cluster)
     bench.a.answer(ADMITTED, ADMITTED)
     assert bench.replies() == [ADMITTED, ADMITTED]
+
+
+def test_a_hit_timeout_shorter_than_the_pause_leaves_one_more_try(bench: Bench) -> None:
+    bench.settings.timeout_s = 0.9 * PAUSE_S
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(DOWN)
+    bench.wait(0.6 * PAUSE_S)
+    assert bench.a.sent() == by_sha(HIT)
+    bench.a.answer(ADMITTED)
+    assert bench.replies() == [ADMITTED]
 
 
 def test_a_cluster_that_stays_down(bench: Bench) -> None:
