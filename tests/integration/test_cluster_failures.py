@@ -14,6 +14,7 @@ from rlproxy.upstream.cluster.cluster import PERIOD_S
 
 from tests.clusters import Cluster, Node, private_proxy
 from tests.harness import Proxy, Raw, ReplyError, command, wait_until
+from tests.integration.started import by_lane_of
 
 ADDED_S = 10.0  # to the outage of the cluster itself; generous, the proxy adds milliseconds
 
@@ -99,8 +100,7 @@ def test_nothing_waits_for_a_silent_master_that_was_replaced(cluster: Cluster) -
         hit = command("RL.HIT", "{" + key + "}hit", 5, 60)
         hits, later, blocked, watching = (stack.enter_context(proxy.raw()) for _ in range(4))
         for client in (hits, later):
-            for _ in range(2):  # the second one takes a lane
-                client.ask("RL.HIT", "{" + key + "}warm", 99, 60)
+            by_lane_of(node, client, "{" + key + "}warm")
         assert watching.ask("WATCH", key) == "OK"
         blocked.send(command("BLPOP", "{" + key + "}list", 0))
         wait_until(lambda: node.info("clients")["blocked_clients"] == "1", "a client is blocked")
