@@ -90,6 +90,31 @@ def test_what_is_not_split(client: Raw, module_cluster: Cluster) -> None:
     assert isinstance(client.ask("DEL"), ReplyError)
 
 
+def test_a_script_uses_the_keys_of_its_own_node_alone(client: Raw, module_cluster: Cluster) -> None:
+    keys = module_cluster.keys_of_all()
+    script = "return redis.call('INCR', ARGV[1])"
+    for declared in keys:
+        for used in keys:
+            reply = client.ask("EVAL", script, 1, declared, used)
+            if used == declared:
+                assert reply == 1
+            else:
+                assert isinstance(reply, ReplyError) and "non local key" in str(reply), reply
+    replies = [client.ask("EVAL", script, 0, key) for key in keys]
+    assert replies.count(2) == 1, replies
+    assert sum(isinstance(reply, ReplyError) for reply in replies) == 2, replies
+
+
+def test_other_databases_are_refused_as_by_a_node(client: Raw, module_cluster: Cluster) -> None:
+    with module_cluster.nodes[0].raw() as node:
+        for words in (("SELECT", 1), ("SWAPDB", 0, 1), ("MOVE", "k", 1)):
+            reply = client.ask(*words)
+            assert isinstance(reply, ReplyError), words
+            if words[0] != "MOVE":  # a node may redirect it
+                assert reply == node.ask(*words), words
+    assert client.ask("SET", "k", 1) == "OK"
+
+
 def test_the_first_error_of_a_split_command(client: Raw, module_cluster: Cluster) -> None:
     one, two, three = module_cluster.keys_of_all()
     client.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
