@@ -35,10 +35,10 @@ READY_S = 30.0  # seconds to wait for the nodes to agree; a busy machine can del
 
 def cluster_engines() -> list[str]:
     """The servers for tests of clusters: the oldest and the newest one; all with
-    RLPROXY_CLUSTER_ENGINES=all. A cluster takes 2 s to start and three processes.
+    CLUSTER_ENGINES=all. A cluster takes 2 s to start and three processes.
     """
     found = sorted(harness.engines())
-    if os.environ.get("RLPROXY_CLUSTER_ENGINES") == "all":
+    if os.environ.get("CLUSTER_ENGINES") == "all":
         return found
     return [name for name in found if name in ("redis-6.2", "valkey-9.1")] or found
 
