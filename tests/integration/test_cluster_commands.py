@@ -103,6 +103,8 @@ def test_a_script_uses_the_keys_of_its_own_node_alone(client: Raw, module_cluste
     replies = [client.ask("EVAL", script, 0, key) for key in keys]
     assert replies.count(2) == 1, replies
     assert sum(isinstance(reply, ReplyError) for reply in replies) == 2, replies
+    assert client.ask("DBSIZE") == 3
+    assert client.ask("EVAL", "return #redis.call('KEYS', '*')", 0) == 1
 
 
 def test_other_databases_are_refused_as_by_a_node(client: Raw, module_cluster: Cluster) -> None:
