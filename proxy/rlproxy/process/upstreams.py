@@ -187,7 +187,7 @@ class ClusterUpstream:
         self._circuit.on_late = self.nodes.open_silent
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
-        self.cluster.on_change.append(self._look)
+        self.cluster.on_change[self._look] = None
         self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)

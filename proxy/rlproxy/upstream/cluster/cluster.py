@@ -62,7 +62,7 @@ class Cluster:
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: dict[Callable[[], None], None] = {}  # in order
         self.problem = ""
         self.kind = ""
         self.is_open: Callable[[Address], bool] = lambda _address: False

@@ -176,14 +176,15 @@ class ConnectionSetup:
             self._exchange.send(self._exchange.links.home(), Request(written))
 
     def _track(self) -> None:
-        """Keep the tracking of keys going that is in force.
-
-        With BCAST each master sends the invalidations for its keys, so there is a link to each.
-        """
+        """Keep the tracking of keys going that is in force, also once the map has changed."""
         if self.tracking and not self._exchange.ended:
-            if b"BCAST" in self.tracking:
-                self._exchange.links.masters()
+            self._use_masters()
             self._exchange.on_change(self._map_changed)
+
+    def _use_masters(self) -> None:
+        """Open a link to each master: with BCAST, it sends the invalidations for its keys."""
+        if b"BCAST" in self.tracking and not self._exchange.ended:
+            self._exchange.links.masters()
 
     def _map_changed(self) -> None:
         """Let the client forget its keys if a node that it uses has lost slots.
@@ -194,7 +195,7 @@ class ConnectionSetup:
         lost = any(node in exchange.links.by_address for node in exchange.cluster.lost_slots)
         if lost and tracking and b"BCAST" not in tracking:
             exchange.forget_keys()
-        self._track()
+        self._use_masters()
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

@@ -146,8 +146,8 @@ class Exchange(LinkOwner):
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of the map, until the client ends."""
         if changed not in self.cluster.on_change:
-            self.cluster.on_change.append(changed)
-            self.at_end.append(partial(self.cluster.on_change.remove, changed))
+            self.cluster.on_change[changed] = None
+            self.at_end.append(partial(self.cluster.on_change.pop, changed))
 
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""

@@ -333,7 +333,7 @@ class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
         self.cluster = cluster
         self.nodes = nodes
         self.loop = loop
-        cluster.on_change.append(self._changed)
+        cluster.on_change[self._changed] = None
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""

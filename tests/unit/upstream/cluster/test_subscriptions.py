@@ -41,7 +41,7 @@ class Subscriber(Client):
             await asyncio.Event().wait()
 
         self._cluster = cast("Any", self.exchange.cluster)
-        self._cluster.on_change = []
+        self._cluster.on_change = {}
         self._cluster.target = lambda _at: SimpleNamespace(connect=connect, where="h")
         self.exchange.links._home = ADDRESSES[0]
         self._subscriptions = Subscriptions(self.exchange, Transactions(self.exchange))
