@@ -70,7 +70,7 @@ def extensions() -> list[Extension]:
     except (Exception, SystemExit) as error:  # mypyc exits on errors in the source
         if WISH == "1":
             raise
-        print(f"rlproxy: not compiled ({error}); it will run interpreted")
+        print(f"rlproxy: mypyc failed ({error}); it will run interpreted")
         return []
     for extension in found:
         # mypyc writes the group's header to the directory of its package.

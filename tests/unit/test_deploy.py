@@ -160,7 +160,8 @@ def analyzed(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_systemd_verifies_the_unit(unit: Path) -> None:
     done = analyzed("verify", str(unit))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    about_it = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert (done.returncode, done.stdout, about_it) == (0, "", [])  # others may have warnings
 
 
 def test_exposure_of_the_unit_equals_the_page(unit: Path) -> None:

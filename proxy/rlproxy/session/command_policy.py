@@ -85,7 +85,8 @@ def unknown(rule: str) -> str:
     name, _, subcommand = rule.upper().partition("|")
     if name.encode() not in COMMANDS and "." not in name:  # a dot: of a module
         return "rlproxy knows no command of this name"
-    if subcommand and name.encode() in COMMANDS and name not in (*SUBCOMMANDS, "DEBUG"):
+    grouped = name in SUBCOMMANDS or name == "DEBUG"
+    if subcommand and name.encode() in COMMANDS and not grouped:
         return f"{name} has no subcommands; each command takes its own --deny-command"
     if subcommand and subcommand not in SUBCOMMANDS.get(name, {subcommand}):
         return f"rlproxy knows no subcommand of {name} with this name"
