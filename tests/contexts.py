@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from rlproxy.fairness.budget import Budget
 from rlproxy.observability.counters import Counters
@@ -20,7 +21,7 @@ MAX_CLIENT_HITS = 64  # the default of --max-client-hits
 
 def hit_timeouts(
     circuit: CircuitBreaker | None = None,
-    timeout_s: float = 0.0,
+    timeout_s: float = inf,
     clock: Callable[[], float] = lambda: 0.0,
     later: Callable[[float, Callable[[], None]], object] = lambda _delay_s, _function: None,
 ) -> HitTimeouts:

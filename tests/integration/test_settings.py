@@ -12,8 +12,8 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.net.listeners import Listeners
 
-from tests.harness import RedisServer, wait_until
-from tests.integration.started import Started, UnixRaw, ended, started
+from tests.harness import RedisServer, command, is_error, wait_until
+from tests.integration.started import Started, UnixRaw, by_lane, ended, started
 from tests.processes import paused
 from tests.tlsparts import Certificates
 
@@ -37,6 +37,25 @@ def test_a_reload_during_the_start_applies_after_it(own_server: RedisServer) -> 
             wait_until(lambda: bool(signals(made, "SigCgt") & TERMINATE), "it awaits Redis")
             made.signal(signal.SIGHUP)
         made.logged("listening on.*(\n.*)*SIGHUP: settings and certificates were read again")
+
+
+def test_a_hit_timeout_applies_to_hits_sent_before_it(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "rlproxy.toml"
+    file.write_text("hit-timeout = 0\n")
+    arguments = ("--upstream", own_server.url, "--config", str(file))
+    with started(*ANY_PORT, *arguments) as made, made.raw() as lane, made.raw() as private:
+        by_lane(own_server, lane)
+        assert private.ask("PING") == "PONG"
+        with paused(own_server.pid):
+            for raw in (lane, private):
+                raw.send(command("RL.HIT", "k", 5, 60))
+            assert lane.quiet(0.2) == private.quiet(0.2) == b""
+            file.write_text("hit-timeout = 100\n")
+            made.signal(signal.SIGHUP)
+            for raw in (lane, private):
+                assert is_error(raw.reply(), "UPSTREAMDOWN no answer from Redis within 100 ms")
 
 
 def test_sighup_reloads_the_file(own_server: RedisServer, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from rlproxy.config.config import Config
@@ -131,7 +132,7 @@ class OneServer(ServerParts):
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.target.tls = contexts.client
-        self.timeouts.timeout_s = config.hit_timeout_ms / 1000
+        self.timeouts.timeout_s = config.hit_timeout_ms / 1000 or inf
 
     def _moved(self) -> None:
         """Follow the target, which has moved to another master."""
@@ -264,7 +265,7 @@ class ClusterUpstream:
     def configure(self, config: Config, contexts: Contexts) -> None:
         """Apply new settings."""
         self.cluster.tls = contexts.client
-        self.timeouts.timeout_s = config.hit_timeout_ms / 1000
+        self.timeouts.timeout_s = config.hit_timeout_ms / 1000 or inf
         self.nodes.use(self.timeouts.timeout_s)
 
     async def begin(self) -> list[asyncio.Event]:

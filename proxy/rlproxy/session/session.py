@@ -288,14 +288,13 @@ class Session(SessionBase):
 
     def watch(self) -> None:
         """See Caller.watch()."""
-        timeouts = self.context.timeouts
-        if not self._watched and timeouts.timeout_s > 0.0:
+        if not self._watched:
             self._watched = True
-            timeouts.watch(self.overdue)
+            self.context.timeouts.watch(self.overdue)
 
     def overdue(self, now: float) -> bool:
         """Answer the late hits; see HitTimeouts.watch()."""
-        if self.wait == CLOSE or self.context.timeouts.timeout_s <= 0.0:
+        if self.wait == CLOSE:
             self._watched = False
             return False
         if self.slow and self.wait != WAIT_HELD:

@@ -9,6 +9,7 @@ circuit. The module has no socket and no event loop: clock and timers are passed
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -22,7 +23,7 @@ STALLED_S: Final = 0.05  # delay of a look in seconds; beyond, replies may wait 
 class HitTimeouts:
     """The owners of unanswered hits in one process.
 
-    `timeout_s` is in seconds; 0: no hit is ever late.
+    `timeout_s` is in seconds; infinite: no hit is late.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class HitTimeouts:
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.circuit = circuit
-        self.timeout_s: float = 0.0
+        self.timeout_s: float = inf
         self.on_silence: Callable[[], None] = lambda: None  # sends PINGs
         self.clock = clock
         self._later = later
@@ -54,8 +55,7 @@ class HitTimeouts:
             self._start()
 
     def _start(self) -> None:
-        timeout_s = self.timeout_s
-        pause_s = max(LEAST_S, min(timeout_s / EVERY, MAX_S)) if timeout_s > 0.0 else MAX_S
+        pause_s = max(LEAST_S, min(self.timeout_s / EVERY, MAX_S))
         self._due = self.clock() + pause_s
         self._later(pause_s, self._look)
 

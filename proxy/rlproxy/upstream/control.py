@@ -173,7 +173,7 @@ class Control:
                 await asyncio.wait({task}, timeout=_STEP_S)
                 limit_s = most_s
                 if self._circuit.open:
-                    limit_s = min(self._timeouts.timeout_s or _MAX_PROBE_S, _MAX_PROBE_S)
+                    limit_s = min(self._timeouts.timeout_s, _MAX_PROBE_S)
                     limit_s = max(_MIN_PROBE_S, limit_s)
                 if self._loop.time() - begun > limit_s and not task.done():
                     raise TimeoutError
@@ -190,7 +190,7 @@ class Control:
         self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
         self.problem = reason(error)
         if isinstance(error, TimeoutError):
-            silent = self._timeouts.timeout_s > 0.0
+            silent = self._timeouts.timeout_s < inf
         if self.kind == UNREACHABLE and self.reached and silent:
             # A load balancer without a server, a port that has TLS, a server with TLS that refuses
             # this client, or a server that hangs.

@@ -102,7 +102,7 @@ class HitLane(ServerLane):
         self._write(transport, self._requests(unsent), len(unsent))
         self._inflight.extend(unsent)
         unsent.clear()
-        if not self._watched and self._context.timeouts.timeout_s > 0.0:
+        if not self._watched:
             self._watched = True
             self._times.mark(self._context.loop.time())
             self._context.timeouts.watch(self.overdue)
@@ -197,8 +197,7 @@ class HitLane(ServerLane):
     def overdue(self, now: float) -> bool:
         """Report late calls to their callers; see HitTimeouts.watch()."""
         inflight, times = self._inflight, self._times
-        timeout_s = self._context.timeouts.timeout_s
-        if not inflight or timeout_s <= 0.0:
+        if not inflight:
             self._watched = False
             times.forget()
             return False
@@ -209,7 +208,7 @@ class HitLane(ServerLane):
             # The calls to send again are older than those, whose replies they wait for.
             again, self._again = self._again, []
             self._context.timeouts.circuit.counts.timeouts += len(again)
-            _report_late(again + inflight[end - late : end], timeout_s)
+            _report_late(again + inflight[end - late : end], self._context.timeouts.timeout_s)
             self._flush()  # what has waited behind them
         if times.late_until > answered and times.dead(now):
             self._abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -134,6 +135,8 @@ async def test_new_settings_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wiring.intake.rate == 8
     assert wiring.context.failure.mode == "error"
     assert wiring.context.timeouts.timeout_s == 0.009
+    wiring.reconfigure(Config(hit_timeout_ms=0))
+    assert wiring.context.timeouts.timeout_s == inf
 
 
 @pytest.mark.parametrize(("worker", "files", "warns"), [(0, 1, True), (1, 1, False), (0, 9, False)])

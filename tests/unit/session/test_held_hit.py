@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from rlproxy.ratelimit.hit_replies import integers, rounded
 from rlproxy.ratelimit.wait_queue import WaitQueues
@@ -12,7 +14,7 @@ from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
 from tests.unit.session.bench import PING, call_of
 from tests.unit.session.parts import Parts
 
-LATE = encoding.late(0.0)
+LATE = encoding.late(inf)
 ADMITS = rounded([0, 10, 4, -1, 1_000_000], 1_000_000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from math import inf
 
 import pytest
 from rlproxy.ratelimit.hit_replies import five
@@ -112,12 +113,15 @@ def test_a_session_is_looked_at_until_its_hits_are_answered() -> None:
     assert 11.0 <= bench.now < 11.2
 
 
-def test_no_hit_is_late_once_the_timeout_is_off() -> None:
+def test_no_hit_is_late_while_the_timeout_is_off() -> None:
     bench = Faulty().open()
+    bench.timeouts.timeout_s = inf
     bench.send_at(10.0, HIT)
-    bench.timeouts.timeout_s = 0.0
-    assert not bench.session.overdue(11.0)
-    assert bench.answer(FIVE) == FIVE
+    assert bench.session.overdue(20.0)
+    assert bench.down() == b""
+    bench.timeouts.timeout_s = 1.0
+    bench.session.overdue(20.0)
+    assert bench.down() == LATE
 
 
 def test_each_hit_has_its_own_time() -> None:

@@ -36,6 +36,7 @@ class Freed:
     def left(self) -> int:
         """The number of clients whose objects are not freed."""
         self.world.clock.live()  # it forgets cancelled timers
+        self.world.settings.timeouts._look()
         return sum(type(each) is Session for each in gc.get_objects())
 
 
@@ -124,5 +125,6 @@ def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> No
     call.caller.resume()
     session.abandon()
     session.let_go()
+    context.timeouts._look()
     del session, call
     assert freed.left() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import cast
 
 import hiredis
@@ -75,7 +76,7 @@ class World:
     """A control connection, its target, and the loading of scripts for lanes that are drained."""
 
     def __init__(
-        self, url: str = "redis://here", target: Answered | None = None, timeout_s: float = 0.0
+        self, url: str = "redis://here", target: Answered | None = None, timeout_s: float = inf
     ) -> None:
         self.target, self.circuit = target or Answered(), CircuitBreaker()
         timeouts = hit_timeouts(self.circuit, timeout_s)
@@ -171,7 +172,7 @@ class Unanswered(Answered):
 
 
 @pytest.mark.parametrize(
-    ("closes", "timeout_s", "opens"), [(True, 1.0, True), (False, 1.0, True), (False, 0.0, False)]
+    ("closes", "timeout_s", "opens"), [(True, 1.0, True), (False, 1.0, True), (False, inf, False)]
 )
 async def test_the_circuit_opens_without_any_hit(
     monkeypatch: pytest.MonkeyPatch, closes: bool, timeout_s: float, opens: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 from rlproxy.resp import encoding as r
@@ -124,6 +125,17 @@ def test_what_waits_behind_late_calls_is_written_and_late_in_turn(
     bench.look(101.1)
     bench.look(102.2)
     assert third.late == [waiting]
+
+
+def test_a_hit_sent_without_a_timeout_is_late_once_there_is_one(bench: Faulty) -> None:
+    timeouts, caller = bench.pool.context.timeouts, Late()
+    timeouts.timeout_s = inf
+    call = bench.sent_call(caller)
+    assert bench.look(200.0)
+    assert caller.late == []
+    timeouts.timeout_s = 1.0
+    assert bench.look(200.1)
+    assert caller.late == [call]
 
 
 def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:

@@ -17,6 +17,7 @@ A call waits for at most the hit timeout, counted from the moment at which it fi
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Final, NamedTuple
 
 from rlproxy.config.urls import Address
@@ -337,7 +338,8 @@ class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
-        return self.nodes.settings.timeout_s or MAX_WAIT_S
+        timeout_s = self.nodes.settings.timeout_s
+        return timeout_s if timeout_s < inf else MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> ClusterLane | ClusterCommandLane:
         if key.kind == HIT:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -40,7 +41,7 @@ class NodeSettings(ServerSettings):
 
     counts: Counts
     on_state: Callable[[], None]
-    timeout_s: float = 0.0
+    timeout_s: float = inf
 
 
 class Node(ServerParts):
