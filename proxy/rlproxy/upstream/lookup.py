@@ -1,15 +1,17 @@
 """Lookups of host names: connections to the same name share one.
 
-A lookup holds one of the event loop's few threads until the resolver answers, also when its
-connection has timed out long before. More lookups of a name than one would hold up connections to
-other names, and the end of the process.
+A lookup holds a thread until the resolver answers, also when its connection has timed out long
+before. So there is one for each name. The end of the process does not wait for it.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
+import errno
 import socket
+from concurrent.futures import Future
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
@@ -35,9 +37,22 @@ async def addresses(host: str) -> list[str]:
 
 
 async def _look_up(host: str) -> list[str]:
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+    found: Future[list[str]] = Future()
+    found.set_running_or_notify_cancel()  # the end of the event loop does not cancel it
+    try:
+        _thread.start_new_thread(_resolve, (host, found))
+    except RuntimeError as error:
+        raise OSError(errno.ENOMEM, str(error)) from None
+    return await asyncio.wrap_future(found)
+
+
+def _resolve(host: str, found: Future[list[str]]) -> None:
+    """Set the result of a lookup. Runs in a thread for which neither loop nor process waits."""
+    try:
+        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found.set_result([str(sockaddr[0]) for *_, sockaddr in answers])
+    except Exception as error:
+        found.set_exception(error)
 
 
 def _ended(host: str, lookup: _Lookup) -> None:
