@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlproxy.config.config import OPTIONS, Config, ConfigError, Policies, contradictions
-from rlproxy.config.options import PEM, PREFIX, SWITCHES, Option
+from rlproxy.config.options import NO_FILE, PEM, PREFIX, SWITCHES, Option
 from rlproxy.config.urls import without_password
 
 SIMILAR: Final = 0.75  # least similarity of a misspelt name and the suggested one; 1: equal
@@ -224,6 +224,8 @@ def _read_file(path: str) -> tuple[dict[str, list[str]], Policies, list[str]]:
 
     A syntax error is one mistake. Then nothing of the file is used.
     """
+    if "://" in path:
+        return {}, (), [f"--config {without_password(path)}: {NO_FILE}"]
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -13,6 +13,7 @@ from rlproxy.config.urls import whole_number
 PREFIX: Final = "RLPROXY_"  # of environment variables
 MAX_COMMAND: Final = 64  # bytes of a command's name; the same as requests.MAX_NAME
 MAX_SECONDS: Final = 1_000_000_000
+NO_FILE: Final = "expected a file; the URL of Redis is given with --upstream"
 _UNITS: Final = {"MS": " of milliseconds", "SECONDS": " of seconds", "BYTES": " of bytes"}
 _UNIT: Final = re.compile("_m?s$")  # units at the end of a field's name
 
@@ -126,6 +127,13 @@ def seconds(default: str, zero: bool = False) -> Value[float]:
     return Value("SECONDS", parse, default)
 
 
+def _file(text: str) -> str:
+    """Return the path `text`. Raises ValueError for a URL, which may have a password."""
+    if "://" in text:
+        raise ValueError(NO_FILE)
+    return text
+
+
 def _mode(text: str) -> int:
     # TOML reads 0o660 as 432, the text of other permissions. All such numbers are below 512.
     if not re.fullmatch("0?[67][0-7]{2}", text):
@@ -150,8 +158,8 @@ NO: Final[Value[bool]] = _words("no", {"yes": True, "no": False})
 # None: other settings decide.
 AUTO: Final[Value[bool | None]] = _words("auto", {"auto": None, "yes": True, "no": False})
 SWITCHES: Final = (YES, NO, AUTO)  # without a value they mean yes
-FILE: Final[Value[str]] = Value("FILE", str)
-PEM: Final[Value[str]] = Value("FILE", str)  # its contents are part of the settings, too
+FILE: Final[Value[str]] = Value("FILE", _file)
+PEM: Final[Value[str]] = Value("FILE", _file)  # its contents are part of the settings, too
 NAME: Final[Value[str]] = Value("NAME", str)
 MODE: Final[Value[int]] = Value("MODE", _mode, "600")
 COMMANDS: Final[Value[tuple[str, ...]]] = Value("NAME[|SUB]", _command, repeats=True)

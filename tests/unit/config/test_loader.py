@@ -214,6 +214,12 @@ def test_a_reload_reads_no_pipe(tmp_path: Path) -> None:
     assert caught.value.mistakes == tuple(f"{each}: {why}" for each in named)
 
 
+@pytest.mark.parametrize("flag", ["--config", "--tls-key", "--admin-token-file"])
+def test_a_url_where_a_file_is_expected_shows_no_password(flag: str) -> None:
+    why = "expected a file; the URL of Redis is given with --upstream"
+    assert mistakes(flag, "redis://:secret@h")[0] == f"{flag} redis://***: {why}"
+
+
 def test_a_missing_file() -> None:
     assert mistakes("--config", "/nowhere/f") == ("--config /nowhere/f: No such file or directory",)
 
