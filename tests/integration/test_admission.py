@@ -8,6 +8,8 @@ import contextlib
 import re
 import resource
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +21,7 @@ from rlproxy.process.wiring import NEARLY
 
 from tests import harness
 from tests.clusters import Cluster
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, ReplyError, command, wait_until
 from tests.integration.started import Started, private
 from tests.processes import cpu_s
 
@@ -278,6 +280,18 @@ def test_low_file_limit_is_logged_at_start(own_server: RedisServer) -> None:
         assert resource.prlimit(made.pid, resource.RLIMIT_NOFILE)[0] == hard
     finally:
         made.close()
+
+
+def test_too_few_open_files_are_a_start_error() -> None:
+    words = [sys.executable, "-m", "rlproxy", "--upstream", "redis://h", "--log-format", "text"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -n 12; exec "$@"', "sh", *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    why = "the limit of open files is 12: raise it to 130 at least (ulimit -n)"
+    assert (done.returncode, done.stderr) == (1, f"rlproxy: {why}\n")
 
 
 # -- timeouts --------------------------------------------------------------------------------------

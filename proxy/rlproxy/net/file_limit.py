@@ -21,7 +21,7 @@ def raise_limit() -> int:
 
 
 def room(limit: int) -> int:
-    """Return the number of clients that fit into `limit` open files, at least 1."""
+    """Return the number of clients that fit into `limit` open files; below 1: too few to start."""
     if limit == resource.RLIM_INFINITY:
         return 1 << 31
-    return max(1, (limit - RESERVED) // OF_A_CLIENT)
+    return (limit - RESERVED) // OF_A_CLIENT

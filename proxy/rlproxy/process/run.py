@@ -11,7 +11,7 @@ from rlproxy.admin.access import read_token
 from rlproxy.build import describe
 from rlproxy.config import loader
 from rlproxy.config.config import Config, StartError
-from rlproxy.net import tls_contexts
+from rlproxy.net import file_limit, tls_contexts
 from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
@@ -82,6 +82,11 @@ def _approve(settings: Config) -> int:
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:
+    limit = file_limit.raise_limit()
+    if file_limit.room(limit) < 1:
+        least = file_limit.RESERVED + file_limit.OF_A_CLIENT
+        why = f"the limit of open files is {limit}: raise it to {least} at least (ulimit -n)"
+        raise StartError(why)
     # Connections live long and are freed by reference counts: full collections only cost latency.
     gc.collect()
     gc.freeze()
