@@ -57,6 +57,11 @@ def test_a_wrong_command(text: str) -> None:
         options.COMMANDS.parse(text)
 
 
+def test_a_list_of_commands_is_given_otherwise() -> None:
+    with pytest.raises(ValueError, match=r"--deny-command A .* RLPROXY_DENY_COMMAND='A B'"):
+        options.COMMANDS.parse("keys,flushall")
+
+
 @pytest.mark.parametrize("text", ["config set", "CONFIG|SET"])
 def test_a_command(text: str) -> None:
     assert options.COMMANDS.parse(text) == "config|set"
