@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -233,7 +234,8 @@ class Actions:
             why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
             raise HTTPException(502, why) from None
         except RedisError as error:
-            raise HTTPException(_status(error), _shown(error)) from None
+            why = re.sub("^t is", "seconds is", _shown(error))  # RL.BLOCK's name of this field
+            raise HTTPException(_status(error), why) from None
 
 
 async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
