@@ -220,7 +220,7 @@ def test_user_and_password_are_used(
 class Terminal:
     """`rlproxy top` in a terminal of 80 by 24."""
 
-    def __init__(self, *args: str) -> None:
+    def __init__(self, *args: str, term: str = "xterm-256color") -> None:
         self.master, slave = pty.openpty()
         self.before = termios.tcgetattr(slave)
         self.slave = slave
@@ -235,7 +235,7 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**environment, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            env={**environment, "TERM": term, "PYTHONUTF8": "1"},
             cwd=harness.ROOT,
         )
 
@@ -288,9 +288,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(port: int, *args: str) -> Iterator[Terminal]:
+def terminal(port: int, *args: str, term: str = "xterm-256color") -> Iterator[Terminal]:
     """`rlproxy top` in a terminal, in front of a proxy."""
-    made = Terminal("--url", f"redis://127.0.0.1:{port}", *args)
+    made = Terminal("--url", f"redis://127.0.0.1:{port}", *args, term=term)
     try:
         yield made
     finally:
@@ -321,6 +321,15 @@ def test_live_view_updates(busy: Proxy) -> None:
         shown.shows("^größe ")
         shown.type(b"q")
         assert shown.ends() == 0
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_without_a_screen_gets_one_table(busy: Proxy, term: str) -> None:
+    with terminal(busy.port, term=term) as shown:
+        wait_until(lambda: shown.process.poll() is not None, "it ends")
+        assert shown.process.returncode == 0
+        assert re.search(r"^login:anna ", shown.read(), re.MULTILINE)
+        assert "\x1b" not in shown.read()
 
 
 @pytest.mark.parametrize("how", ["\x03", "SIGTERM"])

@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         from rlproxy.top import screen
 
-        terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        dumb = os.environ.get("TERM") in ("dumb", "unknown")  # rich shows no screen there
+        terminal = sys.stdin.isatty() and sys.stdout.isatty() and not dumb
         (screen.live if terminal and not args.once else screen.once)(client, args.interval)
     except ModuleNotFoundError:
         sys.exit("rlproxy top: it needs the package rich: pip install rich")
