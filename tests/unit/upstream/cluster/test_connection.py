@@ -1,0 +1,41 @@
+"""connection: when a client of a cluster is not read any further."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from rlproxy.upstream.cluster.connection import MAX_UNSENT, ClusterConnection
+from rlproxy.upstream.cluster.dispatcher import Dispatcher
+
+from tests.unit.upstream.cluster.test_connection_setup import Client
+
+PART = b"*2\r\n$4\r\nECHO\r\n$9000000\r\n" + b"x" * MAX_UNSENT  # of a command
+
+
+class Session(asyncio.Protocol):
+    """The session behind a connection; `full`: it may write no more."""
+
+    full = False
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+
+
+async def test_a_client_has_little_unread_until_it_is_known_to_have_logged_in() -> None:
+    client, session = Client(), Session()
+    dispatcher = cast("Dispatcher", SimpleNamespace(setup=client.setup))
+    connection = ClusterConnection(client.exchange, dispatcher, session)
+    connection.write(PART[:-1000])
+    assert not session.full
+    connection.write(PART[-1000:])
+    assert session.full
+    assert client.answered(b"+PONG\r\n") == b""
+    client.exchange.wake()
+    assert not session.full
+    connection.write(PART)
+    assert not session.full
