@@ -41,8 +41,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         from rlproxy.top import screen
 
-        dumb = os.environ.get("TERM") in ("dumb", "unknown")  # rich shows no screen there
-        terminal = sys.stdin.isatty() and sys.stdout.isatty() and not dumb
+        terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         (screen.live if terminal and not args.once else screen.once)(client, args.interval)
     except ModuleNotFoundError:
         sys.exit("rlproxy top: it needs the package rich: pip install rich")

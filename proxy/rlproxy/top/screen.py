@@ -134,7 +134,8 @@ def _table(first: str, last: str) -> Table:
 
 
 def _short(value: float, error: float = 0.0) -> str:
-    return "~" * (10 * error > value) + f"{value:{',.0f' if value >= 10 or value == 0 else '.2g'}}"
+    about = "~" if 10 * error > value else ""
+    return about + (f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}")
 
 
 def once(client: Client, interval_s: float) -> None:
