@@ -40,19 +40,22 @@ class FailOpen(SessionPart):
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         begun = circuit.counts.without
-        number, since = private.slots.answer_late(before, private.received_at, self._late)
-        more = unsent_at is not None
-        if held is not None and held.owed_since is not None:
-            more = True
-            owed_since = max(held.owed_since, private.received_at)
-            if owed_since <= before:
-                number += 1
-                since = owed_since
-                held.late()
-        if unsent_at is not None and unsent_at <= before:
+        number = 0
+        more = True
+        # While requests or a held hit wait, the private connection owes the client no other hit.
+        if unsent_at is not None:
             since = unsent_at
-            self.answer_hits(self._context.failure.too_late(), "late")
-            number = circuit.counts.without - begun  # with those that the slots have answered
+            if since <= before:
+                self.answer_hits(self._context.failure.too_late(), "late")
+                number = circuit.counts.without - begun
+        elif held is not None and held.owed_since is not None:
+            since = max(held.owed_since, private.received_at)
+            if since <= before:
+                number = 1
+                held.late()
+        else:
+            number, since = private.slots.answer_late(before, private.received_at, self._late)
+            more = private.slots.bounded > 0
         hangs = False
         if private.never_answered():
             hangs = private.received_at <= before
@@ -62,7 +65,7 @@ class FailOpen(SessionPart):
             more = more or not hangs or self.awaits_handshake()
         if number > 0 or hangs:
             circuit.timed_out(number, since, now, timeout_s, circuit.counts.without - begun)
-        return number, more or private.slots.bounded > 0
+        return number, more
 
     def awaits_handshake(self) -> bool:
         """Return whether the client waits for Redis only because it connected before the outage.
