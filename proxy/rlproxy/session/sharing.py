@@ -87,6 +87,11 @@ class Sharing(SessionPart):
         pool: Lane | None = None  # the lane or lanes for this kind
         while (code := requests.next()) != NEED_MORE:
             next_kind = self._kind(code)
+            if next_kind == commands.SHARED_READ and self._private_reads > 0:
+                self._private_reads -= 1
+                return False
+            if requests.lenient:
+                return False
             if not batch.parts:
                 kind = next_kind
                 pool = self._lanes.lane_for(kind) if kind != commands.PRIVATE else None
@@ -105,20 +110,11 @@ class Sharing(SessionPart):
         return True
 
     def _kind(self, code: int) -> int:
-        """The kind of command lane for the framer's command; PRIVATE for none.
-
-        Counts the reads that go to the private connection behind a large reply.
-        """
+        """The kind of command lane for the framer's command; PRIVATE for none."""
         requests = self._requests
         command = requests.command
-        kind = command.shared if code == COMMAND else commands.PRIVATE
-        if kind == commands.SHARED_READ and self._private_reads > 0:
-            self._private_reads -= 1
+        if code != COMMAND:
             return commands.PRIVATE
-        if requests.lenient:
-            return commands.PRIVATE
-        if kind != commands.PRIVATE and requests.argc > 3 and command.name == b"SET":
-            written = requests.written()
-            if b"\nGET" in written.upper():
-                return commands.PRIVATE  # its reply may be large
-        return kind
+        if requests.argc > 3 and command.name == b"SET" and b"\nGET" in requests.written().upper():
+            return commands.PRIVATE  # its reply may be large
+        return command.shared
