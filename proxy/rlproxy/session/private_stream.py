@@ -176,8 +176,8 @@ class PrivateStream:
         command = requests.command
         state, slots = self.state, self.slots
         slot: Slot | None = None
-        if self._auth_error_may_be_lost(requests):
-            state.lower(RAW)
+        if _authenticates(requests) and (state.writes_before_auth() or not slots.quiescent()):
+            state.lower(RAW)  # Redis may leave out the error of an AUTH that is sent now
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, code == COMMAND and not requests.oversize)
@@ -211,12 +211,6 @@ class PrivateStream:
         if self.handshake is not None:
             return True  # no command that blocks or has a large reply can be ahead
         return not requests.eof
-
-    def _auth_error_may_be_lost(self, requests: ClientRequests) -> bool:
-        """Whether Redis may leave out the error of the framer's command, an AUTH sent now."""
-        if not _authenticates(requests):
-            return False
-        return self.state.writes_before_auth() or not self.slots.quiescent()
 
     def expect_introspection(self, requests: ClientRequests, code: int) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.
