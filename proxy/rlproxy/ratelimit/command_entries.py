@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.arguments import Argument, Time
+from rlproxy.ratelimit.grammar import OPTIONS
 from rlproxy.resp.encoding import bulk, encoded
 
 SINCE: Final = b"0.1.0"
@@ -51,20 +53,11 @@ _TOKEN: Final = b"pure-token"
 _OPTIONAL: Final = (b"optional",)
 
 
-def _word(token: bytes) -> ArgumentNode:
-    return ArgumentNode(token.lower(), _TOKEN, token, _OPTIONAL)
-
-
-def _option(name: bytes, kind: bytes, token: bytes = b"") -> ArgumentNode:
-    return ArgumentNode(name, kind, token or name.upper(), _OPTIONAL)
-
-
 _KEY: Final = ArgumentNode(b"key", b"key")
 _MAX: Final = ArgumentNode(b"max", _INTEGER)
 _WINDOW: Final = ArgumentNode(b"window", _TIME)
 _NAMES: Final = tuple([ArgumentNode(name.lower(), _TOKEN, name) for name in ALGORITHMS])
 _ALGO: Final = ArgumentNode(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, _NAMES)
-_BURST: Final = _option(b"burst", _INTEGER)
 _NAME: Final = ArgumentNode(b"policy", b"string", b"POLICY")
 _RULE: Final = ArgumentNode(
     b"rule", b"oneof", below=(ArgumentNode(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
@@ -72,13 +65,23 @@ _RULE: Final = ArgumentNode(
 _STATE: Final = ArgumentNode(  # the sort of limiter that RL.BLOCK expects at the key
     b"limiter", b"oneof", flags=_OPTIONAL, below=(_ALGO._replace(flags=()), _NAME)
 )
-_COMMON: Final = (
-    *(_KEY, _RULE, _word(b"MS"), _ALGO),
-    *(_option(b"cost", _INTEGER), _BURST, _option(b"gap", _TIME)),
-)
 _AND: Final = ArgumentNode(
     b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
 )
+_TIMEOUT: Final = ArgumentNode(b"timeout", _TIME, b"WAIT", _OPTIONAL)
+_NAMED: Final = {b"ALGO": _ALGO, b"AND": _AND, b"WAIT": _TIMEOUT}
+
+
+def _option(word: bytes, values: tuple[Argument, ...] = ()) -> ArgumentNode:
+    """Return the node of an option word and the values behind it."""
+    kind = _TOKEN if not values else _TIME if isinstance(values[0], Time) else _INTEGER
+    return _NAMED.get(word) or ArgumentNode(word.lower(), kind, word, _OPTIONAL)
+
+
+def _options(command: bytes) -> list[ArgumentNode]:
+    return [_option(word, values) for word, values in OPTIONS[command].items()]
+
+
 _HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
 _CHANGES: Final = (b"RW", b"access", b"update")
 _WRITE: Final = [b"@write", b"@fast", b"@scripting"]
@@ -94,13 +97,7 @@ ENTRIES: Final = (
         keys=_CHANGES,
         summary=b"Counts a hit on a rate limiter and returns whether it is admitted.",
         complexity=_HITS,
-        arguments=(
-            *_COMMON,
-            _word(b"STRICT"),
-            _option(b"penalty", _TIME),
-            _option(b"timeout", _TIME, b"WAIT"),
-            _AND,
-        ),
+        arguments=(_KEY, _RULE, *_options(b"RL.HIT")),
     ),
     Entry(
         name=b"rl.peek",
@@ -110,7 +107,7 @@ ENTRIES: Final = (
         keys=(b"RO", b"access"),
         summary=b"Returns what RL.HIT would return, and writes nothing.",
         complexity=_HITS,
-        arguments=(*_COMMON, _AND),
+        arguments=(_KEY, _RULE, *_options(b"RL.PEEK")),
     ),
     Entry(
         name=b"rl.refund",
@@ -120,10 +117,7 @@ ENTRIES: Final = (
         keys=_CHANGES,
         summary=b"Gives back the newest hits of a rate limiter.",
         complexity=b"O(N) in the hits given back",
-        arguments=(
-            *(_KEY, _RULE, ArgumentNode(b"hits", _INTEGER)),
-            *(_word(b"MS"), _ALGO, _BURST, _AND),
-        ),
+        arguments=(_KEY, _RULE, ArgumentNode(b"hits", _INTEGER), *_options(b"RL.REFUND")),
     ),
     Entry(
         name=b"rl.reset",
@@ -144,7 +138,7 @@ ENTRIES: Final = (
         categories=_WRITE,
         keys=_CHANGES,
         summary=b"Refuses every hit on a rate limiter for a time.",
-        arguments=(_KEY, ArgumentNode(b"block", _TIME), _word(b"MS"), _STATE),
+        arguments=(_KEY, ArgumentNode(b"block", _TIME), _option(b"MS"), _STATE),
     ),
     Entry(
         name=b"rl.help",
@@ -168,7 +162,7 @@ ENTRIES: Final = (
         categories=[b"@slow", b"@scripting"],
         summary=b"Returns the keys with most hits, or refusals, of the last minute.",
         complexity=b"O(N) in the number of keys that are returned",
-        arguments=(ArgumentNode(b"keys", _INTEGER), _word(b"REFUSED")),
+        arguments=(ArgumentNode(b"keys", _INTEGER), _option(b"REFUSED")),
     ),
     Entry(
         name=b"rl.policies",
