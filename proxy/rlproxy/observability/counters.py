@@ -10,21 +10,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from rlproxy.ratelimit import outcomes
 from rlproxy.ratelimit.grammar import Rule
-from rlproxy.ratelimit.outcomes import (
-    ADMITTED,
-    CALLS,
-    FAILED,
-    OTHERS,
-    PAIR,
-    PEEK,
-    REFUSED,
-    REFUSED_LOCALLY,
-    ROWS,
-    SHADOW_PEEK,
-    UNSEEN,
-    WIDTH,
-)
 from rlproxy.resp.encoding import content
 
 MAX_KEY: Final = 128  # longest key counted by its full name, bytes; see brief()
@@ -74,8 +61,8 @@ class Counters:
 
     def __init__(self) -> None:
         # Hits by algorithm or policy, and outcome: a pair of rows of each, see `outcomes`.
-        self.hits: list[int] = [0] * (len(ROWS) * PAIR)
-        self.calls: list[int] = [0] * len(CALLS)  # other RL commands
+        self.hits: list[int] = [0] * (len(outcomes.ROWS) * outcomes.PAIR)
+        self.calls: list[int] = [0] * len(outcomes.CALLS)  # other RL commands
         self.commands: int = 0  # commands forwarded unchanged
         self.client_in: int = 0  # bytes from clients
         self.client_out: int = 0  # bytes to clients
@@ -110,15 +97,15 @@ class Counters:
         rule: the hit's rule, which a refusal is reported with.
         """
         if row < 0:
-            self.unanswered(row, UNSEEN)  # calls other than hits are counted without an outcome
+            self.unanswered(row, outcomes.UNSEEN)  # calls other than hits have no outcome
         elif reply[0] == 45 or reply[0] == 33:
-            self.hits[row + FAILED] += 1
+            self.hits[row + outcomes.FAILED] += 1
             self.error("lost" if reply.startswith(b"-UPSTREAMDOWN") else "redis")
         elif reply[0] != 42 or reply[1] != 53 or reply[2] != 13 or reply[4] != 58:
             # Not *5 with an integer first: +QUEUED, or the upstream is not Redis.
-            self.hits[row + UNSEEN] += 1
+            self.hits[row + outcomes.UNSEEN] += 1
         elif reply[5] == 49:
-            self.hits[row + REFUSED] += 1
+            self.hits[row + outcomes.REFUSED] += 1
             self.key(key, True, rule)
         else:
             hits = self.hits
@@ -127,7 +114,8 @@ class Counters:
 
     def decided(self) -> int:
         """Return the number of hits that Redis has admitted or refused."""
-        return sum(self.hits[ADMITTED::WIDTH]) + sum(self.hits[REFUSED::WIDTH])
+        hits, width = self.hits, outcomes.WIDTH
+        return sum(hits[outcomes.ADMITTED :: width]) + sum(hits[outcomes.REFUSED :: width])
 
     def unanswered(self, row: int, outcome: int) -> None:
         """Count a call that Redis has not answered, or whose reply cannot be seen.
@@ -137,8 +125,8 @@ class Counters:
         """
         if row >= 0:
             self.hits[row + outcome] += 1
-        elif row <= OTHERS and outcome == UNSEEN:
-            self.calls[PEEK if row == SHADOW_PEEK else OTHERS - row] += 1
+        elif row <= outcomes.OTHERS and outcome == outcomes.UNSEEN:
+            self.calls[outcomes.PEEK if row == outcomes.SHADOW_PEEK else outcomes.OTHERS - row] += 1
 
     def key(self, key: bytes, refused: bool, rule: Rule | None = None) -> None:
         """Count a hit on `key`, a bulk string, unless sampling skips it.
@@ -188,7 +176,7 @@ class Counters:
         counts: dict[bytes, int] = {}
         rules: dict[bytes, Rule] = {}
         for rule, key, times in self.harvest():
-            self.hits[rule.row + REFUSED_LOCALLY] += times
+            self.hits[rule.row + outcomes.REFUSED_LOCALLY] += times
             counts[key] = counts.get(key, 0) + times
             rules[key] = rule
         if counts:

@@ -10,17 +10,7 @@ from typing import Any, Final
 import hiredis
 
 from rlproxy.config.urls import Address, Upstream
-from rlproxy.observability.metrics import (
-    CLUSTER,
-    FULL,
-    LOGIN,
-    MISFITS,
-    REPLICA,
-    SCRIPTS,
-    SENTINEL,
-    UNABLE,
-    UNREACHABLE,
-)
+from rlproxy.observability import metrics
 from rlproxy.ratelimit.scripts import Script
 from rlproxy.resp import encoding
 from rlproxy.session.call import nothing
@@ -187,11 +177,11 @@ class Control:
         if silent and isinstance(error, Closed) and self._target.tls is None:
             # Redis closes a connection without TLS at a port with TLS, and sends nothing.
             error = OSError(f"{error}{_MAY_HAVE_TLS}")
-        self.kind = FULL if isinstance(error, NoRoom) else UNREACHABLE
+        self.kind = metrics.FULL if isinstance(error, NoRoom) else metrics.UNREACHABLE
         self.problem = reason(error)
         if isinstance(error, TimeoutError):
             silent = self._timeouts.timeout_s < inf
-        if self.kind == UNREACHABLE and self.reached and silent:
+        if self.kind == metrics.UNREACHABLE and self.reached and silent:
             # A load balancer without a server, a port that has TLS, a server with TLS that refuses
             # this client, or a server that hangs.
             self._circuit.connect_failed(self._loop.time(), self.problem)
@@ -202,7 +192,7 @@ class Control:
 
         A server that does not fit the URL is left out at the first attempt: that is a start error.
         """
-        if self.kind not in MISFITS or self.settled.is_set():
+        if self.kind not in metrics.MISFITS or self.settled.is_set():
             self.outages.control_works(self.problem)
 
     # -- preparing the server ---------------------------------------------------------------------
@@ -217,30 +207,30 @@ class Control:
         """Log in, and take each step that the server still needs. Sets `kind` and `problem`."""
         reply = await self._connection.query(*control_hello(self._upstream))
         if _unable(reply):
-            self.kind, self.problem = UNABLE, str(reply)
+            self.kind, self.problem = metrics.UNABLE, str(reply)
             return
         if isinstance(reply, hiredis.ReplyError):
             why = hello_error(str(reply), self._upstream.password)
-            self.kind = LOGIN
+            self.kind = metrics.LOGIN
             self.problem = f"{why}; clients that log in themselves are served all the same"
             return
         if not isinstance(reply, dict):
             raise OSError("not a Redis server: it does not answer HELLO as Redis does")
         await self._identify(reply)
-        may_refuse = self.kind == FULL or self._refuses
-        was_replica = self.kind == REPLICA or self._read_only
+        may_refuse = self.kind == metrics.FULL or self._refuses
+        was_replica = self.kind == metrics.REPLICA or self._read_only
         self._refuses = self._read_only = False
         kind, problem = self._misfit(reply, was_replica)
-        refused = self.problem if self.kind == SCRIPTS else ""
+        refused = self.problem if self.kind == metrics.SCRIPTS else ""
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
-            kind, problem = UNABLE, str(pong)
+            kind, problem = metrics.UNABLE, str(pong)
         elif not self.loading.loaded and self.loading.drained():
             refused = await self._load()
         if may_refuse and not kind:
             kind, problem = await self._open_another()
         if refused and not kind:
-            kind, problem = SCRIPTS, refused
+            kind, problem = metrics.SCRIPTS, refused
         self.kind, self.problem = kind, problem
 
     def _misfit(self, reply: dict[Any, Any], was_replica: bool) -> tuple[str, str]:
@@ -253,7 +243,7 @@ class Control:
             return "", ""
         kind, problem = wrong_mode(text(reply.get(b"mode")), self._upstream, self._upstream.address)
         if not kind and text(reply.get(b"role")) == "replica":
-            kind, problem = REPLICA, _IS_REPLICA
+            kind, problem = metrics.REPLICA, _IS_REPLICA
         if was_replica and not kind:
             self._masters += 1
             if self._masters == 2:  # a replica has answered since the first time
@@ -266,10 +256,10 @@ class Control:
             async with asyncio.timeout(_ANOTHER_S), opened(self._target) as connection:
                 await connection.query(*control_hello(self._upstream))
         except NoRoom as error:
-            return FULL, str(error)
+            return metrics.FULL, str(error)
         except OSError as error:
             self._refuses = True
-            return UNREACHABLE, f"it refuses new connections: {reason(error)}"
+            return metrics.UNREACHABLE, f"it refuses new connections: {reason(error)}"
         return "", ""
 
     async def _identify(self, reply: dict[Any, Any]) -> None:
@@ -332,31 +322,31 @@ class Control:
         elif not self._is_worth_another_try():
             await self._in_time(self._ping(), _REPLY_S)
             return
-        elif self.kind in (LOGIN, REPLICA):
+        elif self.kind in (metrics.LOGIN, metrics.REPLICA):
             # Redis keeps refusing HELLO on a connection that it accepted with a password set.
             # A name may lead to another server than that of this connection.
             self.reconnect()
         else:
             await self._prepare()
-        if self.kind not in ("", REPLICA):
+        if self.kind not in ("", metrics.REPLICA):
             self._retry_at = self._loop.time() + _REFUSED_S
 
     async def _load_missing(self) -> None:
         """Load the scripts, which Redis has lost; a refusal is a problem."""
         self.problem = await self._load()
-        self.kind = SCRIPTS if self.problem else ""
+        self.kind = metrics.SCRIPTS if self.problem else ""
         self._report()
 
     async def _ping(self) -> None:
         """Send a PING. An error in reply may be a new problem."""
         reply = await self._connection.query(b"PING")
         if not self.kind and _unable(reply):
-            self.kind, self.problem = UNABLE, str(reply)
+            self.kind, self.problem = metrics.UNABLE, str(reply)
             self._report()
 
     def _is_worth_another_try(self) -> bool:
         """Return whether to prepare the server again: a step that it refused is due."""
-        due = self.kind == UNABLE or self._loop.time() >= self._retry_at
+        due = self.kind == metrics.UNABLE or self._loop.time() >= self._retry_at
         return due and (bool(self.problem) or self._read_only or self._refuses)
 
 
@@ -388,12 +378,15 @@ def wrong_mode(mode: str, upstream: Upstream, address: Address | None) -> tuple[
     place = f"://{login}{where}"
     if mode == "sentinel":
         url = f"{scheme}+sentinel{place}/NAME-OF-THE-MASTER"
-        return SENTINEL, f"it is a Sentinel. Write --upstream {url}"
+        return metrics.SENTINEL, f"it is a Sentinel. Write --upstream {url}"
     if mode == "cluster" and not (upstream.cluster or upstream.standalone):
-        return CLUSTER, (
+        return metrics.CLUSTER, (
             f"it is a node of a Redis Cluster. For the whole cluster write --upstream "
             f"{scheme}+cluster{place}; for this node alone append ?standalone=yes to its URL"
         )
     if mode != "cluster" and upstream.cluster:
-        return CLUSTER, f"it is no node of a Redis Cluster. Write --upstream {scheme}{place}"
+        return (
+            metrics.CLUSTER,
+            f"it is no node of a Redis Cluster. Write --upstream {scheme}{place}",
+        )
     return "", ""

@@ -21,22 +21,12 @@ import hiredis
 from rlproxy.config.urls import Address, Sentinels, Upstream
 from rlproxy.observability.log_throttle import StateThrottle
 from rlproxy.observability.logs import log
+from rlproxy.upstream import sentinel
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.master_target import MasterTarget
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened
-from rlproxy.upstream.sentinel import (
-    NO_REPLY,
-    REPLICA,
-    UNKNOWN,
-    Answer,
-    Claim,
-    accepts,
-    answer,
-    choose,
-    role,
-    unanswered,
-)
+from rlproxy.upstream.sentinel import Answer, Claim
 
 CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
 TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
@@ -127,7 +117,7 @@ class _Sentinel:
         )
         if str(where).startswith("NOAUTH"):
             self._login.checked(where)
-        return answer(self._name, where, facts)
+        return sentinel.answer(self._name, where, facts)
 
     async def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever the master may have changed. Runs until cancelled."""
@@ -253,7 +243,7 @@ class Failover:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     answers[queried[task]] = task.result()
-                claim = choose(answers, self.master)
+                claim = sentinel.choose(answers, self.master)
         finally:
             await _end(pending)
         return answers, claim
@@ -265,16 +255,16 @@ class Failover:
         """Return why the server of `claim` does not become the master; empty if it does."""
         if self._confirms(claim):
             return ""
-        former = UNKNOWN
+        former = sentinel.UNKNOWN
         if claim.if_gone and self.master is not None:
             former, _ = await self._role(self.master.address)
         itself, why = await self._role(claim.address)
-        if accepts(claim, itself, former):
+        if sentinel.accepts(claim, itself, former):
             return ""
         named = f"{claim.address}, which the Sentinels name,"
-        if itself == NO_REPLY:
+        if itself == sentinel.NO_REPLY:
             return f"{named} cannot be reached: {why}"
-        what = "is a replica" if itself == REPLICA else "is not the only master"
+        what = "is a replica" if itself == sentinel.REPLICA else "is not the only master"
         return f"{named} {what}"
 
     async def _role(self, address: Address) -> tuple[str, str]:
@@ -284,10 +274,10 @@ class Failover:
         """
         try:
             async with self._login.opened(address) as connection:
-                return role(await connection.query(b"ROLE")), ""
+                return sentinel.role(await connection.query(b"ROLE")), ""
         except OSError as error:
             there = isinstance(error, (Refused, NoRoom))
-            return UNKNOWN if there else NO_REPLY, failure(error)
+            return sentinel.UNKNOWN if there else sentinel.NO_REPLY, failure(error)
 
     def _switch(self, claim: Claim) -> None:
         """Make the server of `claim` the master."""
@@ -307,7 +297,7 @@ class Failover:
         answers: one for each Sentinel, None for an outstanding one.
         """
         addresses = [each.address for each in self._sentinels]
-        silent = unanswered(zip(addresses, answers, strict=True))
+        silent = sentinel.unanswered(zip(addresses, answers, strict=True))
         missing = ", ".join(silent)
         if self.master is None:
             self._target.unknown(f"no master known as {self._name}: {refused or missing}")
