@@ -10,7 +10,7 @@ from typing import Final
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.resp.command_table import CommandTable
+from rlproxy.resp.commands import CommandTable
 from rlproxy.session import command_policy
 
 TURNED_AWAY: Final = "clients turned away: {count:,}; {reason}"  # for the log

@@ -15,8 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from rlproxy.resp.command_table import UNRESTRICTED
-from rlproxy.resp.commands import UNKNOWN_COMMAND, Command
+from rlproxy.resp.commands import UNKNOWN_COMMAND, UNRESTRICTED, Command
 from rlproxy.resp.encoding import content
 from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer

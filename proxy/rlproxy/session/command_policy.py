@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rlproxy.resp import encoding
-from rlproxy.resp.command_table import UNRESTRICTED, CommandTable
-from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND, Ban, Command
+from rlproxy.resp import commands, encoding
+from rlproxy.resp.commands import Ban, Command, CommandTable
 
 # The commands that Redis 7 and Valkey protect (enable-debug-command, enable-module-command and
 # enable-protected-configs "local"). For Redis, every client of a proxy is a local one.
@@ -55,7 +54,7 @@ def table(denied: Sequence[str], local_only: bool) -> CommandTable:
     errors = {rule: _not_local(rule) for rule in LOCAL_COMMANDS} if local_only else {}
     errors |= {rule: _denied(rule) for rule in denied}
     if not errors:
-        return UNRESTRICTED
+        return commands.UNRESTRICTED
     bans: dict[bytes, Ban] = {}
     for rule, error in errors.items():
         name, _, subcommand = rule.upper().encode().partition(b"|")
@@ -67,12 +66,12 @@ def table(denied: Sequence[str], local_only: bool) -> CommandTable:
     if local_only:
         ban = bans.setdefault(b"CONFIG", Ban())
         ban.configs = {name: _protected(name.decode()) for name in LOCAL_CONFIGS}
-    made = dict(COMMANDS)
+    made = dict(commands.COMMANDS)
     for name, ban in bans.items():
         ban.unseen = encoding.error(
             f"ERR {name.decode()} command of this size not allowed by rlproxy"
         )
-        known = COMMANDS.get(name, UNKNOWN_COMMAND)
+        known = commands.COMMANDS.get(name, commands.UNKNOWN_COMMAND)
         row = Command(name, known.kind, known.reads)
         row.ban = ban
         row.whole = row.whole or not ban.whole
@@ -83,10 +82,10 @@ def table(denied: Sequence[str], local_only: bool) -> CommandTable:
 def unknown(rule: str) -> str:
     """Return why a rule of --deny-command may deny nothing; empty if its command is known."""
     name, _, subcommand = rule.upper().partition("|")
-    if name.encode() not in COMMANDS and "." not in name:  # a dot: of a module
+    if name.encode() not in commands.COMMANDS and "." not in name:  # a dot: of a module
         return "rlproxy knows no command of this name"
     grouped = name in SUBCOMMANDS or name == "DEBUG"
-    if subcommand and name.encode() in COMMANDS and not grouped:
+    if subcommand and name.encode() in commands.COMMANDS and not grouped:
         return f"{name} has no subcommands; each command takes its own --deny-command"
     if subcommand and subcommand not in SUBCOMMANDS.get(name, {subcommand}):
         return f"rlproxy knows no subcommand of {name} with this name"

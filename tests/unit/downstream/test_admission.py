@@ -9,7 +9,7 @@ from rlproxy.config.config import Config
 from rlproxy.config.urls import UNIX_CLIENT, Address, Upstream
 from rlproxy.downstream import admission
 from rlproxy.downstream.admission import Admission
-from rlproxy.resp.command_table import UNRESTRICTED
+from rlproxy.resp.commands import UNRESTRICTED
 
 HERE = Address("127.0.0.1", 1)
 THERE = Address("10.0.0.1", 1)

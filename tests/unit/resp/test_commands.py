@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from rlproxy.resp import commands
 
@@ -70,3 +72,30 @@ def test_whole_rows_are_those_whose_arguments_are_looked_at() -> None:
 
 def test_ours_is_the_family() -> None:
     assert {row.name for row in commands.COMMANDS.values() if row.ours} == set(commands.FAMILY)
+
+
+# Most are of one class: their first letters are the same, in upper or lower case.
+NAMES = (b"GET", b"get", b"GeT", b"GETSET", b"GETX", b"G", b"", b"\0GET", b"DEBUG\0")
+
+
+def test_each_name_has_its_row_behind_any_other() -> None:
+    for names in permutations(NAMES, 3):
+        data = b"$" + b"".join(names)
+        end = 1
+        for name in names:
+            end += len(name)
+            row = commands.COMMANDS.get(name.upper(), commands.UNKNOWN_COMMAND)
+            assert commands.UNRESTRICTED.find(data, end - len(name), end) is row
+
+
+def test_tables_are_apart() -> None:
+    banned = commands.Command(b"GET", commands.COMMANDS[b"GET"].kind)
+    banned.ban = commands.Ban()
+    strict = commands.CommandTable({**commands.COMMANDS, b"GET": banned})
+    assert strict.strict
+    assert not commands.UNRESTRICTED.strict
+    for _ in range(2):
+        assert commands.UNRESTRICTED.find(b"GET", 0, 3) is commands.COMMANDS[b"GET"]
+        assert strict.find(b"GET", 0, 3) is banned
+        assert strict.find(b"GET\0x", 0, 5) is banned
+        assert commands.UNRESTRICTED.find(b"GET\0x", 0, 5) is commands.UNKNOWN_COMMAND

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp import commands
-from rlproxy.resp.command_table import UNRESTRICTED
-from rlproxy.resp.commands import COMMANDS
+from rlproxy.resp.commands import COMMANDS, UNRESTRICTED
 from rlproxy.session import command_policy
 
 LOCAL = command_policy.table((), True).rows

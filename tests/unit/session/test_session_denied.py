@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.resp.command_table import CommandTable
+from rlproxy.resp.commands import CommandTable
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 
