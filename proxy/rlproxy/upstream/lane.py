@@ -106,11 +106,10 @@ class ServerLane(PooledLane):
         super().__init__(key)
         self._context = context
         self.used_at: float = context.loop.time()
-        self._open = False  # or being opened
         self._scheduled = False  # whether the unsent requests are written in this tick
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
-        self._task: asyncio.Task[None] | None = None  # opens the connection
+        self._task: asyncio.Task[None] | None = None  # has opened the connection; None: closed
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: int = 0  # replies of the handshake that are owed
@@ -213,8 +212,8 @@ class ServerLane(PooledLane):
 
     def wake(self) -> None:
         """Open the connection if it is closed and the retry pause is over; see Lane.wake()."""
-        if not (self._open or self.refused) and self._context.loop.time() >= self._retry_at:
-            self._open = True
+        closed = self._task is None and not self.refused
+        if closed and self._context.loop.time() >= self._retry_at:
             self._task = self._context.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -226,8 +225,6 @@ class ServerLane(PooledLane):
             self._context.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
             self._closed()
             return
-        finally:
-            self._task = None
         self._transport = transport
         if self.retired:
             self._abort()
@@ -268,7 +265,7 @@ class ServerLane(PooledLane):
 
     def _closed(self) -> None:
         """Let wake() open another connection after a pause."""
-        self._open = False
+        self._task = None
         self._retry_at = self._context.loop.time() + self._backoff.pause_s()
 
     def lost(self, failed: bool) -> None:
