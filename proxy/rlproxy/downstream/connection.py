@@ -87,7 +87,6 @@ class ClientConnection(asyncio.Protocol):
     # -- the client's socket ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         # uvloop's transports have the interface of asyncio.Transport, but are no subclass.
         client = cast("asyncio.Transport", transport)
         self._transport = client
@@ -132,7 +131,6 @@ class ClientConnection(asyncio.Protocol):
         return peer_of(transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         session = self.session
         self._silent_since = 0.0
         session.receive(data)
@@ -184,14 +182,12 @@ class ClientConnection(asyncio.Protocol):
             self._private.read()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         if self._private is not None:
             self._private.read()
         self.session.reads_on()
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._transport = None
         self.session.abandon()
         self.session.let_go()
@@ -390,13 +386,11 @@ class PrivateConnection(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         # uvloop's transports have the interface of asyncio.Transport, but are no subclass.
         self._transport = cast("asyncio.Transport", transport)
         self._client.stats.private += 1
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         client = self._client
         client.session.upstream_received(data)
         if client.session.private.slots.awaits_lane():
@@ -407,17 +401,14 @@ class PrivateConnection(asyncio.Protocol):
         client.flush()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
         self.full = True
         self._client.flush()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         self.full = False
         self._client.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         client = self._client
         if exc is not None:
             left = last_words(self._transport)

@@ -88,7 +88,6 @@ class Handshake(asyncio.Protocol):
         self._peer = UNIX_CLIENT
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self._peer = peer_of(transport.get_extra_info("peername"))
         handshakes = self._handshakes
@@ -121,12 +120,10 @@ class Handshake(asyncio.Protocol):
         self._pass_on(rest)
 
     def eof_received(self) -> None:
-        """See asyncio.Protocol."""
         if self._head:
             self._turn_away("the connection was closed within its PROXY header")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._leave()
 
     def _pass_on(self, rest: bytes) -> None:

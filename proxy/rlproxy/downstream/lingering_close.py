@@ -71,7 +71,6 @@ class _Lingering(asyncio.Protocol):
         self._timer = loop.call_later(LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self._discarded += len(data)
         full = self._discarded > MAX_DISCARDED
         if full or len(data) >= FULL_READ:
@@ -84,7 +83,6 @@ class _Lingering(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._timer.cancel()
         self._served.connection_lost(exc)
 

@@ -64,12 +64,10 @@ class TlsStream(asyncio.Protocol):
     # -- as the plain transport's protocol --------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self._handshake()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self.received = True
         if self._closing or self._finished:
             return
@@ -98,17 +96,14 @@ class TlsStream(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
         if self._app is not None:
             self._app.pause_writing()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         if self._app is not None:
             self._app.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         app = self._app
         if app is None:
             self._settle(self._error or TlsFailure(_CLOSED if exc is None else why(exc)))

@@ -99,7 +99,6 @@ class Time(Argument):
         return value
 
     def wrong(self, form: Form) -> GrammarError:
-        """See Argument.wrong()."""
         if not form.milliseconds:
             return GrammarError(f"ERR {self.name} is not a valid number of seconds")
         least = self._least // MILLISECONDS

@@ -73,18 +73,15 @@ class HeldHit(OwnCalls):
     # -- as a lane sees it ------------------------------------------------------------------------
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """See Caller.lane_answered()."""
         self._session.private.cover.answered(call, reply)
         if self._waiter is not None:
             self._waiter.answered(reply)
 
     def lane_returned(self, call: Call) -> None:
-        """See Caller.lane_returned()."""
         if self._waiter is not None:
             self._waiter.unsent()
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        """See Caller.lane_failed()."""
         self._fail(error, kind)
 
     # -- as its queue sees it ---------------------------------------------------------------------

@@ -66,17 +66,14 @@ class HitWithoutScript(OwnCalls):
     """
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """See Caller.lane_answered()."""
         private = self._session.private
         private.cover.answered(call, reply)
         private.slots.lane_replied(reply)
 
     def lane_returned(self, call: Call) -> None:
-        """See Caller.lane_returned()."""
         self.lane_failed(call, encoding.LOST, "lost")
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        """See Caller.lane_failed()."""
         slots = self._session.private.slots
         slot = slots.head
         if slot is not None and slot.call is not None:
@@ -84,5 +81,4 @@ class HitWithoutScript(OwnCalls):
             slots.lane_replied(failure.reply(slot.call, error, kind))
 
     def resume(self) -> None:
-        """See Caller.resume()."""
         self._session.private_answered()

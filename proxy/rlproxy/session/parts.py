@@ -44,7 +44,6 @@ class OwnCalls(Caller):
         self._session = session
 
     def resume(self) -> None:
-        """See Caller.resume()."""
         self._session.resume()
 
 

@@ -208,7 +208,6 @@ class Session(SessionBase):
         held.start()
 
     def held_finished(self) -> None:
-        """See SessionBase.held_finished()."""
         self._held = None
         self._emit()
         if self.wait != CLOSE:
@@ -222,7 +221,6 @@ class Session(SessionBase):
     # -- the lanes' side --------------------------------------------------------------------------
 
     def lane_answered(self, call: Call, reply: bytes) -> None:
-        """See Caller.lane_answered()."""
         private = self.private
         private.cover.answered(call, reply)
         if self.lanes.answered(call, reply):
@@ -246,7 +244,6 @@ class Session(SessionBase):
             self._emit()
 
     def resume(self) -> None:
-        """See Caller.resume()."""
         if self.lanes.batch is not None:
             self._emit()
         if self.wait & ENDED_BY_REPLIES and self._router.unblocked(self.wait):
@@ -287,7 +284,6 @@ class Session(SessionBase):
     # -- while Redis does not answer --------------------------------------------------------------
 
     def watch(self) -> None:
-        """See Caller.watch()."""
         if not self._watched:
             self._watched = True
             self.context.timeouts.watch(self.overdue)

@@ -32,7 +32,6 @@ class CommandLane(ServerLane):
         self._declining = False  # whether the reply being received is skipped
 
     def take(self, part: Part) -> None:
-        """See Lane.take()."""
         self._commands.extend(part.commands)
         self._unsent.append(part)
         self.room -= len(part.commands)
@@ -49,7 +48,6 @@ class CommandLane(ServerLane):
         self._unsent.clear()
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
-        """See ServerLane._answer()."""
         ended = 0  # parts
         while True:
             reply = b"" if self._declining else self._frame(framer)
@@ -82,7 +80,6 @@ class CommandLane(ServerLane):
         return False
 
     def _hand_back(self) -> None:
-        """See ServerLane._hand_back()."""
         touched: list[Caller] = []
         for part in self._inflight:
             part.lose(written=True)
@@ -97,7 +94,6 @@ class CommandLane(ServerLane):
         resume_all(touched)
 
     def unanswered(self) -> int:
-        """See ServerLane.unanswered()."""
         return self._owed + len(self._commands)
 
 

@@ -64,7 +64,6 @@ class HitLane(ServerLane):
     # -- calls ------------------------------------------------------------------------------------
 
     def by_sha(self, rule: Rule) -> bool:
-        """See Lane.by_sha()."""
         return rule.script is not None and self._way() == LOADED
 
     def _way(self) -> int:
@@ -129,7 +128,6 @@ class HitLane(ServerLane):
     # -- replies ----------------------------------------------------------------------------------
 
     def _answer(self, framer: ReplyFramer, touched: list[Caller]) -> None:
-        """See ServerLane._answer()."""
         answered = 0
         while len(frame := self._frame(framer)) > 0:
             call = self._inflight[answered]
@@ -169,7 +167,6 @@ class HitLane(ServerLane):
         touch(caller, touched)
 
     def _pushed(self, push: bytes) -> None:
-        """See ServerLane._pushed()."""
         self._denials.pushed(push)
 
     def _hit_reply(self, call: Call, frame: bytes) -> bytes:
@@ -281,7 +278,6 @@ class HitLane(ServerLane):
         resume_all(touched)
 
     def unanswered(self) -> int:
-        """See ServerLane.unanswered()."""
         return len(self._inflight) + len(self._again) + len(self._unsent)
 
     def drained(self) -> bool:

@@ -153,7 +153,6 @@ class ServerLane(PooledLane):
         return True
 
     def idle(self, since: float) -> bool:
-        """See PooledLane.idle()."""
         return self.used_at < since and self.unanswered() == 0
 
     # -- replies ----------------------------------------------------------------------------------
@@ -294,7 +293,6 @@ class ServerLane(PooledLane):
         self._retry_at = 0.0
 
     def retire(self) -> None:
-        """See PooledLane.retire()."""
         super().retire()
         self._abort()
 
@@ -321,9 +319,7 @@ class _LaneProtocol(asyncio.Protocol):
         self._lane = lane
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self._lane.received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._lane.lost(exc is not None)

@@ -79,11 +79,9 @@ class _Gate(asyncio.Protocol):
         self.lost: OSError | None = None  # why the connection ended
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self.data.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         closed = OSError("connection closed by the server")
         self.lost = exc if isinstance(exc, TlsFailure) else closed
 

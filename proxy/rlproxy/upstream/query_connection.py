@@ -56,11 +56,9 @@ class QueryConnection(asyncio.Protocol):
         self._changed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
         self.answered = True
         self._unread += len(data)
         if self._on_data is not None:
@@ -77,7 +75,6 @@ class QueryConnection(asyncio.Protocol):
         self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         if isinstance(exc, TlsFailure):
             self._end(exc)
         left = last_words(self._transport) if exc is not None else b""
