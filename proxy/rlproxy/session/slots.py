@@ -13,7 +13,7 @@ from rlproxy.session.identity import Identity
 S_PASS: Final = 0  # as commands.PASS: no such reply, or no longer; only the run behind it is left
 S_HIT: Final = 99  # the reply to a hit
 S_LOCAL: Final = 100  # no reply of Redis: `data` goes to the client in its turn
-S_DROP: Final = 101  # the reply to a command of the proxy's own
+S_DROP: Final = 101  # not for the client: of a command of the proxy's own, or of a late hit
 S_MISSING: Final = 102  # a hit that Redis has not run: it is sent again by lane
 S_EDITED: Final = 103  # the client gets the result of `edit`
 S_PROTOCOL: Final = 104  # HELLO without AUTH: the reply decides the protocol

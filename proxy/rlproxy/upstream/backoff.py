@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 
 
 class Backoff:
@@ -14,19 +13,16 @@ class Backoff:
     come back at once.
     """
 
-    def __init__(
-        self, first_s: float, most_s: float, random: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s
         self._most_s = most_s
         self._next_s = first_s
-        self._random = random  # returns a number from 0 to 1
 
     def pause_s(self) -> float:
         """Return the next pause in seconds."""
         pause = self._next_s
         self._next_s = min(2 * pause, self._most_s)
-        return pause * (1.0 - self._random() / 2)
+        return pause * (1.0 - random.random() / 2)  # noqa: S311
 
     def reset(self) -> None:
         """Start again at the first pause, after a success."""
