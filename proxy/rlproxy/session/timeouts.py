@@ -38,8 +38,7 @@ class HitTimeouts:
         self.clock = clock
         self._later = later
         self._watched: list[Callable[[float], bool]] = []
-        self._looking = False
-        self._due: float = 0.0
+        self._due: float = 0.0  # time of the next look; 0: none, as no hit is watched
         self._skipped = False  # the latest look was left out
         self._pinged_at: float = 0.0  # or the time since which hits are watched
 
@@ -49,8 +48,7 @@ class HitTimeouts:
         look: answers the hits that are late. Returns whether others may become late.
         """
         self._watched.append(look)
-        if not self._looking:
-            self._looking = True
+        if self._due == 0.0:
             self._pinged_at = self.clock()
             self._start()
 
@@ -73,8 +71,8 @@ class HitTimeouts:
         for look in watched:
             if look(now):
                 self._watched.append(look)
-        self._looking = len(self._watched) > 0
-        if not self._looking:
+        if not self._watched:
+            self._due = 0.0
             return
         self._start()
         if now - max(self.circuit.last_reply_at, self._pinged_at) >= self.timeout_s / 2:
