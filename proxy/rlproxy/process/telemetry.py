@@ -12,7 +12,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from heapq import nlargest
 from typing import Final
 
@@ -37,7 +37,7 @@ from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import Policy, Rule
-from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES, WAITS
+from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
 
@@ -225,8 +225,10 @@ class Telemetry:
         worker = str(self._worker + 1)  # counted from 1, as in the log
         found: Samples = {
             "rlproxy_hits_total": hits,
-            "rlproxy_calls_total": _labelled(CALLS, stats.calls),
-            "rlproxy_waits_total": _labelled(WAITS, waiting.ended),
+            "rlproxy_calls_total": {
+                (name,): count for name, count in zip(CALLS, stats.calls, strict=True)
+            },
+            "rlproxy_waits_total": {(how,): count for how, count in waiting.ended.items()},
             "rlproxy_waiting": _one(waiting.count),
             "rlproxy_denials": _one(len(self._denials)),
             "rlproxy_lane_round_trip_seconds": histogram_values(stats.round_trips),
@@ -280,10 +282,6 @@ def _shown(user: bytes) -> str:
 
 def _one(value: float) -> dict[Labels, float]:
     return {(): float(value)}
-
-
-def _labelled(names: Sequence[str], counts: Sequence[int]) -> dict[Labels, float]:
-    return {(name,): count for name, count in zip(names, counts, strict=True)}
 
 
 def _resident() -> int:

@@ -39,10 +39,8 @@ TOP: Final = 6
 POLICIES: Final = 7
 CALLS: Final = ("peek", "refund", "reset", "block", "help", "stats", "top", "policies")
 
-# The ends of a wait, for hits with WAIT that were not admitted at once.
-WAIT_ADMITTED: Final = 0
-WAIT_REFUSED: Final = 1
-WAIT_LEFT: Final = 2  # the client disconnected, or Redis did not reply
+# How a wait ends, of hits with WAIT that were not admitted at once. It is left when the client
+# disconnects, or Redis does not reply.
 WAITS: Final = ("admitted", "refused", "left")
 
 # Rows: that of its algorithm for a hit (see ROWS), or that of its policy; OTHERS and below for

@@ -28,7 +28,7 @@ from typing import Final
 from rlproxy.ratelimit.algorithms import MICROSECONDS, Limiter
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import integers, rounded
-from rlproxy.ratelimit.outcomes import WAIT_ADMITTED, WAIT_LEFT, WAIT_REFUSED, WAITS
+from rlproxy.ratelimit.outcomes import WAITS
 from rlproxy.resp import encoding
 
 # Least time from the head's latest request to an early attempt, in seconds. Early attempts happen
@@ -260,9 +260,9 @@ class Waiter:
         self._waiting.left(self)
         if self.blocks_others:  # only the waits of hits that were refused or delayed are counted
             found = integers(reply)
-            how = WAIT_LEFT
+            how = "left"
             if found:
-                how = WAIT_REFUSED if found[0] == 1 else WAIT_ADMITTED
+                how = "refused" if found[0] == 1 else "admitted"
             self._waiting.ended[how] += 1
         if reply:
             self._finish(reply)
@@ -304,7 +304,7 @@ class WaitQueues:
         self.clock = clock
         self.call_at = call_at
         self.count: int = 0
-        self.ended: list[int] = [0] * len(WAITS)  # ended waits, by outcome
+        self.ended: dict[str, int] = dict.fromkeys(WAITS, 0)  # ended waits, by how
         self._queues: dict[Where, _Queue] = {}
         self._draining = False
 

@@ -687,7 +687,7 @@ def test_waits_are_counted_by_their_end(
         one.answer(frame)
     bench.clock.advance(1)
     assert bench.empty()
-    assert bench.waiting.ended == ended
+    assert list(bench.waiting.ended.values()) == ended
 
 
 def test_shaped_refusal_is_recorded(bench: Bench) -> None:
