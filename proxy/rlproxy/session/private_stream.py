@@ -73,7 +73,9 @@ class PrivateStream:
         self.started = False  # this connection has received bytes
         self.begins_with_handshake = False  # by its first command
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
-        self.received_at: float = 0.0  # time of its latest bytes, in seconds
+        self.received_at: float = (
+            0.0  # time of its latest bytes, or when it was read again
+        )
         self._kept_at: float = 0.0  # time of the latest empty request
 
     # -- the connection ---------------------------------------------------------------------------
@@ -208,9 +210,8 @@ class PrivateStream:
             return slots.undecided() and not requests.eof
         if not _authenticates(requests) or slots.uncounted() or slots.quiescent():
             return False
-        if self.handshake is not None:
-            return True  # no command that blocks or has a large reply can be ahead
-        return not requests.eof
+        # In a handshake, no command that blocks or has a large reply can be ahead.
+        return self.handshake is not None or not requests.eof
 
     def expect_introspection(self, requests: ClientRequests, code: int) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.

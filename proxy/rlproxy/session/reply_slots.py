@@ -247,7 +247,8 @@ class ReplySlots(OwedReplies):
     def answer_late(
         self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
     ) -> tuple[int, float]:
-        """Answer the hits that are unanswered since `before` or longer.
+        """Answer the hits that are unanswered since `before` or longer, and the proxy's own replies
+        between them and behind them.
 
         before: time in seconds.
         last_reply_at: time of the latest reply. A hit is unanswered since that time, or since it
