@@ -42,7 +42,8 @@ SUBCOMMANDS: Final = {
 }
 
 _ONLY_LOCAL: Final = "rlproxy lets only local clients {} (--local-commands)"
-_INSTEAD: Final = b"RL.DENIED"  # a name that no server implements
+# Sent in place of a denied command where Redis must reject it: a name that no server implements.
+INSTEAD: Final = b"RL.DENIED"
 
 
 def table(denied: Sequence[str], local_only: bool) -> CommandTable:
@@ -90,11 +91,6 @@ def unknown(rule: str) -> str:
     if subcommand and subcommand not in SUBCOMMANDS.get(name, {subcommand}):
         return f"rlproxy knows no subcommand of {name} with this name"
     return ""
-
-
-def instead_of(command: Command) -> bytes:
-    """Return the request sent in place of a denied command where Redis itself must reject it."""
-    return encoding.bulks(_INSTEAD, command.name)
 
 
 def _denied(rule: str) -> bytes:

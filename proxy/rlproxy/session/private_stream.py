@@ -198,10 +198,12 @@ class PrivateStream:
         """
         slots, kind = self.slots, requests.command.kind
         covers = kind == commands.WAIT and self.cover.lane_wrote
-        if covers or kind == commands.INTROSPECT:
-            return slots.undecided() and not requests.eof
-        if not _authenticates(requests) or slots.uncounted() or slots.quiescent():
+        is_edited = covers or kind == commands.INTROSPECT
+        if not (is_edited or _authenticates(requests)) or slots.uncounted() or slots.quiescent():
             return False
+        if is_edited:
+            # The reply to EXEC decides, or the error of a command that Redis does not know.
+            return not self.state.can_insert() and not requests.eof
         # In a handshake, no command that blocks or has a large reply can be ahead.
         return self.handshake is not None or not requests.eof
 
@@ -357,7 +359,7 @@ class PrivateStream:
         """Answer a command that must not reach Redis with `error`."""
         if code == OPEN:
             requests.discarding = True
-        self._answer(error, command_policy.instead_of(requests.command))
+        self._answer(error, encoding.bulks(command_policy.INSTEAD, requests.command.name))
 
 
 def _authenticates(requests: ClientRequests) -> bool:

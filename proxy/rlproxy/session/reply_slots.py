@@ -104,13 +104,6 @@ class ReplySlots(OwedReplies):
         """
         return self._state.can_insert() and self.count < MAX_SLOTS - 2  # cover_wait() adds two
 
-    def undecided(self) -> bool:
-        """Return whether can_insert() may become true with a reply that is owed.
-
-        These are the reply to EXEC, and the error of a command that Redis does not know.
-        """
-        return not (self.uncounted() or self._state.can_insert() or self.quiescent())
-
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
         if self.tail is None:
