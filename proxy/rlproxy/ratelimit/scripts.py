@@ -12,7 +12,7 @@ from typing import Final
 
 import rlproxy
 from rlproxy.config.config import StartError
-from rlproxy.ratelimit.algorithms import ALGORITHMS, Algorithm
+from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.resp import encoding
 
 # The ways in which a call names its script: indices of Script.words. They use texts with different
@@ -93,16 +93,6 @@ class Group(Script):
         ]
 
 
-def _blocking(block: Script, script: Script, algorithm: Algorithm) -> Script:
-    """Return the script that runs `block`, then `script`, that of `algorithm`, as a peek.
-
-    It takes the arguments of a peek, with the length of the block in microseconds in the place of
-    the mode.
-    """
-    parts = (block.source.decode(), algorithm.name.decode(), script.source.decode())
-    return Script(blocking(script.name), (_BLOCKING % parts).encode())
-
-
 def blocking(name: str) -> str:
     """Return the name of the script that blocks a key and runs the script `name` as a peek."""
     return f"{BLOCK} {name}"
@@ -168,11 +158,12 @@ def load() -> dict[str, Script]:
     found = {path.stem: Script(path.stem, strip(path.read_text())) for path in paths}
     more: list[Script] = []
     try:
-        block = found[BLOCK]
+        block = found[BLOCK].source.decode()
         for row in ALGORITHMS.values():
             script = found[row.script]
             script.group = Group(script)
-            more += [_blocking(block, script, row), script.group]
+            text = _BLOCKING % (block, row.name.decode(), script.source.decode())
+            more += [Script(blocking(row.script), text.encode()), script.group]
     except KeyError as missing:
         raise StartError(f"no {missing.args[0]}.lua in {directory()}") from None
     return found | {script.name: script for script in more}
