@@ -28,11 +28,10 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from rlproxy.observability.counters import MAX_BULK, HitsByKey, brief, key_of
-from rlproxy.ratelimit.grammar import Rule
+from rlproxy.ratelimit.grammar import MAX_TOP, Rule
 
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
-MAX_KEYS: Final = 1000  # largest number of keys in a request or a published summary
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
@@ -56,7 +55,7 @@ class Sizes:
 
     room: int = 6144
     kept: int = 1024
-    published: int = MAX_KEYS
+    published: int = MAX_TOP
 
 
 SIZES: Final = Sizes()

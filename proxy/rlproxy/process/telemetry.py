@@ -20,7 +20,7 @@ from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, HitsByKey
-from rlproxy.observability.hot_keys import MAX_KEYS, NO_TOP, HotKey, HotKeys, merge, stride_for
+from rlproxy.observability.hot_keys import NO_TOP, HotKey, HotKeys, merge, stride_for
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
@@ -36,7 +36,7 @@ from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
-from rlproxy.ratelimit.grammar import Policy, Rule
+from rlproxy.ratelimit.grammar import MAX_TOP, Policy, Rule
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
 from rlproxy.resp import commands
 from rlproxy.version import VERSION
@@ -120,7 +120,7 @@ class Telemetry:
         if now >= self._tops_until:
             self._stats.gather()
             tops = [self._top.state(), *(each.top for each in self._others())]
-            self._tops = {kind: merge(tops, MAX_KEYS, kind) for kind in (False, True)}
+            self._tops = {kind: merge(tops, MAX_TOP, kind) for kind in (False, True)}
             self._tops_until = now + TOP_S
         return top_request(self._tops[refused][:number], refused)
 

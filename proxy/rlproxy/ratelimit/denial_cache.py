@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from rlproxy.ratelimit.algorithms import MICROSECONDS
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.hit_replies import admitted, five
 from rlproxy.ratelimit.outcomes import shadow
@@ -30,7 +31,6 @@ from rlproxy.ratelimit.outcomes import shadow
 # Longest life of an entry, in seconds. It bounds the delay of changes that Redis does not announce:
 # changed rights, clock changes, SWAPDB, a broken connection.
 MAX_LIFE_S: Final = 1.0
-_MICROSECONDS: Final = 1_000_000
 
 MARKED: Final = 0  # refused once; the key is not tracked
 OPENING: Final = 1  # sent again, with tracking of its key; not answered yet
@@ -71,7 +71,7 @@ class Denial:
         if self.state != OPENING:
             return
         self.state = OPEN
-        self._until = self.sent_at + min(found[3] / _MICROSECONDS, MAX_LIFE_S)
+        self._until = self.sent_at + min(found[3] / MICROSECONDS, MAX_LIFE_S)
         self._replied_at = now
         self._limit = found[1]
         self._remaining = found[2]
@@ -91,7 +91,7 @@ class Denial:
             self.state = MARKED
             return b""
         unit_us = self.rule.unit_us
-        age_us = max(0, int((now - self._replied_at) * _MICROSECONDS))
+        age_us = max(0, int((now - self._replied_at) * MICROSECONDS))
         retry = max(1, -((age_us - self._retry_us) // unit_us))
         reset = max(0, -((age_us - self._reset_us) // unit_us))
         reply = five(1, self._limit, self._remaining, retry, reset)
@@ -99,7 +99,7 @@ class Denial:
         until_us = min(
             self._retry_us - (retry - 1) * unit_us, self._reset_us - (reset - 1) * unit_us
         )
-        self._reply_until = min(self._until, self._replied_at + until_us / _MICROSECONDS)
+        self._reply_until = min(self._until, self._replied_at + until_us / MICROSECONDS)
         return self._reply
 
 

@@ -390,4 +390,3 @@ def test_memory_is_bounded() -> None:
 def test_sizes_satisfy_the_error_bounds(sizes: Sizes) -> None:
     assert sizes.room >= 2 * sizes.kept
     assert hot_keys.SLOT_S * hot_keys.SLOTS == 60
-    assert hot_keys.MAX_KEYS == grammar.MAX_TOP

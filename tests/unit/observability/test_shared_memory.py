@@ -7,13 +7,13 @@ import threading
 
 from rlproxy.config.config import MAX_PREFIXES
 from rlproxy.observability.counters import Counters
-from rlproxy.observability.hot_keys import MAX_KEYS, HotKeys
+from rlproxy.observability.hot_keys import HotKeys
 from rlproxy.observability.key_prefixes import Prefixes, samples
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.observability.snapshots import LaneFacts, Snapshot
 from rlproxy.process.telemetry import MAX_USER
-from rlproxy.ratelimit.grammar import Policy
+from rlproxy.ratelimit.grammar import MAX_TOP, Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import MAX_POLICIES
 from rlproxy.upstream.lane_pool import MAX_LANES
@@ -64,7 +64,7 @@ def test_largest_value_fits() -> None:
     hits = {b"$70\r\n%05d%b:x\r\n" % (number, b"\xff" * 59): 1 for number in range(MAX_PREFIXES)}
     prefixes.add(hits, hits)
     top = HotKeys(lambda: 0.0)
-    hits = {b"$128\r\n%b%05d\r\n" % (b"x" * 123, number): 1 for number in range(MAX_KEYS)}
+    hits = {b"$128\r\n%b%05d\r\n" % (b"x" * 123, number): 1 for number in range(MAX_TOP)}
     top.add(hits, hits)
     zeros = PolicyHits(False, [10**12] * len(OUTCOMES))
     policies = PolicyCounters(Counters(), {f"{n:064}": zeros for n in range(MAX_POLICIES)})
