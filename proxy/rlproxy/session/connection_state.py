@@ -130,8 +130,7 @@ class ConnectionState:
         self.identity = ANONYMOUS
         self.protocol = 2  # of its replies; 0: not certain
         self.deciding: int = 0  # number of owed replies whose kind is one of DECIDING
-        # Requests that lower the level or set `multi` are numbered.
-        self._number: int = 0  # the latest number
+        self._number: int = 0  # that of the latest numbered request
         self._lowered_at: int = 0  # that of the latest request that lowered the level
         self._multi_at: int = 0  # that of the latest request that set `multi`
 
@@ -199,7 +198,6 @@ class ConnectionState:
     def _plain_row(self, kind: int, args: list[bytes], complete: bool) -> tuple[int, int]:
         """The row of a command that is sent at PLAIN."""
         if kind == commands.SCRIPT:
-            # SCRIPT DEBUG puts the connection under a debugger.
             return _STATELESS if args and args[0].upper() in commands.SCRIPT_STATELESS else _ENDS
         if kind == commands.CLIENT:
             word = args[0].upper().partition(b"\0")[0] if args else b""
