@@ -242,12 +242,12 @@ class HitLane(ServerLane):
 
     def _handshake_reply(self, frame: bytes) -> bool:
         """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
-        groups = len(self._any_keys) > 0
-        if groups and self._handshakes == 1:
+        request = self._handshakes[0]
+        if request == _TRACK:
+            self._denials.track(frame == encoding.OK)
+        elif request == ANY_KEYS:
             # Redis looks at the rights before it sends MASTERDOWN, which may pass.
             self._groups = frame == _ONE or cannot_run(frame)
-        elif self._handshakes == 1 + groups and self._context.denial_cache.most > 0:
-            self._denials.track(frame == encoding.OK)
         else:
             return super()._handshake_reply(frame)
         if not frame.startswith(PASSING):  # else the lane is opened again

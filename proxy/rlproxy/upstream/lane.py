@@ -112,7 +112,7 @@ class ServerLane(PooledLane):
         self._task: asyncio.Task[None] | None = None  # has opened the connection; None: closed
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
-        self._handshakes: int = 0  # replies of the handshake that are owed
+        self._handshakes: list[bytes] = []  # requests of the handshake without a reply
         self._owed: int = 0  # requests that are written and not answered
         self._times = CallTimes(context.timeouts, context.clock)
         self.room = context.max_lane_hits
@@ -196,7 +196,7 @@ class ServerLane(PooledLane):
             if frame[0] == PUSH:
                 self._pushed(frame)
                 continue
-            if self._handshakes == 0:
+            if len(self._handshakes) == 0:
                 if self._owed > 0:
                     return frame
                 self._abort()  # a reply without a request: replies cannot be matched any more
@@ -228,9 +228,8 @@ class ServerLane(PooledLane):
         if self.retired:
             self._abort()
             return
-        requests = self._handshake()
-        self._handshakes = len(requests)
-        transport.write(b"".join(requests))
+        self._handshakes = self._handshake()
+        transport.write(b"".join(self._handshakes))
 
     def _handshake(self) -> list[bytes]:
         """Return the first requests of the connection."""
@@ -242,14 +241,14 @@ class ServerLane(PooledLane):
         return requests
 
     def _handshake_reply(self, frame: bytes) -> bool:
-        """Process a reply of the handshake. Returns whether the connection is kept."""
-        self._handshakes -= 1
+        """Process the reply to the first of `_handshakes`. Returns whether the lane stays open."""
+        del self._handshakes[0]
         if frame.startswith(b"-"):
             if not frame.startswith(PASSING):
                 self.refused = True
             self._abort()
             return False
-        if self._handshakes == 0:
+        if not self._handshakes:
             self.ready = True
             self._backoff.reset()
             self.used_at = self._context.loop.time()
@@ -273,13 +272,14 @@ class ServerLane(PooledLane):
             left = last_words(self._transport)
             if left:
                 self.received(left)
-        if self._handshakes > 0 and self._transport is not None:  # this lane did not close it
+        if self._handshakes and self._transport is not None:  # this lane did not close it
             self._context.server.on_refused()
         self.ready = False
         self.room = self._context.max_lane_hits
         self._transport = None
         self._replies = ReplyFramer()
-        self._handshakes = self._owed = 0
+        self._handshakes = []
+        self._owed = 0
         self._times.reset()
         self._closed()
         self._hand_back()
