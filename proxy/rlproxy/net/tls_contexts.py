@@ -48,14 +48,6 @@ class ClientSide:
     name: str
 
 
-@dataclass(frozen=True)
-class Contexts:
-    """The TLS settings toward clients and toward Redis; None where TLS is not used."""
-
-    server: ssl.SSLContext | None
-    client: ClientSide | None
-
-
 def with_files(config: Config) -> Config:
     """Return `config` with the present contents of its files."""
     pem: dict[str, bytes | str] = {}
@@ -69,9 +61,10 @@ def with_files(config: Config) -> Config:
     return replace(config, pem=pem)
 
 
-def contexts(config: Config) -> Contexts:
-    """Make the contexts of `config`, which has its files: see with_files().
+def contexts(config: Config) -> tuple[ssl.SSLContext | None, ClientSide | None]:
+    """Make the TLS settings toward clients and toward Redis; None where TLS is not used.
 
+    config: with its files, see with_files().
     Raises ConfigError, which lists every mistake.
     """
     server = _server(config) if any(address.tls for address in config.listen) else None
@@ -79,7 +72,7 @@ def contexts(config: Config) -> Contexts:
     mistakes = [mistake for side in (server, client) if side for mistake in side.mistakes]
     if mistakes:
         raise ConfigError(mistakes)
-    return Contexts(
+    return (
         server.context if server else None,
         ClientSide(client.context, config.upstream_tls_name) if client else None,
     )

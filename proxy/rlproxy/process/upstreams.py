@@ -20,7 +20,7 @@ from typing import Final
 from rlproxy.config.config import Config
 from rlproxy.config.urls import DEFAULT_REDIS_PORT, Upstream
 from rlproxy.downstream.connection import PrivateConnection
-from rlproxy.net.tls_contexts import Contexts
+from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.metrics import FULL, NODE, UNABLE, UNREACHABLE
 from rlproxy.observability.snapshots import UpstreamState
 from rlproxy.session.circuit_breaker import CircuitBreaker
@@ -129,9 +129,9 @@ class OneServer(ServerParts):
             now=f"now {master.address}" if master is not None else "",
         )
 
-    def configure(self, config: Config, contexts: Contexts) -> None:
+    def configure(self, config: Config, tls: ClientSide | None) -> None:
         """Apply new settings."""
-        self.target.tls = contexts.client
+        self.target.tls = tls
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000 or inf
 
     def _moved(self) -> None:
@@ -262,9 +262,9 @@ class ClusterUpstream:
             nodes={str(node.address): not node.circuit.open for node in masters},
         )
 
-    def configure(self, config: Config, contexts: Contexts) -> None:
+    def configure(self, config: Config, tls: ClientSide | None) -> None:
         """Apply new settings."""
-        self.cluster.tls = contexts.client
+        self.cluster.tls = tls
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000 or inf
         self.nodes.use(self.timeouts.timeout_s)
 

@@ -115,10 +115,9 @@ class Wiring:
 
     def reconfigure(self, config: Config) -> None:
         """Apply those options of `config` that SIGHUP may change. Raises ConfigError."""
-        contexts = tls_contexts.contexts(config)
-        self.handshakes.context = contexts.server
+        self.handshakes.context, client_side = tls_contexts.contexts(config)
         self.clients.reconfigure(config)
-        self.upstream.configure(config, contexts)
+        self.upstream.configure(config, client_side)
         self.context.failure.mode = config.on_upstream_failure
         self.intake.rate = config.max_accept_rate
         found, _ = policies.parse(config.policies)  # which have no mistakes

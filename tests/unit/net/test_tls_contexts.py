@@ -39,31 +39,27 @@ def mistakes(*args: str) -> tuple[str, ...]:
 
 
 def test_no_context_without_tls_options() -> None:
-    assert tls_contexts.contexts(config("--upstream", "redis://h")) == tls_contexts.Contexts(
-        None, None
-    )
+    assert tls_contexts.contexts(config("--upstream", "redis://h")) == (None, None)
 
 
 def test_server_context(made: Certificates) -> None:
-    found = tls_contexts.contexts(config(*LISTEN, *made.server_args()))
-    assert found.client is None
-    assert found.server is not None
-    assert found.server.verify_mode == ssl.CERT_NONE
-    assert found.server.minimum_version == ssl.TLSVersion.TLSv1_2
+    found, client = tls_contexts.contexts(config(*LISTEN, *made.server_args()))
+    assert client is None
+    assert found is not None
+    assert found.verify_mode == ssl.CERT_NONE
+    assert found.minimum_version == ssl.TLSVersion.TLSv1_2
     for auth, mode in (("required", ssl.CERT_REQUIRED), ("optional", ssl.CERT_OPTIONAL)):
         words = ("--tls-client-ca", made.ca, "--tls-client-auth", auth, "--tls-min-version", "1.3")
-        found = tls_contexts.contexts(config(*LISTEN, *made.server_args(), *words))
-        assert found.server is not None
-        assert found.server.verify_mode == mode
-        assert found.server.minimum_version == ssl.TLSVersion.TLSv1_3
+        found, _ = tls_contexts.contexts(config(*LISTEN, *made.server_args(), *words))
+        assert found is not None
+        assert found.verify_mode == mode
+        assert found.minimum_version == ssl.TLSVersion.TLSv1_3
 
 
 def test_client_context(made: Certificates) -> None:
     words = ("--upstream-tls-ca", made.ca, "--upstream-tls-name", "redis.example")
     own = ("--upstream-tls-cert", made.cert, "--upstream-tls-key", made.key)
-    found = tls_contexts.contexts(
-        config(*UPSTREAM, *words, *own, "--tls-min-version", "1.3")
-    ).client
+    _, found = tls_contexts.contexts(config(*UPSTREAM, *words, *own, "--tls-min-version", "1.3"))
     assert found is not None
     assert found.name == "redis.example"
     assert found.context.verify_mode == ssl.CERT_REQUIRED
@@ -71,7 +67,7 @@ def test_client_context(made: Certificates) -> None:
     assert found.context.minimum_version == ssl.TLSVersion.TLSv1_3
     assert found.context.cert_store_stats()["x509_ca"] == 1
     trusting = config(*UPSTREAM, "--upstream-tls-verify", "no")
-    found = tls_contexts.contexts(trusting).client
+    _, found = tls_contexts.contexts(trusting)
     assert found is not None
     assert found.context.verify_mode == ssl.CERT_NONE
     assert tls_contexts.warnings(trusting) == [
@@ -86,7 +82,7 @@ def test_an_expired_certificate_is_warned_of(made: Certificates, version: str) -
     assert tls_contexts.warnings(config(*LISTEN, *made.server_args(), *more)) == []
     cert, key = made.issue("old", "localhost", expired=True)
     expired = config(*LISTEN, "--tls-cert", cert, "--tls-key", key, *more)
-    assert tls_contexts.contexts(expired).server is not None
+    assert tls_contexts.contexts(expired)[0] is not None
     reason = f"--tls-cert {cert}: certificate verify failed: certificate has expired"
     assert tls_contexts.warnings(expired) == [reason]
 

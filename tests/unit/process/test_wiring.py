@@ -12,7 +12,6 @@ import pytest
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream, parse_upstream
 from rlproxy.net import file_limit, tls_contexts
-from rlproxy.net.tls_contexts import Contexts
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.process.intake import ClientCounts
 from rlproxy.process.resources import Resources
@@ -128,7 +127,7 @@ async def test_new_settings_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wiring.context.timeouts.timeout_s == 0.03
     config = Config(max_clients=7, max_accept_rate=8, hit_timeout_ms=9)
     context: Any = object()
-    monkeypatch.setattr(tls_contexts, "contexts", lambda _: Contexts(context, context))
+    monkeypatch.setattr(tls_contexts, "contexts", lambda _: (context, context))
     wiring.reconfigure(config)
     assert [wiring.handshakes.context, wiring.upstream.target.tls] == [context, context]
     assert wiring.admission.max_clients == 7
