@@ -32,6 +32,8 @@ from rlproxy.ratelimit.grammar import MAX_TOP, Rule
 
 SLOT_S: Final = 10.0  # length of a slot, seconds
 SLOTS: Final = 6  # slots of a minute, the live one included
+ROOM: Final = 6144  # keys in a live slot before it is pruned
+KEPT: Final = 1024  # keys in a pruned or closed slot
 EXACT: Final = 5_000  # hits per second of one process up to which every key is counted
 MAX_STRIDE: Final = 64  # largest number of hits per counted key
 SIGMAS: Final = 4  # half width of a sample's bounds, standard deviations; fails once in thousands
@@ -42,23 +44,6 @@ HotKey = tuple[bytes, int, int, bytes]
 
 _NONE: Final[Mapping[bytes, Rule]] = {}
 _by_count: Final = itemgetter(1)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The bounds of summaries, in keys.
-
-    room: in a live slot before it is pruned.
-    kept: in a pruned or closed slot.
-    published: in a published summary.
-    """
-
-    room: int = 6144
-    kept: int = 1024
-    published: int = MAX_TOP
-
-
-SIZES: Final = Sizes()
 
 
 def stride_for(hits_a_second: float) -> int:
@@ -138,11 +123,20 @@ class HotKeys:
     """The busiest keys of one process, and the keys that were refused most.
 
     clock: returns seconds; the same clock in all processes of the machine.
+    published: largest number of keys in a published summary.
     """
 
-    def __init__(self, clock: Callable[[], float], sizes: Sizes = SIZES) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        room: int = ROOM,
+        kept: int = KEPT,
+        published: int = MAX_TOP,
+    ) -> None:
         self._clock = clock
-        self._sizes = sizes
+        self._room = room
+        self._kept = kept
+        self._published = published
         self._began = clock()
         # Hits and refusals of the last minute, by the number of their slot: time / SLOT_S.
         self._slots: dict[int, tuple[Summary, Summary]] = {}
@@ -165,17 +159,17 @@ class HotKeys:
         if number not in self._slots:
             for closed in self._slots.values():
                 for summary in closed:
-                    summary.prune(self._sizes.kept)
+                    summary.prune(self._kept)
             self._slots = {at: slot for at, slot in self._slots.items() if at > number - SLOTS}
             self._slots[number] = (Summary(), Summary())
         for summary, found in zip(self._slots[number], (hits, refused), strict=True):
             if found:
                 summary.count(found, stride)
-                if len(summary.counts) > self._sizes.room:
-                    summary.prune(self._sizes.kept)
+                if len(summary.counts) > self._room:
+                    summary.prune(self._kept)
         if rules:
             self._rules.update({brief(key): rule.label() for key, rule in rules.items()})
-            if len(self._rules) > 2 * self._sizes.room:
+            if len(self._rules) > 2 * self._room:
                 top = self._summary(1).counts
                 self._rules = {key: label for key, label in self._rules.items() if key in top}
 
@@ -194,7 +188,7 @@ class HotKeys:
         for at, slot in self._slots.items():
             if at >= oldest:
                 out.add(slot[kind])
-        return out.top(self._sizes.published)
+        return out.top(self._published)
 
 
 def merge(several: Iterable[Top], n: int, refused: bool) -> list[HotKey]:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -17,18 +18,26 @@ from rlproxy.observability.counters import MAX_KEY, brief, key_of
 from rlproxy.observability.hot_keys import (
     MAX_STRIDE,
     NO_TOP,
-    SIZES,
     SLOT_S,
     SLOTS,
     HotKey,
     HotKeys,
-    Sizes,
     Summary,
     merge,
     stride_for,
 )
 from rlproxy.ratelimit import grammar
 
+
+class Sizes(NamedTuple):
+    """The arguments of HotKeys."""
+
+    room: int = hot_keys.ROOM
+    kept: int = hot_keys.KEPT
+    published: int = grammar.MAX_TOP
+
+
+SIZES = Sizes()
 SMALL = Sizes(room=8, kept=3, published=4)
 
 
@@ -52,7 +61,7 @@ class Bench:
         self.began = self.now
         self.hits: list[tuple[float, bytes]] = []
         self.refused: list[tuple[float, bytes]] = []
-        self.top = HotKeys(lambda: self.now, sizes)
+        self.top = HotKeys(lambda: self.now, *sizes)
 
     def add(self, keys: list[bytes], refused: list[bytes]) -> None:
         self.hits += [(self.now, key) for key in keys]
@@ -313,7 +322,7 @@ def test_error_bounds_hold_for_an_over_or_undersampled_key(every: int, hits: int
     rng = random.Random(every + hits)
     wrong = 0
     for _ in range(250):
-        top = HotKeys(lambda: 0.0, SMALL)
+        top = HotKeys(lambda: 0.0, *SMALL)
         top.add(bulks(b"other"), {}, every)
         seen = sum(rng.randrange(every) == 0 for _ in range(hits))
         top.add(bulks(*[b"key"] * seen), {}, every)
@@ -358,6 +367,7 @@ def test_ten_busiest_of_a_million() -> None:
 MEMORY = """
 import tracemalloc
 from collections import Counter
+from typing import NamedTuple
 from rlproxy.observability.hot_keys import HotKeys
 now = 0.0
 top = HotKeys(lambda: now)
