@@ -24,8 +24,8 @@ class GrammarError(Exception):
 class Form:
     """The unit and the algorithm of a command: the options MS and ALGO, at any position."""
 
-    def __init__(self, milliseconds: bool, algorithm: Algorithm | None) -> None:
-        self.milliseconds = milliseconds
+    def __init__(self, unit_us: int, algorithm: Algorithm | None) -> None:
+        self.unit_us = unit_us  # of its times, in microseconds: 1000 with MS, else 1000000
         self.algorithm = algorithm  # None: the command names an unknown algorithm
 
 
@@ -87,7 +87,7 @@ class Time(Argument):
         Raises GrammarError for another syntax, or outside the range.
         """
         value = -1
-        if form.milliseconds:
+        if form.unit_us == MILLISECONDS:
             if _INTEGER.fullmatch(word) is not None:
                 value = int(word) * MILLISECONDS
         else:
@@ -99,7 +99,7 @@ class Time(Argument):
         return value
 
     def wrong(self, form: Form) -> GrammarError:
-        if not form.milliseconds:
+        if form.unit_us != MILLISECONDS:
             return GrammarError(f"ERR {self.name} is not a valid number of seconds")
         least = self._least // MILLISECONDS
         return GrammarError(f"{NOT_AN_INTEGER}: {self.name} is {least} to {self._end} with MS")

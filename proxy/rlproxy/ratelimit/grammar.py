@@ -84,7 +84,7 @@ _THROTTLE: Final = (
 # What differs in an attempt: a refusal writes nothing, and times are in microseconds.
 _ATTEMPT: Final[dict[str, Any]] = {"unit_us": 1, "strict": False, "penalty_us": 0}
 _KEYS: Final = Argument("n", 1, MAX_TOP)  # number of keys, argument of RL.TOP
-_PLAIN: Final = Form(False, None)  # form of commands without MS and ALGO
+_PLAIN: Final = Form(MICROSECONDS, None)  # form of commands without MS and ALGO
 
 
 class Policy:
@@ -277,7 +277,7 @@ class Grammar:
         else:
             algorithm = form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM]
             rule = Rule()
-            rule.unit_us = MILLISECONDS if form.milliseconds else MICROSECONDS
+            rule.unit_us = form.unit_us
             argv = [algorithm.name, b"%d" % block_us, b"%d" % rule.unit_us]
             _call(rule, self._scripts[scripts.BLOCK], argv)
         rule.frees = True
@@ -297,11 +297,11 @@ def _limiter(name: bytes, args: list[bytes], policy: Policy | None) -> Limiter:
             form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM],
             MAX.read(args[1], form),
             WINDOW.read(args[2], form),
-            MILLISECONDS if form.milliseconds else MICROSECONDS,
+            form.unit_us,
         )
     else:
         limiter = replace(policy.limiter)
-        form = Form(limiter.unit_us == MILLISECONDS, limiter.algorithm)
+        form = Form(limiter.unit_us, limiter.algorithm)
         options = {word: options[word] for word in _BESIDE if word in options}
         barred = set(_OPTIONS) - set(_BESIDE)
     if name != b"RL.HIT":
@@ -365,7 +365,7 @@ def _form(options: dict[bytes, tuple[Argument, ...]], args: list[bytes]) -> Form
             algorithm = ALGORITHMS.get(args[at + 1].upper())
         seen.add(word)
         at += 1 + len(options.get(word, ()))
-    return Form(b"MS" in seen, algorithm)
+    return Form(MILLISECONDS if b"MS" in seen else MICROSECONDS, algorithm)
 
 
 def _check(limiter: Limiter, seen: set[bytes], form: Form) -> None:
