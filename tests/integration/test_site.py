@@ -67,6 +67,8 @@ def test_broken_link_fails_the_build(tmp_path: Path) -> None:
             shutil.copytree(ROOT / part, copy / part)
         else:
             shutil.copy(ROOT / part, copy / part)
+    (copy / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "README.md", copy / "tests")  # pages link to it
     with (copy / "docs" / "index.md").open("a") as page:
         page.write("\n[a](no-page.md) [b](algorithms.md#no-anchor) [c](../no-file)\n")
     said = build(copy, tmp_path / "site")
