@@ -211,7 +211,8 @@ def test_user_and_password_are_used(
             assert re.search("invalid username-password|no permissions|NOPERM", found), found
             assert "wrong" not in found
         monkeypatch.delenv("REDISCLI_AUTH")
-        assert "Authentication required" in fails(f"redis://{at}", capsys)
+        found = fails(f"redis://{at}", capsys)
+        assert "Authentication required. Use --url redis://USER:PASSWORD@" in found
 
 
 # -- in a terminal ---------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ class Client:
         except Exception as error:  # the view goes on with the next sample
             if isinstance(error, redis.TimeoutError):
                 text = f"no reply within {TIMEOUT_S:g} s; does Redis answer? {_NOT_ADMIN}"
+            elif isinstance(error, redis.AuthenticationError):
+                text = f"{error} Use --url redis://USER:PASSWORD@HOST:PORT"
             elif not isinstance(error, redis.RedisError | OSError):
                 text = f"unexpected replies; {_NOT_ADMIN}"
             elif (text := str(error).strip()).startswith("unknown command"):
