@@ -78,7 +78,7 @@ def seconds(text: str) -> float:
 def test_every_variable_and_option_exists(path: Path) -> None:
     service = {"RLPROXY_PORT", "RLPROXY_SERVICE_HOST"}  # set by Kubernetes
     for variable in re.findall(r"\bRLPROXY_[A-Z][A-Z_]+", path.read_text()):
-        assert variable in {*OPTIONS, *service, "RLPROXY_CONFIG"}, variable
+        assert variable in {*OPTIONS, *service, "RLPROXY_CONFIG", "RLPROXY_COMPILE"}, variable
     flags = {option.flag for option in config.OPTIONS} | {"--config", "--check-config"}
     flags |= {"--save", "--profile", "--build", "--detach"}  # Redis' and Docker's
     text = documents.outside(path)  # blocks contain other programs
