@@ -16,6 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 # A fenced block, which holds no link, or the target of a link.
 LINK = re.compile(r"^```.*?^```$|(?<=\]\()(?P<target>[^)\s]+)(?=\))", re.MULTILINE | re.DOTALL)
+CODE_IN_TABLE = re.compile(r"^\| `[^`\n]*`", re.MULTILINE)
 
 
 def page_of(name: str) -> str:
@@ -46,7 +47,11 @@ def place(directory: str) -> str:
 
 
 def markdown_of(text: str, directory: str) -> str:
-    """A page with its links rewritten, those in fenced blocks left alone."""
+    """A page with its links rewritten, those in fenced blocks left alone.
+
+    Code in tables keeps its bars without the backslash that GitHub needs and Python-Markdown shows.
+    """
+    text = CODE_IN_TABLE.sub(lambda code: code[0].replace(r"\|", "|"), text)
     return LINK.sub(lambda link: rewritten(link[0], directory) if link["target"] else link[0], text)
 
 

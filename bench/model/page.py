@@ -102,7 +102,7 @@ masters are added.
 - Hits that a worker takes up in one turn: {made.scale:.2f} x (unanswered hits of the worker) to the
   power {made.power:.2f}.
 - Batch: the turn, divided by the masters that at least one of its hits goes to:
-  M x (1 - (1 - 1/M)^n) of M masters, for a turn of n hits on even keys.
+  M x (1-(1-1/M)^n) of M masters, for a turn of n hits on even keys.
 - CPU of the proxy for an admitted hit: {made.proxy[hit]:.2f} µs + {made.proxy[write]:.2f} µs /
   (hits in a client's write) + {made.proxy[batch]:.2f} µs / batch.
 - CPU of Redis for an admitted hit: {made.redis[hit]:.2f} µs + {made.redis[batch]:.2f} µs / batch.
@@ -110,7 +110,7 @@ masters are added.
   µs / (hits in a client's write). Redis only gets what renews the memory.
 - Connections of one master: 2 for each worker (control connection, and a lane for each user of
   Redis), and the private ones of clients. A client's first write of h hits takes those to the
-  masters of its keys: M x (1 - (1 - 1/M)^h) of M masters. A command without a key, as libraries
+  masters of its keys: M x (1-(1-1/M)^h) of M masters. A command without a key, as libraries
   send when they connect, takes one more, to the client's home.
 - Memory of a proxy: {proxy_mb[worker]:.1f} MB for each worker, {proxy_mb[supervisor]:.1f} MB for
   the supervisor of several, {proxy_kb[client]:.1f} kB for each client, {proxy_kb[connection]:.1f}

@@ -82,6 +82,9 @@ def test_every_page_has_one_title_and_short_lines() -> None:
         assert len(re.findall(r"^# ", outside, re.MULTILINE)) == 1, page.name
         for line in outside.splitlines():
             assert len(line) <= 110 or re.match(r"\||Measured|<!--|!?\[", line), line
+            # The site needs four blanks. With fewer it shows a list of the outer level, or no list.
+            assert not re.match(r" {1,3}- ", line), line
+        assert not re.search(r"\n(?!- )\S.*\n- ", outside), f"{page.name}: empty line before a list"
 
 
 def test_readme_is_short() -> None:

@@ -44,6 +44,11 @@ def test_links_in_fenced_blocks_are_unchanged() -> None:
     )
 
 
+def test_bars_of_code_in_tables_have_no_backslash() -> None:
+    text = r"| `--share auto\|yes` * | a\|b |"
+    assert site_hooks.markdown_of(text, "docs") == r"| `--share auto|yes` * | a\|b |"
+
+
 def test_linked_files_are_included() -> None:
     found = site_hooks.linked()
     assert {"examples/redis_py.py", "deploy/rlproxy.service", "tests/README.md"} <= found
