@@ -5,6 +5,7 @@ $url = parse_url(getenv('REDIS_URL') ?: 'redis://127.0.0.1:6380');
 function connect(array $url): Redis
 {
     $client = new Redis();
+    // In a web server use pconnect(): connect() opens a connection for each request.
     $client->connect($url['host'], $url['port'], 0.5, null, 0, 0.5); // timeouts in seconds
     if (isset($url['pass'])) {
         $client->auth([$url['user'] ?: 'default', $url['pass']]);
