@@ -98,8 +98,9 @@ def table(server: int, plan: Plan) -> str:
 
     Raises BenchError.
     """
-    lines = [["ALGO", "an admitted hit calls", "µs", "a refused hit calls", "µs"]]
-    lines[0] += [f"bytes, {hits:,} hit{'s' if hits > 1 else ''}" for hits in HITS]
+    head = "ALGO | an admitted hit calls | µs | a refused hit calls | µs"
+    sizes = [f"bytes, {hits:,} hit{'s' if hits > 1 else ''}" for hits in HITS]
+    lines = []
     for algorithm in ALGORITHMS:
         lines.append([algorithm.decode()])
         for case, most in CASES.items():
@@ -107,7 +108,7 @@ def table(server: int, plan: Plan) -> str:
             us = took_us(server, algorithm, case, plan)
             lines[-1] += [f"{len(words)}: {' '.join(words)}", number(us)]
         lines[-1] += [f"{size:,}" for size in held(server, algorithm)]
-    return markdown(lines, (0, 1, 3))
+    return markdown(" | ".join([head, *sizes]), lines, (0, 1, 3))
 
 
 def filled(text: str, block: str) -> str:

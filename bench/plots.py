@@ -1,19 +1,20 @@
-"""Lines over scales, drawn as SVG by matplotlib.
-
-matplotlib is imported when something is drawn: this takes almost a second.
-"""
+"""Pictures: lines over scales, drawn as SVG by matplotlib."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import LogLocator
+
+IMAGES: Final = "images"  # the directory of pictures, beside the page
 
 DOTS: Final = 72  # SVG units per inch of a figure
 WIDTH: Final = 1000 / DOTS  # inches, like all sizes of figures below
@@ -40,11 +41,6 @@ PAIRS: Final = (TEXT, SOFT, GRID, CARD, *COLOURS)
 DASHES: Final = ("--", "-", ":", "-.", (0, (8, 3)), (0, (1, 3)))
 MARKS: Final = "so^Dv_"
 
-LEGEND: Final[dict[str, Any]] = {
-    "loc": "lower left",
-    "bbox_to_anchor": (-0.02, 1),
-    "borderpad": 0,
-}
 SETTINGS: Final[dict[Any, object]] = {
     "axes.edgecolor": SOFT[0],
     "axes.facecolor": "none",
@@ -91,19 +87,29 @@ class Panel:
     log_y: bool = False
 
 
-def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
-    """Return the SVG of panels side by side; all with a logarithmic y axis have the same one.
+@dataclass(frozen=True)
+class Image:
+    """A picture: its file name, its text alternative, its SVG."""
+
+    name: str
+    alt: str
+    text: str
+
+    def link(self) -> str:
+        """Return the picture as a Markdown image."""
+        return f"![{self.alt}]({IMAGES}/{self.name})"
+
+
+def image(name: str, alt: str, title: str, sentence: str, panels: Sequence[Panel]) -> Image:
+    """Draw panels side by side; all with a logarithmic y axis have the same one.
 
     sentence: the sentence below the title.
     """
-    import matplotlib as mpl
-    from matplotlib.ticker import LogLocator
-
+    logs = [y for panel in panels if panel.log_y for line in panel.lines for _, y in line.points]
+    layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / HEIGHT))
     with mpl.rc_context(SETTINGS):
-        figure = _figure()
-        logs = [
-            y for panel in panels if panel.log_y for line in panel.lines for _, y in line.points
-        ]
+        size = (WIDTH, HEIGHT)
+        figure = Figure(figsize=size, layout=layout, edgecolor=GRID[0], linewidth=1)
         for place, panel in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), place + 1)
             _draw(panel, axes)
@@ -115,9 +121,10 @@ def lines(title: str, sentence: str, panels: Sequence[Panel]) -> str:
             else:
                 axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(short)
-        return _svg(
-            figure, title, sentence, " ".join([sentence, *(_panel_words(one) for one in panels)])
-        )
+        figure.text(0.02, 1 - HEAD / 2 / HEIGHT, title, fontsize=17, fontweight="bold")
+        figure.text(0.02, 1 - HEAD / HEIGHT, sentence, color=SOFT[0], va="bottom")
+        words = " ".join([sentence, *map(_words, panels)])
+        return Image(name, alt, svg(figure, title, words))
 
 
 def _draw(panel: Panel, axes: Axes) -> None:
@@ -138,23 +145,13 @@ def _draw(panel: Panel, axes: Axes) -> None:
     axes.grid(axis="x", visible=False)
     axes.set_title(panel.title, loc="left", fontsize=12, pad=24)
     axes.set_xlabel(panel.foot)
-    axes.legend(ncols=3, **LEGEND)
+    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1), borderpad=0)
 
 
-def _figure() -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    layout = ConstrainedLayoutEngine(rect=(0.01, 0.01, 0.98, 0.98 - HEAD / HEIGHT))
-    return Figure(figsize=(WIDTH, HEIGHT), layout=layout, edgecolor=GRID[0], linewidth=1)
-
-
-def _svg(figure: Figure, title: str, sentence: str, words: str) -> str:
+def svg(figure: Figure, title: str, words: str) -> str:
     """Return the SVG of a figure, with the text alternative `words` and the style of dark pages."""
     for artist in figure.findobj():
         artist.set_clip_on(False)  # the names of clip paths would differ in each run
-    figure.text(0.02, 1 - HEAD / 2 / HEIGHT, title, fontsize=17, fontweight="bold")
-    figure.text(0.02, 1 - HEAD / HEIGHT, sentence, color=SOFT[0], va="bottom")
     written = io.StringIO()
     figure.savefig(written, format="svg", dpi=DOTS, metadata=dict.fromkeys(("Creator", "Date")))
     drawn = written.getvalue()
@@ -169,10 +166,7 @@ def _svg(figure: Figure, title: str, sentence: str, words: str) -> str:
     )
 
 
-# -- words -----------------------------------------------------------------------------------------
-
-
-def _panel_words(panel: Panel) -> str:
+def _words(panel: Panel) -> str:
     words = [
         f"{line.name}: " + ", ".join(f"{_rounded(y)} at {_rounded(x)}" for x, y in line.points)
         for line in panel.lines

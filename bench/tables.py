@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from .bounds import NOT_MEASURED, NOT_MET, Verdict, judge
+from .bounds import BOUNDS, NOT_MEASURED, NOT_MET, Bound, Verdict, judge
 from .figures import Figure
 from .parts import PARTIES
 from .progress import number
@@ -53,9 +53,9 @@ def text(result: Result) -> str:
     return flow("\n\n".join([*parts, *verdicts(judged(result))]))
 
 
-def judged(result: Result) -> list[Verdict]:
+def judged(result: Result, bounds: Sequence[Bound] = BOUNDS) -> list[Verdict]:
     """Return the verdicts on all bounds of the rows that were run."""
-    return judge(result.figures, [row.name for row in choose(result.only)])
+    return judge(result.figures, [row.name for row in choose(result.only)], bounds)
 
 
 def where(head: Head) -> str:
@@ -71,27 +71,29 @@ def table(figures: Sequence[Figure]) -> str:
     columns = union(figure.samples for figure in figures)
     columns.sort(key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
     ratios = union(figure.ratios for figure in figures)
-    lines = [["row", "what", "unit", *columns, *ratios, "spread"]]
+    lines = []
     for figure in figures:
         medians, found = figure.medians, figure.ratios
         line = [figure.name, figure.note, figure.unit]
         line += [cell(medians.get(name)) for name in columns]
         line += [f"{found[name]:.2f}" if name in found else "" for name in ratios]
         lines.append([*line, f"{figure.spread:.0%}"])
-    return markdown(lines, range(3))
+    return markdown(" | ".join(["row | what | unit", *columns, *ratios, "spread"]), lines, range(3))
 
 
-def markdown(lines: Sequence[Sequence[str]], words: Container[int]) -> str:
-    """Return a Markdown table without the columns that are empty in all lines but the head.
+def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int] = ()) -> str:
+    """Return a Markdown table without the columns that are empty in all lines.
 
-    lines: the first one is the head.
+    head: its first line, such as `row | unit`.
     words: numbers of the columns that contain text; the others are aligned right.
     """
-    head, *rest = lines
-    kept = [place for place in range(len(head)) if any(line[place] for line in rest)]
-    shown = [[line[place].replace("|", "\\|") for place in kept] for line in lines]
-    rule = ["---" if place in words else "--:" for place in kept]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (shown[0], rule, *shown[1:]))
+    names = head.split(" | ")
+    kept = [place for place in range(len(names)) if any(line[place] != "" for line in lines)]
+    rule = ["---" if place in words else "--:" for place in range(len(names))]
+    cells = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(
+        f"| {' | '.join(line[place] for place in kept)} |" for line in (names, rule, *cells)
+    )
 
 
 def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
@@ -110,12 +112,13 @@ def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
     if unknown:
         named = "; ".join(f"{bound.work} ({bound.against})" for bound in unknown)
         yield f"Not measured in this run: {named}."
-    lines = [["what", "against", "figure", "verdict", "measured", "required", "goal", "floor"]]
+    lines = []
     for one in found:
         bound = one.bound
         line = [bound.work, bound.against, bound.figure, one.word, _two(one.value), bound.required]
         lines.append([*line, _two(bound.goal), _floor(one)])
-    yield markdown(lines, range(4))
+    head = "what | against | figure | verdict | measured | required | goal | floor"
+    yield markdown(head, lines, range(4))
 
 
 def _missed(one: Verdict) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from .. import plots
-from ..charts import Image
-from ..plots import Line, Panel
+from ..plots import Image, Line, Panel
 from . import runs
-from .forecast import SINGLE, forecast
+from .forecast import PIPED, SINGLE, predict
 from .laws import Laws
 from .result import Result
-from .runs import Run
 
 PREFIX: Final = "scale-"  # of the pictures' file names
 RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)
@@ -20,29 +17,31 @@ RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)
 
 def drawn(result: Result, laws: Laws) -> list[Image]:
     """Return all pictures."""
-    return [*_costs(result, laws, "1", 1), *_costs(result, laws, "16", 16), _forecasts(laws)]
+    return [*_costs(result, laws, 1), *_costs(result, laws, 16), _forecasts(laws)]
 
 
-def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
+def _costs(result: Result, laws: Laws, pipeline: int) -> list[Image]:
     """Draw batch and CPU time by masters, for 50 clients and one worker."""
+    wanted = (runs.ADMITTED, 50, pipeline, 1)
     found = [
-        run
-        for run in result.runs
-        if (run.work, run.clients, run.pipeline, run.workers) == (runs.ADMITTED, 50, pipeline, 1)
+        run for run in result.runs if (run.work, run.clients, run.pipeline, run.workers) == wanted
     ]
     if not found:
         return []
-
-    def proxy_us(run: Run) -> float:
-        return laws.proxy_us(run.pipeline, laws.batch_of(run))
-
-    def redis_us(run: Run) -> float:
-        return laws.redis_us(laws.batch_of(run))
-
     panels = [
-        _compared("hits in one batch", found, runs.BATCH, laws.batch_of),
-        _compared("the proxy, µs for a hit", found, runs.PROXY_US, proxy_us),
-        _compared("all masters, µs for a hit", found, runs.REDIS_US, redis_us),
+        Panel(
+            title,
+            "masters",
+            [
+                Line("measured", 1, [(run.masters, run.value(value)) for run in found]),
+                Line("model", 2, [(run.masters, model(run)) for run in found]),
+            ],
+        )
+        for title, value, model in (
+            ("hits in one batch", runs.BATCH, laws.batch_of),
+            ("the proxy, µs for a hit", runs.PROXY_US, laws.proxy_us_of),
+            ("all masters, µs for a hit", runs.REDIS_US, laws.redis_us_of),
+        )
     ]
     writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
     sentence = (
@@ -50,38 +49,25 @@ def _costs(result: Result, laws: Laws, name: str, pipeline: int) -> list[Image]:
     )
     title = f"Cost of a hit by masters, {writes} in a write"
     alt = f"{title}: measured, as in the table above, and by the model"
-    return [Image(f"{PREFIX}cost-{name}.svg", alt, plots.lines(title, sentence, panels))]
-
-
-def _compared(title: str, found: Sequence[Run], value: str, model: Callable[[Run], float]) -> Panel:
-    lines = [
-        Line("measured", 1, [(run.masters, run.value(value)) for run in found]),
-        Line("model", 2, [(run.masters, model(run)) for run in found]),
-    ]
-    return Panel(title, "masters", lines)
+    return [plots.image(f"{PREFIX}cost-{pipeline}.svg", alt, title, sentence, panels)]
 
 
 def _forecasts(laws: Laws) -> Image:
-    found = [forecast(laws, rate, SINGLE) for rate in RATES]
-
-    def panel(title: str, *lines: tuple[str, int, str]) -> Panel:
-        """Draw lines, each with a name, a place, and an attribute of a forecast."""
-        drawn = [
-            Line(name, place, [(one.rate, getattr(one, value)) for one in found])
-            for name, place, value in lines
-        ]
-        return Panel(title, "hits per second", drawn, log_x=True, log_y=True)
-
+    found = [predict(laws, rate, SINGLE) for rate in RATES]
+    processes = [
+        Line("workers", 1, [(one.rate, one.workers) for one in found]),
+        Line("masters", 2, [(one.rate, one.masters) for one in found]),
+    ]
+    connections = [
+        Line("of workers", 1, [(one.rate, one.connections) for one in found]),
+        Line("with clients", 3, [(one.rate, one.connections_with(SINGLE)) for one in found]),
+        Line("that pipeline", 4, [(one.rate, one.connections_with(PIPED)) for one in found]),
+    ]
     panels = [
-        panel("processes of one core each", ("workers", 1, "workers"), ("masters", 2, "masters")),
-        panel(
-            "connections of one master",
-            ("of workers", 1, "connections"),
-            ("with clients", 3, "plain_connections"),
-            ("that pipeline", 4, "piped_connections"),
-        ),
+        Panel("processes of one core each", "hits per second", processes, log_x=True, log_y=True),
+        Panel("connections of one master", "hits per second", connections, log_x=True, log_y=True),
     ]
     sentence = "Predictions, not measurements: one hit a write, even keys, 60 % of each core used."
     alt = "Predicted workers, masters and connections by hits per second, as in the table above"
     title = "What more hits would need"
-    return Image(f"{PREFIX}forecast.svg", alt, plots.lines(title, sentence, panels))
+    return plots.image(f"{PREFIX}forecast.svg", alt, title, sentence, panels)

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..client import Client
-from ..parts import Part
+from ..parts import Part, clients_at_most
 from ..rows import Command
+from .runs import Sizes
 
-SETTLE_S: Final = 3.0  # pause until Redis has taken back the buffers of clients, which takes 2 s
-QUICK_SETTLE_S: Final = 0.05
 PIPELINE: Final = 16  # hits of the first write of a pipelining client
 OPENERS: Final = 4  # clients of each worker that open its lanes
 OPENER_HITS: Final = 64  # hits of each of them, on as many keys
@@ -43,14 +42,13 @@ class Footprint:
     keys: int
 
 
-def measure(
-    upstream: Part, proxy: Part, workers: int, clients: int, keys: int, settle_s: float = SETTLE_S
-) -> list[Footprint]:
-    """Look at a proxy without clients, with lanes only, with `clients` twice, and with `keys` keys.
+def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Footprint]:
+    """Look at a proxy without clients, with lanes only, with clients of two kinds, and with keys.
 
     The proxy must be new. Raises BenchError.
     """
     upstream.ask_all(b"FLUSHALL")
+    clients = clients_at_most(sizes.clients)
     found: list[Footprint] = []
     with ExitStack() as stack:
 
@@ -63,22 +61,22 @@ def measure(
             return made
 
         def look(plain: int, piped: int) -> None:
-            time.sleep(settle_s)
+            time.sleep(sizes.settle_s)
             found.append(_look(upstream, proxy, workers, plain, piped))
 
         look(0, 0)
-        openers = workers * OPENERS
-        for number, client in enumerate(connect(openers, 1)):
+        openers = connect(workers * OPENERS, 1)
+        for number, client in enumerate(openers):
             # Lanes open beside hits that are still private.
             client.ask_all(_hits(number, OPENER_HITS))
-        look(0, openers)
+        look(0, len(openers))
         connect(clients, 1)
-        look(clients, openers)
+        look(clients, len(openers))
         connect(clients, PIPELINE)
-        look(clients, openers + clients)
+        look(clients, len(openers) + clients)
         with Client(proxy.port) as client:
-            client.ask_all(_hits(0, keys))
-        look(clients, openers + clients)
+            client.ask_all(_hits(0, sizes.keys))
+        look(clients, len(openers) + clients)
     return found
 
 
@@ -92,17 +90,9 @@ def _look(upstream: Part, proxy: Part, workers: int, plain: int, piped: int) -> 
             keys += int(str(client.ask(b"DBSIZE")))
         connections += int(info["connected_clients"]) - 1  # without that of this look
         used.append(int(info["used_memory"]))
-    return Footprint(
-        len(upstream.ports),
-        workers,
-        plain,
-        piped,
-        lanes,
-        connections,
-        proxy.resident_bytes(),
-        statistics.mean(used),
-        keys,
-    )
+    resident, mean = proxy.resident_bytes(), statistics.mean(used)
+    masters = len(upstream.ports)
+    return Footprint(masters, workers, plain, piped, lanes, connections, resident, mean, keys)
 
 
 def _hits(number: int, count: int) -> Iterable[Command]:

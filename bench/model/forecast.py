@@ -38,26 +38,22 @@ CASES: Final = (SINGLE, PIPED)
 
 @dataclass(frozen=True)
 class Forecast:
-    """A prediction for `rate` hits per second.
+    """A prediction for `rate` admitted hits per second on even keys; no master has a replica.
 
     connections: of one master, of lanes and control connections.
-    plain_connections: the same with those of clients that began with one hit.
-    piped_connections: the same with those of clients that began with 16 hits on different keys.
     proxy_bytes: of all proxies.
     client_bytes_s, node_bytes_s: payload in both directions per second.
     """
 
     rate: float
     case: Case
+    masters: int
     batch: float
     proxy_us: float
     redis_us: float
     workers: int
-    masters: int
     clients: int
-    connections: float
-    plain_connections: float
-    piped_connections: float
+    connections: int
     proxy_bytes: float
     client_bytes_s: float
     node_bytes_s: float
@@ -69,42 +65,43 @@ class Forecast:
 
     @property
     def redis_machines(self) -> int:
-        """Machines for the masters, without replicas."""
+        """Machines for the masters."""
         return math.ceil(self.masters / MACHINE_CORES)
 
+    def connections_with(self, case: Case) -> float:
+        """Return the connections of one master, with those of clients that began as `case` does."""
+        return self.connections + self.clients * self.share_reached(case)
 
-def forecast(laws: Laws, rate: float, case: Case) -> Forecast:
-    """Return the prediction for `rate` admitted hits per second on even keys."""
+    def share_reached(self, case: Case) -> float:
+        """Return the share of the masters that a client's first write connects it to."""
+        return reach(case.pipeline, self.masters) / self.masters
+
+
+def predict(laws: Laws, rate: float, case: Case) -> Forecast:
+    """Return the prediction for `rate` hits per second."""
     masters = 1
     while (needed := cores(rate, laws.redis_us(laws.batch(case.under_way, masters)))) > masters:
         masters = needed  # more masters get smaller batches, so the next round may need some more
     batch = laws.batch(case.under_way, masters)
-    workers = cores(rate, laws.proxy_us(case.pipeline, batch))
-    clients = math.ceil(rate / CLIENT_RATE)
-    connections = workers * (CONTROLS + IDENTITIES)
-    proxies = math.ceil(workers / MACHINE_CORES)
-    each = min(workers, MACHINE_CORES)
+    proxy_us = laws.proxy_us(case.pipeline, batch)
+    workers, clients = cores(rate, proxy_us), math.ceil(rate / CLIENT_RATE)
+    of_a_worker = CONTROLS + IDENTITIES  # connections to each master
+    proxies, each = math.ceil(workers / MACHINE_CORES), min(workers, MACHINE_CORES)
+    private = clients / proxies * reach(case.pipeline, masters)
+    of_hit = laws.bytes_of_hit
     return Forecast(
         rate,
         case,
+        masters,
         batch,
-        laws.proxy_us(case.pipeline, batch),
+        proxy_us,
         laws.redis_us(batch),
         workers,
-        masters,
         clients,
-        connections,
-        connections + clients * reach(SINGLE.pipeline, masters) / masters,
-        connections + clients * reach(PIPED.pipeline, masters) / masters,
-        proxies
-        * laws.proxy_bytes(
-            each,
-            clients / proxies,
-            each * masters * (CONTROLS + IDENTITIES)
-            + clients / proxies * reach(case.pipeline, masters),
-        ),
-        rate * (laws.bytes_of_hit[runs.CLIENT_IN] + laws.bytes_of_hit[runs.CLIENT_OUT]),
-        rate * (laws.bytes_of_hit[runs.NODE_IN] + laws.bytes_of_hit[runs.NODE_OUT]),
+        workers * of_a_worker,
+        proxies * laws.proxy_bytes(each, clients / proxies, each * masters * of_a_worker + private),
+        rate * (of_hit[runs.CLIENT_IN] + of_hit[runs.CLIENT_OUT]),
+        rate * (of_hit[runs.NODE_IN] + of_hit[runs.NODE_OUT]),
     )
 
 
@@ -123,7 +120,7 @@ def rate_of_full_masters(laws: Laws, case: Case) -> float:
     low, high = 3.0, 10.0  # powers of ten
     while high - low > math.log10(1.01):
         middle = (low + high) / 2
-        if forecast(laws, 10**middle, case).connections >= MAX_CONNECTIONS:
+        if predict(laws, 10**middle, case).connections >= MAX_CONNECTIONS:
             high = middle
         else:
             low = middle
@@ -132,5 +129,4 @@ def rate_of_full_masters(laws: Laws, case: Case) -> float:
 
 def slowest(one: Forecast) -> float:
     """Return the hits per second of a client below which clients use up all connections."""
-    of_a_master = reach(one.case.pipeline, one.masters) / one.masters
-    return one.rate * of_a_master / (MAX_CONNECTIONS - one.connections)
+    return one.rate * one.share_reached(one.case) / (MAX_CONNECTIONS - one.connections)

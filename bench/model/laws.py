@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np  # comes with matplotlib
+
 from ..errors import BenchError
 from . import runs
-from .fit import Errors, errors, relative
 from .footprint import PIPELINE, Footprint
 from .runs import Run
 
@@ -73,6 +74,14 @@ class Laws:
         """Return the CPU time of Redis for an admitted hit."""
         return self.redis[HIT] + self.redis[BATCH] / batch
 
+    def proxy_us_of(self, run: Run) -> float:
+        """Return the CPU time of the proxy for an admitted hit of a run, from its load."""
+        return self.proxy_us(run.pipeline, self.batch_of(run))
+
+    def redis_us_of(self, run: Run) -> float:
+        """Return the CPU time of Redis for an admitted hit of a run, from its load."""
+        return self.redis_us(self.batch_of(run))
+
     def refused_us(self, pipeline: float) -> float:
         """Return the CPU time of the proxy for a refusal that it remembers."""
         return self.refused[HIT] + self.refused[WRITE] / pipeline
@@ -80,13 +89,8 @@ class Laws:
     def proxy_bytes(self, workers: float, clients: float, connections: float) -> float:
         """Return the resident memory of one proxy, all its processes."""
         of = self.proxy_memory
-        supervisor = of["supervisor"] if workers > 1 else 0.0
-        return (
-            of["worker"] * workers
-            + supervisor
-            + of["client"] * clients
-            + (of["connection"] * connections)
-        )
+        processes = of["worker"] * workers + of["supervisor"] * (workers > 1)
+        return processes + of["client"] * clients + of["connection"] * connections
 
     def node_bytes(self, connections: float, keys: float) -> float:
         """Return used_memory of one master."""
@@ -143,31 +147,42 @@ def fit(found: Sequence[Run], looks: Sequence[Footprint]) -> Laws:
     """Fit all laws to the runs and footprints of FITTED masters. Raises BenchError."""
     fitted = [run for run in found if run.masters in FITTED]
     admitted, refused = busy(fitted, runs.ADMITTED), busy(fitted, runs.REFUSED)
-    scale, power = _turns(admitted)
-    batches = [run.value(runs.BATCH) for run in admitted]
-    proxy = relative(
-        [(1.0, 1 / run.pipeline, 1 / size) for run, size in zip(admitted, batches, strict=True)],
-        [run.value(runs.PROXY_US) for run in admitted],
-    )
-    redis = relative(
-        [(1.0, 1 / size) for size in batches], [run.value(runs.REDIS_US) for run in admitted]
-    )
-    denied = relative(
-        [(1.0, 1 / run.pipeline) for run in refused],
-        [run.value(runs.PROXY_US) for run in refused],
-    )
-    of_proxy, of_node = _memory([look for look in looks if look.masters in FITTED])
+    seen = [look for look in looks if look.masters in FITTED]
     names = (runs.CLIENT_IN, runs.CLIENT_OUT, runs.NODE_IN, runs.NODE_OUT)
     return Laws(
-        scale,
-        power,
-        dict(zip((HIT, WRITE, BATCH), proxy, strict=True)),
-        dict(zip((HIT, BATCH), redis, strict=True)),
-        dict(zip((HIT, WRITE), denied, strict=True)),
+        *_turns(admitted),
+        _times(admitted, runs.PROXY_US, (HIT, WRITE, BATCH)),
+        _times(admitted, runs.REDIS_US, (HIT, BATCH)),
+        _times(refused, runs.PROXY_US, (HIT, WRITE)),
         {name: statistics.median(run.value(name) for run in admitted) for name in names},
-        of_proxy,
-        of_node,
+        _relative(
+            {
+                "worker": [look.workers for look in seen],
+                "supervisor": [look.workers > 1 for look in seen],
+                "client": [look.plain + look.piped for look in seen],
+                "connection": [look.connections for look in seen],
+            },
+            [look.proxy_bytes for look in seen],
+        ),
+        _relative(
+            {
+                "base": [1 for look in seen],
+                "connection": [look.connections / look.masters for look in seen],
+                "key": [look.keys / look.masters for look in seen],
+            },
+            [look.node_bytes for look in seen],
+        ),
     )
+
+
+def _times(found: Sequence[Run], value: str, names: Sequence[str]) -> dict[str, float]:
+    """Fit the parameters of a time to runs."""
+    factors = {
+        HIT: [1.0 for run in found],
+        WRITE: [1 / run.pipeline for run in found],
+        BATCH: [1 / run.value(runs.BATCH) for run in found],
+    }
+    return _relative({name: factors[name] for name in names}, [run.value(value) for run in found])
 
 
 def _turns(admitted: Sequence[Run]) -> tuple[float, float]:
@@ -182,29 +197,46 @@ def _turns(admitted: Sequence[Run]) -> tuple[float, float]:
     return math.exp(shift), power
 
 
-def _memory(looks: Sequence[Footprint]) -> tuple[dict[str, float], dict[str, float]]:
-    proxy = relative(
-        [
-            (look.workers, float(look.workers > 1), look.plain + look.piped, look.connections)
-            for look in looks
-        ],
-        [look.proxy_bytes for look in looks],
-    )
-    node = relative(
-        [(1.0, look.connections / look.masters, look.keys / look.masters) for look in looks],
-        [look.node_bytes for look in looks],
-    )
-    names = ("worker", "supervisor", "client", "connection")
-    return dict(zip(names, proxy, strict=True)), dict(
-        zip(("base", "connection", "key"), node, strict=True)
-    )
+def _relative(
+    factors: Mapping[str, Sequence[float]], measured: Sequence[float]
+) -> dict[str, float]:
+    """Return the parameters, none below 0, whose sum with their factors is nearest to `measured`.
+
+    factors: those of each parameter, one for each of `measured`.
+
+    Least squares of (predicted - measured) / measured, so that small values count as much as large
+    ones. A parameter that would be negative is 0, and the others are fitted again.
+    Raises BenchError if the factors don't determine the parameters.
+    """
+    values = np.array(measured, float)
+    if not (values > 0).any():
+        raise BenchError("there is no run to fit the model to")
+    scaled = {name: np.array(of)[values > 0] / values[values > 0] for name, of in factors.items()}
+    while scaled:
+        rows = np.column_stack(list(scaled.values()))
+        solved, _, rank, _ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
+        if rank < len(scaled):
+            raise BenchError("the runs are too much alike to fit the model to them")
+        if min(solved) >= 0:
+            return dict.fromkeys(factors, 0.0) | dict(zip(scaled, map(float, solved), strict=True))
+        del scaled[list(scaled)[int(solved.argmin())]]
+    raise BenchError("no parameter of the model is above 0")
 
 
 # -- the check -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Errors:
+    """How far predictions are from what was measured, as shares of the measured values."""
+
+    median: float
+    worst: float
+    count: int
+
+
 def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict[str, Errors]:
-    """Return the errors of the laws by what they predict.
+    """Return the errors of the laws by what they predict. Raises BenchError if there is no run.
 
     Held-out runs are those of other numbers of masters than FITTED, and all with one hot key.
     "from the load": of clients, pipeline, workers and masters, without a measured batch.
@@ -212,47 +244,48 @@ def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict
     old = busy((run for run in found if run.masters in FITTED), runs.ADMITTED)
     new = busy((run for run in found if run.masters not in FITTED), runs.ADMITTED)
     refused = busy((run for run in found if run.masters not in FITTED), runs.REFUSED)
-    hot, later = busy(found, runs.HOT), [look for look in looks if look.masters not in FITTED]
+    hot = busy(found, runs.HOT)
 
-    def measured(run: Run) -> float:
-        return run.value(runs.BATCH)
+    def proxy_us(run: Run) -> float:
+        return laws.proxy_us(run.pipeline, run.value(runs.BATCH))
 
-    def proxy(batch: Callable[[Run], float], of: Sequence[Run]) -> Errors:
-        return check(runs.PROXY_US, lambda run: laws.proxy_us(run.pipeline, batch(run)), of)
+    def redis_us(run: Run) -> float:
+        return laws.redis_us(run.value(runs.BATCH))
 
-    def redis(batch: Callable[[Run], float], of: Sequence[Run]) -> Errors:
-        return check(runs.REDIS_US, lambda run: laws.redis_us(batch(run)), of)
+    def refused_us(run: Run) -> float:
+        return laws.refused_us(run.pipeline)
 
-    def check(name: str, predict: Callable[[Run], float], of: Sequence[Run]) -> Errors:
-        return errors([predict(run) for run in of], [run.value(name) for run in of])
-
-    def look_check(
-        predict: Callable[[Footprint], float], value: Callable[[Footprint], float]
-    ) -> Errors:
-        return errors([predict(look) for look in later], [value(look) for look in later])
-
-    return {
-        "proxy, fitted runs": proxy(measured, old),
-        "proxy, held out": proxy(measured, new),
-        "proxy, held out, from the load": proxy(laws.batch_of, new),
-        "proxy, one hot key, from the load": proxy(laws.batch_of, hot),
-        "proxy, remembered refusals, held out": check(
-            runs.PROXY_US, lambda run: laws.refused_us(run.pipeline), refused
-        ),
-        "Redis, fitted runs": redis(measured, old),
-        "Redis, held out": redis(measured, new),
-        "Redis, held out, from the load": redis(laws.batch_of, new),
-        "Redis, one hot key, from the load": redis(laws.batch_of, hot),
-        "batch, held out, from the load": check(runs.BATCH, laws.batch_of, new),
-        "connections of a master, held out": look_check(
-            connections, lambda look: look.connections / look.masters
-        ),
-        "memory of the proxy, held out": look_check(
-            lambda look: laws.proxy_bytes(look.workers, look.plain + look.piped, look.connections),
-            lambda look: look.proxy_bytes,
-        ),
-        "memory of a master, held out": look_check(
-            lambda look: laws.node_bytes(look.connections / look.masters, look.keys / look.masters),
-            lambda look: look.node_bytes,
-        ),
+    of_runs: dict[str, tuple[str, Callable[[Run], float], Sequence[Run]]] = {
+        "proxy, fitted runs": (runs.PROXY_US, proxy_us, old),
+        "proxy, held out": (runs.PROXY_US, proxy_us, new),
+        "proxy, held out, from the load": (runs.PROXY_US, laws.proxy_us_of, new),
+        "proxy, one hot key, from the load": (runs.PROXY_US, laws.proxy_us_of, hot),
+        "proxy, remembered refusals, held out": (runs.PROXY_US, refused_us, refused),
+        "Redis, fitted runs": (runs.REDIS_US, redis_us, old),
+        "Redis, held out": (runs.REDIS_US, redis_us, new),
+        "Redis, held out, from the load": (runs.REDIS_US, laws.redis_us_of, new),
+        "Redis, one hot key, from the load": (runs.REDIS_US, laws.redis_us_of, hot),
+        "batch, held out, from the load": (runs.BATCH, laws.batch_of, new),
     }
+    pairs = {
+        what: [(predict(run), run.value(value)) for run in of]
+        for what, (value, predict, of) in of_runs.items()
+    }
+    for look in (look for look in looks if look.masters not in FITTED):
+        held, keys = look.connections / look.masters, look.keys / look.masters
+        proxy_bytes = laws.proxy_bytes(look.workers, look.plain + look.piped, look.connections)
+        for what, predicted, measured in (
+            ("connections of a master, held out", connections(look), held),
+            ("memory of the proxy, held out", proxy_bytes, look.proxy_bytes),
+            ("memory of a master, held out", laws.node_bytes(held, keys), look.node_bytes),
+        ):
+            pairs.setdefault(what, []).append((predicted, measured))
+    return {what: _errors(of) for what, of in pairs.items()}
+
+
+def _errors(pairs: Sequence[tuple[float, float]]) -> Errors:
+    """Return the errors of pairs of (predicted, measured). Raises BenchError if there is none."""
+    found = [abs(predicted - measured) / measured for predicted, measured in pairs if measured]
+    if not found:
+        raise BenchError("there is no run to check the model with")
+    return Errors(statistics.median(found), max(found), len(found))

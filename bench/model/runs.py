@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import re
 import statistics
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from .. import redis_benchmark
 from ..client import Client
 from ..cpu import MILLION
 from ..errors import BenchError
 from ..figures import spread
 from ..load import filled
 from ..parts import Part
-from ..processes import Spent
+from ..processes import Process, Spent
 from ..rows import KEYS, RANDOM, Command
-from . import generator
 
 ADMITTED: Final = "admitted"
 REFUSED: Final = "refused"  # by the proxy, which remembers the refusal
@@ -46,8 +49,7 @@ NODE_IN: Final = "node_in"  # bytes of a hit to masters
 NODE_OUT: Final = "node_out"
 
 REFUSED_KEYS: Final = 100
-_LASTING: Final = b"1000000"
-_ONE: Final = b"1"
+ENDLESS: Final = 100_000_000  # hits: more than are sent before a load is stopped
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,9 @@ class Load:
     def command(self) -> Command:
         """The hit."""
         # Refused and admitted hits have different keys: `RL.HIT` stays with one rule for a key.
-        name, most, window_s = (
-            (b"no:", _ONE, b"3600") if self.refuses else (b"key:", _LASTING, b"60")
-        )
-        return (b"RL.HIT", name + RANDOM, most, window_s)
+        if self.refuses:
+            return (b"RL.HIT", b"no:" + RANDOM, b"1", b"3600")
+        return (b"RL.HIT", b"key:" + RANDOM, b"1000000", b"60")
 
 
 LOADS: Final = (
@@ -87,13 +88,6 @@ LOADS: Final = (
     Load(HOT, 50, 16, 1),
     Load(HOT_REFUSED, 50, 1, 1),
     Load(HOT_REFUSED, 50, 16, 1),
-)
-QUICK_LOADS: Final = tuple(
-    one
-    for one in LOADS
-    if one.clients in (10, 50)
-    and one.pipeline != 4
-    and (one.work, one.pipeline) not in ((HOT, 1), (HOT_REFUSED, 1))
 )
 
 
@@ -123,25 +117,30 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Look:
-    """The state of proxy and masters while the clients are paused; the counts by their names."""
+class Sizes:
+    """How much is measured.
 
-    proxy: Spent
-    masters: Sequence[Spent]
-    counts: Mapping[str, int]
+    cells: numbers of masters and workers.
+    window_s: of a load, behind a warm-up, which is longer where refusals are to be remembered.
+    clients: of a footprint, of each kind, and the `keys` with a hit.
+    settle_s: pause before a look at memory: Redis takes back the buffers of clients after 2 s.
+    """
 
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of a window, and of the load before it, without and with refusals to remember."""
-
+    cells: tuple[tuple[int, int], ...]
     window_s: float
     warm_up_s: float
     refused_warm_up_s: float
+    clients: int
+    keys: int
+    settle_s: float
 
 
-TIMES: Final = Times(1.2, 0.3, 1.4)
-QUICK_TIMES: Final = Times(0.03, 0.05, 0.05)
+FULL: Final = Sizes(
+    tuple((masters, workers) for masters in (1, 3, 6) for workers in (1, 2)),
+    *(1.2, 0.3, 1.4),
+    *(1_000, 60_000, 3.0),
+)
+QUICK: Final = Sizes(((1, 1), (3, 2), (6, 1)), 0.03, 0.05, 0.05, 20, 600, 0.05)
 MAX_WINDOWS: Final = 50  # windows until one has a hit
 ANSWERED_S: Final = 0.05  # pause until what was under way is answered
 PUBLISHED_S: Final = 1.1  # the same, and until each worker has published its counters
@@ -152,17 +151,26 @@ _SERVED: Final = ("admitted", "refused", "refused_locally")
 _SCRIPTS: Final = re.compile(r"^cmdstat_eval(?:sha)?:calls=(\d+)", re.MULTILINE)
 
 
-def measure(one: Load, times: Times, upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class _Look:
+    """The state of proxy and masters while the clients are paused; the counts by their names."""
+
+    proxy: Spent
+    masters: list[Spent]
+    counts: dict[str, int]
+
+
+def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
     """Run a load and return the values of its window. Raises BenchError."""
     _prepare(one, upstream, proxy)
-    with generator.running(proxy.port, one.command, one.clients, one.pipeline, one.keys) as clients:
-        time.sleep(times.refused_warm_up_s if one.refuses else times.warm_up_s)
+    with _clients(one, proxy.port) as clients:
+        time.sleep(sizes.refused_warm_up_s if one.refuses else sizes.warm_up_s)
         clients.pause()
         before = _look(upstream, proxy, workers)
         began = time.perf_counter()
         for _ in range(MAX_WINDOWS):
             clients.resume()
-            time.sleep(times.window_s)
+            time.sleep(sizes.window_s)
             clients.pause()
             seconds = time.perf_counter() - began
             after = _look(upstream, proxy, workers)
@@ -191,6 +199,24 @@ def measure(one: Load, times: Times, upstream: Part, proxy: Part, workers: int) 
         NODE_IN: grown["total_net_input_bytes"] / hits,
         NODE_OUT: grown["total_net_output_bytes"] / hits,
     }
+
+
+@contextmanager
+def _clients(one: Load, port: int) -> Iterator[Process]:
+    """Send the hits of a load until the context ends. The process can be paused.
+
+    While it is paused nothing is under way, so that counts and CPU times belong to the same hits.
+    """
+    argv = redis_benchmark.arguments(
+        port, one.command, one.pipeline, one.keys, ENDLESS, one.clients
+    )
+    with tempfile.TemporaryDirectory(prefix="rlproxy-bench-") as home:
+        process = Process(argv, Path(home, "load.log"))
+        try:
+            yield process
+        finally:
+            process.resume()  # a paused process would not end
+            process.close()
 
 
 def _prepare(one: Load, upstream: Part, proxy: Part) -> None:

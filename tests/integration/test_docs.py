@@ -15,9 +15,10 @@ import pytest
 from rlproxy.ratelimit import help_text
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from bench import charts, costs, pictures, traffic
+from bench import costs, pictures, traffic
 from bench.client import Client
 from bench.model import charts as model_charts
+from bench.page import PREFIX
 from tests import documents, harness
 from tests.documents import Block
 from tests.harness import ON_ONE_ENGINE, ROOT, Proxy, RedisServer
@@ -235,7 +236,7 @@ def test_fields_of_real_replies_are_valid(
 def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
     with Client(module_server.port) as client:
         drawn = pictures.drawn(client)
-    measured = (charts.PREFIX, model_charts.PREFIX)
+    measured = (PREFIX, model_charts.PREFIX)
     shown = {path.name for path in IMAGES.iterdir() if not path.name.startswith(measured)}
     assert drawn.keys() == shown
     for name, text in drawn.items():

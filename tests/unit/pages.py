@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import drawing, tables
-from bench.charts import Image
+from bench.plots import Image
 
 SVG = "{http://www.w3.org/2000/svg}"
 MAX_BYTES = 60_000  # of a picture

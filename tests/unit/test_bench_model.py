@@ -10,11 +10,12 @@ from functools import cache
 
 import pytest
 
-from bench.charts import Image
-from bench.model import charts, cli, laws, page, result, runs
+from bench import redis_benchmark
+from bench.model import charts, laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
 from bench.model.runs import Run
+from bench.plots import Image
 from bench.result import Head
 from tests.harness import ROOT
 from tests.unit import pages
@@ -39,7 +40,7 @@ def measured(noise: float = 0.0, seed: int = 1) -> list[Run]:
         return [value * (1 + dice.uniform(-noise, noise)) for _ in range(3)]
 
     found = []
-    for masters, workers in cli.CELLS:
+    for masters, workers in runs.FULL.cells:
         for one in runs.LOADS:
             run = Run(masters, workers, one.work, one.clients, one.pipeline)
             spread = 1 if one.keys == 1 else masters
@@ -68,7 +69,7 @@ def measured(noise: float = 0.0, seed: int = 1) -> list[Run]:
 def looked() -> list[Footprint]:
     """Footprints that follow the laws TRUE."""
     found = []
-    for masters, workers in cli.CELLS:
+    for masters, workers in runs.FULL.cells:
         for plain, piped, lanes, keys in (
             (0, 0, 0, 0),
             (4, 0, masters * workers, 64),
@@ -134,21 +135,22 @@ def test_pictures_are_legible_and_accessible() -> None:
 # One cluster: the laws need several, and are tested above.
 MEASURE = """
 import dataclasses, json
-from bench.model import cli
-cli.QUICK_CELLS = ((3, 1),)
-found = cli._measured(cli.parse(["--quick"]))
+from bench.model import cli, runs
+sizes = dataclasses.replace(runs.QUICK, cells=((3, 1),))
+found = cli.measured(cli.parse(["--quick"]), sizes)
 runs = [dataclasses.asdict(run) for run in found.runs]
 print(json.dumps({"runs": runs, "lanes": [look.lanes for look in found.looks]}))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read from /proc")
+@pytest.mark.skipif(not redis_benchmark.installed(), reason="redis-benchmark makes the load")
 def test_every_load_is_measured() -> None:
     argv = [sys.executable, "-c", MEASURE]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found["runs"]) == len(runs.QUICK_LOADS)
+    assert len(found["runs"]) == len(runs.LOADS)
     for run in found["runs"]:
         calls, hits = run["samples"]["calls"][0], run["samples"]["hits"][0]
         assert hits > 0

@@ -12,10 +12,11 @@ import pytest
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import OPTIONS
 
-from bench import charts, costs, pictures
+from bench import costs, pictures
 from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.model import charts as model_charts
+from bench.page import PREFIX
 from tests import documents
 from tests.documents import DECISIONS, PAGES, RECORDS
 from tests.harness import ROOT
@@ -102,12 +103,12 @@ def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:
 def test_every_picture_is_shown() -> None:
     shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.]+)\)", CHOOSING))
     assert shown == {f"{picture.name}.svg" for picture in pictures.PICTURES}
-    measured = (charts.PREFIX, model_charts.PREFIX)
+    measured = (PREFIX, model_charts.PREFIX)
     assert shown == {path.name for path in images() if not path.name.startswith(measured)}
 
 
 @pytest.mark.parametrize(
-    ("prefix", "page"), [(charts.PREFIX, BENCHMARKS), (model_charts.PREFIX, DOCS / "scale.md")]
+    ("prefix", "page"), [(PREFIX, BENCHMARKS), (model_charts.PREFIX, DOCS / "scale.md")]
 )
 def test_every_picture_of_the_benchmark_is_shown(prefix: str, page: Path) -> None:
     drawn = {path.name for path in images() if path.name.startswith(prefix)}
