@@ -11,9 +11,9 @@
     bounds      what the figures must reach
     result      all of it as JSON, with the machine
     tables      figures and verdicts as Markdown
-    page        docs/benchmarks.md, of a result; its picture: charts, plots
+    page        docs/benchmarks.md, of a result; plots: its picture
     model       docs/scale.md: what hits on a cluster cost
 
-Two programs measure for docs/algorithms.md: `pictures` draws what each algorithm decides (traffic,
-drawing), `costs` measures what each costs.
+Two programs measure for docs/algorithms.md: `pictures` draws what each algorithm decides on the
+same `traffic`, `costs` measures what each costs.
 """

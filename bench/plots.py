@@ -37,7 +37,8 @@ COLOURS: Final = (
     ("#1a7f37", "#3fb950"),
     ("#bf3989", "#db61a2"),
 )
-PAIRS: Final = (TEXT, SOFT, GRID, CARD, *COLOURS)
+Pair = tuple[str, str]
+PAIRS: Final[tuple[Pair, ...]] = (TEXT, SOFT, GRID, CARD, *COLOURS)
 DASHES: Final = ("--", "-", ":", "-.", (0, (8, 3)), (0, (1, 3)))
 MARKS: Final = "so^Dv_"
 
@@ -148,16 +149,16 @@ def _draw(panel: Panel, axes: Axes) -> None:
     axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1), borderpad=0)
 
 
-def svg(figure: Figure, title: str, words: str) -> str:
+def svg(figure: Figure, title: str, words: str, pairs: Sequence[Pair] = PAIRS) -> str:
     """Return the SVG of a figure, with the text alternative `words` and the style of dark pages."""
     for artist in figure.findobj():
         artist.set_clip_on(False)  # the names of clip paths would differ in each run
     written = io.StringIO()
     figure.savefig(written, format="svg", dpi=DOTS, metadata=dict.fromkeys(("Creator", "Date")))
     drawn = written.getvalue()
-    for number, (light, _) in enumerate(PAIRS):
+    for number, (light, _) in enumerate(pairs):
         drawn = drawn.replace(light, f"var(--c{number})")
-    light, dark = ("".join(f"--c{n}:{pair[k]};" for n, pair in enumerate(PAIRS)) for k in (0, 1))
+    light, dark = ("".join(f"--c{n}:{pair[k]};" for n, pair in enumerate(pairs)) for k in (0, 1))
     opening, _, body = drawn[drawn.index("<svg") :].partition(">")
     return (
         f'{opening} role="img" aria-labelledby="title desc">\n<title id="title">{escape(title)}'

@@ -240,7 +240,15 @@ def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
     shown = {path.name for path in IMAGES.iterdir() if not path.name.startswith(measured)}
     assert drawn.keys() == shown
     for name, text in drawn.items():
-        assert (IMAGES / name).read_text() == text, "run: python -m bench.pictures docs/images"
+        file = (IMAGES / name).read_text()
+        assert of_a_picture(file) == of_a_picture(text), "run: python -m bench.pictures docs/images"
+
+
+def of_a_picture(text: str) -> tuple[str, str]:
+    """The words of a picture, and the digest of its run: the rest differs by matplotlib."""
+    words = re.search(r"<desc.*?</desc>", text)
+    assert words is not None
+    return words[0], text.splitlines()[-1]
 
 
 def test_figures_in_the_captions_equal_the_pictures(one_server: RedisServer) -> None:

@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import drawing, tables
+from bench import tables
 from bench.plots import Image
 
 SVG = "{http://www.w3.org/2000/svg}"
 MAX_BYTES = 60_000  # of a picture
+LETTER = 6.6  # approximate width of a letter
 
 
 def check_page(text: str, title: str, images: Iterable[str], prefix: str) -> None:
@@ -41,7 +42,7 @@ def boxes(text: str) -> list[tuple[str, float, float, float, float]]:
     for one in ElementTree.fromstring(text).iter(f"{SVG}text"):
         words, style = str(one.text), str(one.get("style"))
         x, y = float(one.get("x", "")), float(one.get("y", ""))
-        width = drawing.LETTER * len(words)
+        width = LETTER * len(words)
         anchor = re.search(r"text-anchor: (\w+)", style)
         left = {"middle": x - width / 2, "end": x - width}.get(anchor[1] if anchor else "", x)
         found.append((words, left, y - 10, left + width, y + 3))

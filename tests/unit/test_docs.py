@@ -13,10 +13,10 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import OPTIONS
 
 from bench import costs, pictures
-from bench.drawing import Picture
 from bench.errors import UsageError
 from bench.model import charts as model_charts
 from bench.page import PREFIX
+from bench.pictures import Picture
 from tests import documents
 from tests.documents import DECISIONS, PAGES, RECORDS
 from tests.harness import ROOT
