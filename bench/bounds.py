@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ MET: Final = "met"
 MET_WITH_GOAL: Final = "met, and the goal"
 NOT_MET: Final = "not met"
 NOT_MEASURED: Final = "not measured"
+NONE: Final = Figure("", "", "")  # of a row that was not measured
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,14 @@ class Verdict:
         """The verdict: MET, MET_WITH_GOAL, NOT_MET or NOT_MEASURED."""
         if self.value is None:
             return NOT_MEASURED
-        if not self._reaches(self.value, self.bound.bound):
+        if not self._reaches(self.bound.bound):
             return NOT_MET
-        goal = self.bound.goal
-        return MET_WITH_GOAL if goal is not None and self._reaches(self.value, goal) else MET
+        return MET_WITH_GOAL if self._reaches(self.bound.goal) else MET
 
-    def _reaches(self, value: float, wanted: float) -> bool:
-        return value <= wanted if self.bound.most else value >= wanted
+    def _reaches(self, wanted: float | None) -> bool:
+        if self.value is None or wanted is None:
+            return False
+        return self.value <= wanted if self.bound.most else self.value >= wanted
 
 
 def judge(
@@ -165,13 +167,11 @@ def judge(
     # `hit-1` has the figures `hit-1` and `hit-1 redis`, `latency` also `latency-25 p50`.
     of_rows = tuple(f"{row}{end}" for row in rows for end in (": ", " ", "-"))
     by_name = {figure.name: figure for figure in figures}
-    return [_verdict(bound, by_name) for bound in table if bound.figure.startswith(of_rows)]
-
-
-def _verdict(bound: Bound, by_name: Mapping[str, Figure]) -> Verdict:
-    name, _, of = bound.figure.partition(": ")
-    if name not in by_name:
-        return Verdict(bound, None)
-    figure, under = by_name[name], of.partition("/")[2]
-    value = figure.ratios.get(of) if under else figure.medians.get(of)
-    return Verdict(bound, value, figure.ratio(bound.floor, under))
+    found = []
+    for bound in table:
+        name, _, column = bound.figure.partition(": ")
+        if bound.figure.startswith(of_rows):
+            figure, under = by_name.get(name, NONE), column.partition("/")[2]
+            value = figure.ratios.get(column) if under else figure.medians.get(column)
+            found.append(Verdict(bound, value, figure.ratio(bound.floor, under)))
+    return found

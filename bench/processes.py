@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .errors import BenchError
 
@@ -24,11 +24,26 @@ STOP_S: Final = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK_S: Final = 0.01  # seconds between two looks while waiting
 LOG_SHOWN: Final = 300  # characters of a log in an error message
 LOWEST_PORT: Final = 12_000
-HIGHEST_PORT: Final = 22_000  # a cluster's bus port is its node's port plus 10,000
+HIGHEST_PORT: Final = 22_000
 BLOCK: Final = 100  # ports of one process
+BUS_OFFSET: Final = 10_000  # from the port of a cluster's node to that of its bus
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# Ctrl-C reaches the benchmark only, which ends its children.
+_CHILD: Final[dict[str, Any]] = {
+    "stdin": subprocess.DEVNULL,
+    "cwd": ROOT,
+    "start_new_session": True,
+    "preexec_fn": _end_with_parent,
+}
 
 
 class Stat(NamedTuple):
@@ -63,16 +78,7 @@ class Process:
         self._log = log
         self.began = time.perf_counter()
         with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=environ,
-                cwd=ROOT,
-                start_new_session=True,  # Ctrl-C reaches the benchmark only, which ends this
-                preexec_fn=_end_with_parent,
-            )
+            self._process = subprocess.Popen(argv, stdout=out, stderr=out, env=environ, **_CHILD)
 
     def until(self, condition: Callable[[], bool], limit_s: float = START_S) -> None:
         """Wait for a condition. Raises BenchError if the program ends or after `limit_s`."""
@@ -138,28 +144,15 @@ def run(argv: Sequence[str], limit_s: float) -> str:
     """
     name = Path(argv[0]).name
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-            cwd=ROOT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, **_CHILD)
     except OSError as error:
         raise BenchError(f"{name}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise BenchError(f"{name} took more than {limit_s:g} s") from None
     if done.returncode:
-        why = " ".join(done.stderr.decode("utf-8", "replace").split())[:LOG_SHOWN]
+        why = " ".join(done.stderr.split())[:LOG_SHOWN]
         raise BenchError(f"{name} failed: {why or f'code {done.returncode}'}")
-    return (done.stdout or done.stderr).decode("utf-8", "replace")
-
-
-def _end_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return str(done.stdout or done.stderr)
 
 
 # -- ports -----------------------------------------------------------------------------------------
@@ -173,10 +166,10 @@ def accepts(port: int) -> bool:
     return False
 
 
-def is_free(port: int) -> bool:
-    """Return whether a port of the loopback interface can be bound."""
-    with socket.socket() as sock, contextlib.suppress(OSError):
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock, socket.socket() as bus, contextlib.suppress(OSError):
         sock.bind(("127.0.0.1", port))
+        bus.bind(("127.0.0.1", port + BUS_OFFSET))
         return True
     return False
 
@@ -184,12 +177,14 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     """Return a TCP port of the loopback interface that is free and stays free for a server.
 
+    So is the port of its cluster bus.
+
     A port of the kernel's ephemeral range can be in use again before the server binds it, or while
     it restarts: by another test, or by a client's connection. So ports are from below that range,
     and each process uses its own block.
     Raises BenchError if no port is free.
     """
-    for port in filter(is_free, itertools.islice(_PORTS, BLOCK)):
+    for port in filter(_is_free, itertools.islice(_PORTS, BLOCK)):
         return port
     raise BenchError("no port is free")
 

@@ -14,7 +14,8 @@ from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
 from .parts import BARE, DIRECT, INTERPRETED, LANE, PROXIES, SHARE, STUB, TWEMPROXY, Part
-from .rows import CLIENTS, CLUSTER, RANDOM, Command, Row
+from .processes import run
+from .rows import CLIENTS, CLUSTER, LIMIT_S, RANDOM, Command, Row
 
 WARM_UP_PART: Final = 10  # divisor of the requests for the warm-up run, which is not counted
 MASTERS: Final = 3  # of a row of kind CLUSTER
@@ -55,15 +56,15 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     requests = row.requests(plan.requests)
     prepared: dict[str, list[bytes]] = {}
 
-    def run(column: str, count: int) -> float:
+    def measured(column: str, count: int) -> float:
         port, commands = running[column].port, _sent(row, column)
         if by_redis:
-            by_slots = row.kind == CLUSTER and column == DIRECT
-            return redis_benchmark.rate(
-                port, commands[0], row.pipeline, row.keys, count, row.clients, by_slots
-            )
+            sizes = row.pipeline, row.keys, count, row.clients
+            more = ["--cluster"] if row.kind == CLUSTER and column == DIRECT else []
+            argv = redis_benchmark.arguments(port, commands[0], *sizes, "--csv", *more)
+            return redis_benchmark.parse(run(argv, LIMIT_S))
         if column not in prepared:
-            batches = max(1, requests // row.pipeline)
+            batches = requests // row.pipeline
             prepared[column] = load.batches(commands, row.pipeline, row.keys, batches)
         return load.rate(port, prepared[column], row.pipeline, count, row.clients)
 
@@ -74,13 +75,13 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         if column not in (DIRECT, BARE):
             clocks[cpu.PARTY] = running[column].spent
         with cpu.spending(clocks, requests) as spent:
-            rate = run(column, requests)
+            rate = measured(column, requests)
         return {row.name: rate, **spent}
 
     for column in columns if not plan.quick else ():
         plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
         _prepare(row, column, running[DIRECT])
-        run(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
+        measured(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
     figures = {row.name: Figure(row.name, row.kind, row.unit, row.help), **cpu.figures(row)}
     return interleave(figures, columns, once, plan)
 
@@ -103,19 +104,18 @@ def _without(row: Row) -> set[str]:
 
 
 def _sent(row: Row, column: str) -> tuple[Command, ...]:
-    if row.kind == CLUSTER and column == DIRECT:
+    """Return what the clients of a party send for the commands of `row`."""
+    if row.kind == CLUSTER and column == DIRECT:  # redis-benchmark sends no hits there
         return tuple(
             tuple(word.replace(RANDOM, TAGGED) for word in command) for command in row.commands
         )
-    if column in PROXIES:
-        return row.commands
-    return tuple(_direct(command, column) for command in row.commands)
+    return tuple(_as_sent(command, column) for command in row.commands)
 
 
-def _direct(command: Command, column: str) -> Command:
-    if column in (BARE, LANE) and command[0] == calls.HIT:
-        return calls.bare(command).evalsha
-    return calls.direct(command)
+def _as_sent(command: Command, column: str) -> Command:
+    if command[0] != calls.HIT or column in PROXIES:
+        return command
+    return (calls.bare if column in (BARE, LANE) else calls.of)(command).evalsha
 
 
 def _prepare(row: Row, column: str, server: Part) -> None:
@@ -127,7 +127,7 @@ def _prepare(row: Row, column: str, server: Part) -> None:
                 for call in (calls.of(command), calls.bare(command)):
                     client.ask(b"SCRIPT", b"LOAD", call.source)
         if row.fill is not None:
-            words = _direct(row.fill, column)
+            words = _as_sent(row.fill, DIRECT if column in PROXIES else column)
             client.ask_all(load.filled(words, number) for number in range(row.keys))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import shutil
 from typing import Final
 
 from .errors import BenchError
-from .processes import run
-from .rows import LIMIT_S, Command
+from .rows import Command
 
 NAME: Final = "redis-benchmark"
 
@@ -19,30 +19,11 @@ def installed() -> bool:
 
 
 def arguments(
-    port: int, command: Command, pipeline: int, keys: int, requests: int, clients: int
+    port: int, command: Command, pipeline: int, keys: int, requests: int, clients: int, *more: str
 ) -> list[str]:
-    """Return the command line that sends `requests` times `command`."""
-    argv = [NAME, "-p", str(port), "-c", str(clients), "-n", str(requests), "-r", str(keys)]
-    return [*argv, "-P", str(pipeline), *(word.decode() for word in command)]
-
-
-def rate(
-    port: int,
-    command: Command,
-    pipeline: int,
-    keys: int,
-    requests: int,
-    clients: int,
-    cluster: bool = False,
-) -> float:
-    """Measure commands per second of `requests` times `command`.
-
-    cluster: the server at `port` is a node of a cluster, all of which get commands; `{tag}` in the
-        key becomes a tag of each one's slots.
-    Raises BenchError on an error reply, without a server or after LIMIT_S seconds.
-    """
-    name, *options = arguments(port, command, pipeline, keys, requests, clients)
-    return parse(run([name, "--csv", *(["--cluster"] if cluster else []), *options], LIMIT_S))
+    """Return the command line that sends `requests` times `command`; `more` are other options."""
+    argv = [NAME, *more, "-p", str(port), "-c", str(clients), "-n", str(requests)]
+    return [*argv, "-r", str(keys), "-P", str(pipeline), *(word.decode() for word in command)]
 
 
 def parse(output: str) -> float:
@@ -50,11 +31,9 @@ def parse(output: str) -> float:
 
     Raises BenchError if the output contains no rate.
     """
-    rows = [row for row in csv.reader(output.splitlines()) if row]
-    try:
-        value = float(rows[-1][1])
-    except (IndexError, ValueError):
-        value = 0.0
+    value = 0.0
+    with contextlib.suppress(IndexError, ValueError):
+        value = float([row for row in csv.reader(output.splitlines()) if row][-1][1])
     if not 0 < value < float("inf"):
         raise BenchError(f"redis-benchmark printed no rate: {output[-80:]!r}")
     return value

@@ -20,6 +20,7 @@ from .result import Result
 from .runs import Run
 
 REPEATS: Final = 3
+PROXIES: Final = {1: parts.ONE_WORKER, 2: parts.TWO_WORKERS}  # by their workers
 
 EPILOG: Final = """\
 examples:
@@ -72,7 +73,7 @@ def measured(plan: Plan, sizes: runs.Sizes) -> Result:
                     progress.row()
                     name = f"{masters} masters, {workers} workers"
                     progress.begin(name, repeat, plan.repeats)
-                    with parts.proxy(upstream, parts.PROXY, "--workers", str(workers)) as proxy:
+                    with parts.proxy(upstream, PROXIES[workers]) as proxy:
                         if repeat == 1:  # footprints hardly differ between repeats
                             looks += footprint.measure(upstream, proxy, workers, sizes)
                         costs = dict(_loads(sizes, upstream, proxy, workers, found))
