@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from . import (
-    idle,
+    fresh,
     latency,
     load,
     machine,
@@ -18,41 +18,29 @@ from . import (
     redis_benchmark,
     result,
     script_cost,
-    start,
     tables,
     tasks,
     values,
 )
+from . import rows as kinds
 from .errors import BenchError, reported
 from .figures import Figure
 from .options import Plan, parse
 from .parts import Part
 from .result import Head, Result
-from .rows import (
-    CLIENTS,
-    CLUSTER,
-    COST,
-    IDLE,
-    LATENCY,
-    RATE,
-    START,
-    TASKS,
-    VALUES,
-    WORKERS,
-    Row,
-)
+from .rows import CLIENTS, Row
 
 # What measures the rows of each kind.
 MEASURES: Final[dict[str, Callable[[Row, Plan, Mapping[str, Part]], list[Figure]]]] = {
-    RATE: rate.measure,
-    VALUES: values.measure,
-    TASKS: tasks.measure,
-    WORKERS: rate.workers,
-    CLUSTER: rate.cluster,
-    LATENCY: latency.measure,
-    IDLE: idle.measure,
-    START: start.measure,
-    COST: script_cost.measure,
+    kinds.RATE: rate.measure,
+    kinds.VALUES: values.measure,
+    kinds.TASKS: tasks.measure,
+    kinds.WORKERS: rate.workers,
+    kinds.CLUSTER: rate.cluster,
+    kinds.LATENCY: latency.measure,
+    kinds.IDLE: fresh.idle,
+    kinds.START: fresh.start,
+    kinds.COST: script_cost.measure,
 }
 MODEL: Final = "model"  # the word for the cost model instead of rows
 
@@ -101,9 +89,8 @@ def _measured(plan: Plan) -> tuple[Result, list[str]]:
                 figures += MEASURES[row.kind](row, plan, running)
             except (BenchError, OSError) as error:
                 failed.append(f"not measured: {row.name}: {error}")
-    return Result(
-        Head(date, facts, versions, [*_method(plan), *failed]), figures, plan.only
-    ), failed
+    head = Head(date, facts, versions, [*_method(plan), *failed])
+    return Result(head, figures, plan.only), failed
 
 
 def _method(plan: Plan) -> list[str]:
@@ -119,7 +106,7 @@ def _method(plan: Plan) -> list[str]:
         f"{turns} of {parties}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",
     ]
-    if any(row.kind == TASKS for row in plan.rows):
+    if any(row.kind == kinds.TASKS for row in plan.rows):
         found.append(f"one Python program: {tasks.NAME}, whose CPU is the limit, on uvloop")
     return [*found, "a quick run: these figures mean nothing"] if plan.quick else found
 

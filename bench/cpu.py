@@ -43,12 +43,10 @@ def spending(clocks: Mapping[str, Callable[[], Spent]], count: int) -> Iterator[
     found: dict[str, float] = {}
     before = {name: read() for name, read in clocks.items()}
     yield found
-    if not PROC.exists():
-        return
-    spent = {name: read().since(before[name]) for name, read in clocks.items()}
-    found |= {name: each.total for name, each in spent.items()}
-    found[SERVERS] = sum(each.total for name, each in spent.items() if name != DRIVER)
-    if PARTY in spent:
-        found[SYSTEM] = spent[PARTY].system
-    for name in found:
-        found[name] *= MILLION / count
+    if PROC.exists():
+        spent = {name: read().since(before[name]) for name, read in clocks.items()}
+        seconds = {name: each.total for name, each in spent.items()}
+        seconds[SERVERS] = sum(each.total for name, each in spent.items() if name != DRIVER)
+        if PARTY in spent:
+            seconds[SYSTEM] = spent[PARTY].system
+        found |= {name: each * MILLION / count for name, each in seconds.items()}

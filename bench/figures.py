@@ -9,6 +9,7 @@ from typing import Final
 
 from .errors import BenchError
 from .options import Plan
+from .rows import Row
 
 DIGITS: Final = 3  # of a ratio behind the point
 # ratios of each row that has both columns
@@ -29,6 +30,11 @@ class Figure:
     unit: str
     note: str = ""
     samples: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Row, note: str = "") -> Figure:
+        """Return the main figure of a row, without samples."""
+        return cls(row.name, row.kind, row.unit, note or row.help)
 
     @property
     def medians(self) -> dict[str, float]:

@@ -34,26 +34,21 @@ _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 def machine() -> dict[str, str | int | float]:
     """Return processor, cores, memory, kernel, and the load average before the run."""
-    found: dict[str, str | int | float] = {
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1,
+        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load_before": round(os.getloadavg()[0], 2),
+        "memory_gb": round(pages / 1e9, 1),
     }
-    with contextlib.suppress(ValueError, OSError):
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        found["memory_gb"] = round(pages / 1e9, 1)
-    return found
 
 
 def versions(server: Part, peers: Mapping[str, Peer]) -> dict[str, str]:
     """Return the versions of the server, of redis-benchmark, of `peers` and of PACKAGES.
 
-    What is not installed is left out.
-
-    rlproxy's includes "compiled" if it is.
+    What is not installed is left out. rlproxy's includes "compiled" if it is.
     """
     built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
     found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NoReturn
 
 from .errors import UsageError
 from .parts import engine
@@ -72,13 +72,8 @@ class Parser(argparse.ArgumentParser):
     """A parser of --repeats, --engine, --output and --quick that raises UsageError."""
 
     def __init__(self, prog: str, description: str, epilog: str, repeats: int, output: str) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, None, description, epilog, formatter_class=raw, allow_abbrev=False)
         self._repeats = repeats
         self.add_argument(
             "--repeats",
@@ -100,11 +95,10 @@ class Parser(argparse.ArgumentParser):
             default=RESULTS / output,
             help=f"the JSON (default bench/results/{output})",
         )
-        self.add_argument(
-            "--quick", action="store_true", help="one repeat and small counts: does it run?"
-        )
+        quick = "one repeat and small counts: does it run?"
+        self.add_argument("--quick", action="store_true", help=quick)
 
-    def error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         """Raise UsageError."""
         raise UsageError(message)
 
@@ -125,29 +119,22 @@ def parse(argv: Sequence[str]) -> Plan:
     Raises UsageError, and BenchError without a server; --help prints and raises SystemExit.
     """
     rows = "".join(f"  {row.name:15} {row.unit:5} {row.help}\n" for row in ROWS)
-    parser = Parser(
-        "python -m bench",
-        "Compare the proxy with Redis called directly and with other proxies.",
-        f"rows:\n{rows}\n{EPILOG}",
-        REPEATS,
-        "latest.json",
-    )
-    parser.add_argument(
-        "--requests",
-        metavar="N",
-        type=positive,
-        help=f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})",
-    )
-    parser.add_argument(
-        "--only", metavar="ROW[,ROW]", help="only these rows; `hit` stands for hit-1,hit-16"
-    )
+    what = "Compare the proxy with Redis called directly and with other proxies."
+    epilog = f"rows:\n{rows}\n{EPILOG}"
+    parser = Parser("python -m bench", what, epilog, REPEATS, "latest.json")
+    requests = f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})"
+    parser.add_argument("--requests", metavar="N", type=positive, help=requests)
+    only = "only these rows; `hit` stands for hit-1,hit-16"
+    parser.add_argument("--only", metavar="ROW[,ROW]", help=only)
     args = parser.parse_args(argv)
-    only = tuple(name.strip() for name in (args.only or "").split(",") if name.strip())
-    if args.only is not None and not only:
+    names = tuple(name.strip() for name in (args.only or "").split(",") if name.strip())
+    if args.only is not None and not names:
         parser.error("--only: names no row")
-    requests = args.requests or (QUICK_REQUESTS if args.quick else REQUESTS)
     return replace(
-        parser.plan(args), only=only, requests=requests, progress=Progress(len(choose(only)))
+        parser.plan(args),
+        only=names,
+        requests=args.requests or (QUICK_REQUESTS if args.quick else REQUESTS),
+        progress=Progress(len(choose(names))),
     )
 
 

@@ -10,12 +10,11 @@ WIDTH = 78
 
 
 class Progress:
-    """One line that is rewritten on a terminal, and a line for each finished row everywhere."""
+    """A line for each finished figure. On a terminal, a line for the current one is overwritten."""
 
     def __init__(self, rows: int = 1) -> None:
         self._rows = rows
         self._row = 0
-        self._live = sys.stderr.isatty()
         self._began = time.monotonic()
 
     def row(self) -> None:
@@ -24,22 +23,19 @@ class Progress:
 
     def begin(self, what: str, repeat: int, repeats: int) -> None:
         """Show that a measurement begins."""
-        if self._live:
-            self._show(f"{self._head()} {what}, {repeat} of {repeats}", end="")
+        if sys.stderr.isatty():
+            self._show(f"{what}, {repeat} of {repeats}"[: WIDTH - 20], end="")
 
     def finish(self, name: str, medians: Mapping[str, float], unit: str) -> None:
         """Show the result of one figure: `medians` by column, in `unit`."""
         shown = ", ".join(f"{column} {number(value)}" for column, value in medians.items())
-        self._show(f"{self._head()} {name} ({unit}): {shown or 'nothing to measure'}", end="\n")
-
-    def _head(self) -> str:
-        seconds = int(time.monotonic() - self._began)
-        return f"[{self._row}/{self._rows} {seconds // 60}:{seconds % 60:02}]"
+        self._show(f"{name} ({unit}): {shown or 'nothing to measure'}", end="\n")
 
     def _show(self, text: str, end: str) -> None:
-        before = f"\r{'':{WIDTH}}\r" if self._live else ""
-        shown = text[:WIDTH] if self._live and not end else text
-        print(before + shown, end=end, file=sys.stderr, flush=True)
+        seconds = int(time.monotonic() - self._began)
+        before = f"\r{'':{WIDTH}}\r" if sys.stderr.isatty() else ""
+        at = f"{before}[{self._row}/{self._rows} {seconds // 60}:{seconds % 60:02}]"
+        print(at, text, end=end, file=sys.stderr, flush=True)
 
 
 def number(value: float) -> str:

@@ -82,7 +82,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
         _prepare(row, column, running[DIRECT])
         measured(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
-    figures = {row.name: Figure(row.name, row.kind, row.unit, row.help), **cpu.figures(row)}
+    figures = {row.name: Figure.of(row), **cpu.figures(row)}
     return interleave(figures, columns, once, plan)
 
 

@@ -82,13 +82,14 @@ def read(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     try:
         return parse(json.loads(path.read_text()))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        why = str(error.strerror)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{path}: is no JSON: {error}") from None
+        why = f"is no JSON: {error}"
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: lacks a part of a result: {error}") from None
+        why = f"lacks a part of a result: {error}"
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        why = str(error)
+    raise UsageError(f"{path}: {why}")
 
 
 def write(value: object, path: Path) -> None:

@@ -7,29 +7,18 @@ import textwrap
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
+from . import rows
 from .bounds import BOUNDS, NOT_MEASURED, NOT_MET, Bound, Verdict, judge
 from .figures import Figure
 from .parts import PARTIES
 from .progress import number
 from .result import Head, Result
-from .rows import (
-    CLUSTER,
-    COST,
-    CPU,
-    IDLE,
-    LATENCY,
-    RATE,
-    START,
-    TASKS,
-    VALUES,
-    WORKERS,
-    choose,
-)
+from .rows import CLUSTER, CPU, TASKS, WORKERS, choose
 
 WIDTH: Final = 110  # characters of a line of text
 # The tables, in order: title, and the kinds of figures in them.
 TABLES: Final = (
-    ("Speed", (RATE, VALUES)),
+    ("Speed", (rows.RATE, rows.VALUES)),
     ("CPU seconds per million commands", (CPU,)),
     ("Hits of one Python program", (TASKS,)),
     ("Hits of one Python program, CPU seconds per million", (f"{TASKS}-{CPU}",)),
@@ -37,10 +26,10 @@ TABLES: Final = (
     ("One and two proxy processes, CPU seconds per million", (f"{WORKERS}-{CPU}",)),
     ("Three masters", (CLUSTER,)),
     ("Three masters, CPU seconds per million", (f"{CLUSTER}-{CPU}",)),
-    ("Latency at fixed rates", (LATENCY,)),
-    ("Start", (START,)),
-    ("Memory of each idle client", (IDLE,)),
-    ("The script of a plain hit, time in Redis", (COST,)),
+    ("Latency at fixed rates", (rows.LATENCY,)),
+    ("Start", (rows.START,)),
+    ("Memory of each idle client", (rows.IDLE,)),
+    ("The script of a plain hit, time in Redis", (rows.COST,)),
 )
 
 

@@ -106,7 +106,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
             raise BenchError(f"{type(error).__name__}: {error}") from error
 
     note = f"{count:,} hits on {row.keys:,} keys, each of which has had one"
-    figures = {row.name: Figure(row.name, row.kind, row.unit, note), **cpu.figures(row)}
+    figures = {row.name: Figure.of(row, note), **cpu.figures(row)}
     return interleave(figures, columns, once, plan)
 
 

@@ -44,7 +44,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
             return {row.name: count * VALUE_BYTES / MEGA / (time.perf_counter() - began)}
 
     note = f"{count:,} times GET of {VALUE_BYTES:,} bytes, one at a time on each connection"
-    return interleave({row.name: Figure(row.name, row.kind, row.unit, note)}, columns, once, plan)
+    return interleave({row.name: Figure.of(row, note)}, columns, once, plan)
 
 
 def _key(number: int) -> bytes:

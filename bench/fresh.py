@@ -1,4 +1,4 @@
-"""The row of kind IDLE: the memory of a connected client that sends nothing."""
+"""Rows of kind START and IDLE, of which each sample starts new processes: times and memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,42 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
+from .parts import DIRECT, HAPROXY, INTERPRETED, PROXY, SPLICE, Part
 from .rows import Row
 
 CLIENTS: Final = 2_000
 QUICK_CLIENTS: Final = 50
 SETTLE_S: Final = 0.2
-KB: Final = 1024
+MEMORY: Final = "memory"
+MS_PER_S: Final = 1000
+KB: Final = 1 << 10
+MB: Final = 1 << 20
 
 
-def measure(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+def start(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+    """Measure milliseconds from a program's start to its first reply, and its memory then.
+
+    Times are exact to 10 ms. Raises BenchError.
+    """
+
+    def once(column: str, _turn: int) -> dict[str, float]:
+        with parts.running(plan.executable, [column]) as running:
+            part = running[column]
+            with Client(part.port) as client:
+                client.ask(b"PING")
+                took_s = time.perf_counter() - part.processes[0].began
+            return {row.name: took_s * MS_PER_S, MEMORY: part.resident_bytes() / MB}
+
+    memory = Figure(f"{row.name} {MEMORY}", row.kind, "MB", "resident memory then")
+    columns = parts.installed((PROXY, INTERPRETED, SPLICE, HAPROXY))
+    return interleave({row.name: Figure.of(row), MEMORY: memory}, columns, once, plan)
+
+
+def idle(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
     """Measure the growth of resident memory per client, of the process that clients connect to.
 
-    Each client's own connection to Redis is open. Every sample starts new processes, because used
-    memory is not returned. Raises BenchError.
+    Each client's own connection to Redis is open. Used memory is not returned, so the processes are
+    new. Raises BenchError.
     """
     count = parts.clients_at_most(QUICK_CLIENTS if plan.quick else CLIENTS)
     # Without twemproxy, which replies to PING without a connection to Redis.
@@ -49,5 +71,5 @@ def measure(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
                 raise BenchError(f"Redis has {seen:,} clients, expected {count:,}")
             return {row.name: bytes_used / count / KB}
 
-    figure = Figure(row.name, row.kind, row.unit, f"{row.help}; {count:,} clients")
+    figure = Figure.of(row, f"{row.help}; {count:,} clients")
     return interleave({row.name: figure}, columns, once, plan)
