@@ -3,7 +3,7 @@
     rows        what is measured: the table of names, commands and sizes
     options     the command line, which becomes a Plan
     __main__    runs the rows, each by the module of its kind:
-                rate, values, tasks, latency, fresh, script_cost
+                rate, values, tasks, latency, fresh, costs
     parts       starts the server and the proxies in front of it: processes, client
                 three of them are floors, which do less than a proxy: splice, lane, stub
     the load    redis_benchmark, or load (closed loop) and openloop, with the hits of calls
@@ -15,5 +15,5 @@
     model       docs/scale.md: what hits on a cluster cost
 
 Two programs measure for docs/algorithms.md: `pictures` draws what each algorithm decides on the
-same `traffic`, `costs` measures what each costs.
+same `traffic`, `costs` also measures what each costs.
 """

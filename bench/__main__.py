@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from . import (
+    costs,
     fresh,
     latency,
     load,
@@ -17,7 +18,6 @@ from . import (
     rate,
     redis_benchmark,
     result,
-    script_cost,
     tables,
     tasks,
     values,
@@ -40,7 +40,7 @@ MEASURES: Final[dict[str, Callable[[Row, Plan, Mapping[str, Part]], list[Figure]
     kinds.LATENCY: latency.measure,
     kinds.IDLE: fresh.idle,
     kinds.START: fresh.start,
-    kinds.COST: script_cost.measure,
+    kinds.COST: costs.measure,
 }
 MODEL: Final = "model"  # the word for the cost model instead of rows
 

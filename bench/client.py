@@ -35,10 +35,6 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.sock.close()
 
-    def fileno(self) -> int:
-        """Return the file descriptor, by which a selector waits for replies."""
-        return self.sock.fileno()
-
     def receive(self) -> list[object]:
         """Read once, and return the replies that are complete.
 

@@ -1,6 +1,9 @@
-"""python -m bench.costs FILE: the costs of a hit of each ALGO, as the table of docs/algorithms.md.
+"""What the scripts of hits cost in Redis, without a proxy: times, commands, memory.
 
-A real server counts the commands that a hit calls (MONITOR), its time (INFO commandstats) and the
+The row of kind COST compares a plain hit with the least script of a log.
+
+python -m bench.costs FILE: the costs of a hit of each ALGO, as the table of docs/algorithms.md. A
+real server counts the commands that a hit calls (MONITOR), its time (INFO commandstats) and the
 memory of its key (MEMORY USAGE). The table replaces the text between the markers in FILE.
 """
 
@@ -9,7 +12,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,24 +20,96 @@ from typing import Final
 from rlproxy import docs as document
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 
-from . import calls, machine, parts, script_cost
+from . import calls, load, machine, parts
 from .calls import ScriptCall
 from .client import Client
 from .errors import BenchError, UsageError, reported
-from .figures import Figure
+from .figures import Figure, interleave
 from .options import REPEATS, REQUESTS, Plan
+from .parts import BARE, DIRECT, Part
 from .progress import number
-from .rows import COST
+from .rows import CLIENTS, COST, DEEP, KEYS, RANDOM, Command, Row
 from .tables import markdown
 
+EVALSHA: Final = "evalsha"
+PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
+FEW_KEYS: Final = 100  # keys of refused hits
+# max of the rule, and the number of keys
+CASES: Final = {"admitted": (b"1000", KEYS), "refused": (b"1", FEW_KEYS)}
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
-CASES: Final = {case: most for case, (most, _) in script_cost.CASES.items()}  # max of the rule
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
 
+_SPENT: Final = re.compile(r"^cmdstat_evalsha:calls=([1-9]\d*),usec=(\d+)", re.MULTILINE)
 _CALLED: Final = re.compile(r'\[\d+ lua\] "(\w+)"')
 _LAST: Final = "that-was-all"
 _KEY: Final = b"key:%012d" % 0
+
+
+def _hit(key: bytes, most: bytes, algorithm: bytes) -> Command:
+    return (calls.HIT, key, most, b"3600", b"ALGO", algorithm)
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+    """Measure the microseconds of a hit by LOG, admitted and refused, beside the bare log.
+
+    Raises BenchError.
+    """
+    found: list[Figure] = []
+    for case, (most, _) in CASES.items():
+        hit = _hit(b"key:" + RANDOM, most, b"LOG")
+        ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
+        figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit)
+        found += timed(figure, ways, case, plan, plan.requests // PART, running[DIRECT].port)
+    return found
+
+
+def timed(
+    figure: Figure,
+    ways: Mapping[str, ScriptCall],
+    case: str,
+    plan: Plan,
+    requests: int,
+    server: int,
+) -> list[Figure]:
+    """Fill `figure` with a column for each of `ways`: the microseconds of its call, by EVALSHA.
+
+    requests: calls of one run.
+    server: its port.
+    Raises BenchError.
+    """
+    keys = CASES[case][1]
+    prepared = {
+        way: load.batches([call.evalsha], DEEP, keys, requests // DEEP)
+        for way, call in ways.items()
+    }
+
+    def once(column: str, _turn: int) -> dict[str, float]:
+        call = ways[column]
+        with Client(server) as client:
+            _load(client, call)
+            if keys == FEW_KEYS:  # each key gets its one hit, so that all further ones are refused
+                client.ask_all(load.filled(call.evalsha, number) for number in range(keys))
+            client.ask(b"CONFIG", b"RESETSTAT")
+            load.rate(server, prepared[column], DEEP, requests, CLIENTS)
+            found = _SPENT.search(client.text(b"INFO", b"commandstats"))
+        if found is None:
+            raise BenchError("INFO commandstats has no EVALSHA")
+        return {figure.name: int(found[2]) / int(found[1])}
+
+    return interleave({figure.name: figure}, list(ways), once, plan)
+
+
+def _load(client: Client, call: ScriptCall) -> None:
+    """Empty the server and load a script."""
+    client.ask(b"FLUSHALL")
+    client.ask(b"SCRIPT", b"LOAD", call.source)
+
+
+# -- commands and memory ---------------------------------------------------------------------------
 
 
 def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
@@ -44,8 +119,9 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
     most: max of the rule.
     Raises BenchError.
     """
+    hit = calls.of(_hit(_KEY, most, algorithm))
     with Client(server) as client, Client(server) as monitor:
-        hit = _prepared(client, algorithm, most)
+        _load(client, hit)
         client.ask(*hit.evalsha)
         monitor.ask(b"MONITOR")
         client.ask(*hit.evalsha)
@@ -54,14 +130,6 @@ def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
         while _LAST not in seen:
             seen += str(monitor.receive())
     return [name.upper() for name in _CALLED.findall(seen)]
-
-
-def took_us(server: int, algorithm: bytes, case: str, plan: Plan) -> float:
-    """Return the microseconds of a hit. The server's data is deleted. Raises BenchError."""
-    ways = {script_cost.EVALSHA: calls.of(script_cost.hit_of(case, algorithm))}
-    figure = Figure(f"{algorithm.decode()} {case}", COST, "µs")
-    script_cost.timed(figure, ways, case, plan, plan.requests, server)
-    return figure.medians[script_cost.EVALSHA]
 
 
 def held(server: int, algorithm: bytes) -> list[int]:
@@ -75,22 +143,15 @@ def held(server: int, algorithm: bytes) -> list[int]:
 
 
 def _filled(client: Client, algorithm: bytes) -> Iterator[int]:
-    hit, done = _prepared(client, algorithm, b"%d" % max(HITS)), 0
+    hit, done = calls.of(_hit(_KEY, b"%d" % max(HITS), algorithm)), 0
+    _load(client, hit)
     for hits in HITS:
         client.ask_all(hit.evalsha for _ in range(hits - done))
         done = hits
-        used = client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")
-        if not isinstance(used, int):
-            raise BenchError(f"MEMORY USAGE answered {used!r}")
-        yield used
+        yield int(str(client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")))
 
 
-def _prepared(client: Client, algorithm: bytes, most: bytes) -> ScriptCall:
-    """Empty the server and load the script. Returns the call of a hit on _KEY."""
-    hit = calls.of((calls.HIT, _KEY, most, b"3600", b"ALGO", algorithm))
-    client.ask(b"FLUSHALL")
-    client.ask(b"SCRIPT", b"LOAD", hit.source)
-    return hit
+# -- the table -------------------------------------------------------------------------------------
 
 
 def table(server: int, plan: Plan) -> str:
@@ -102,12 +163,14 @@ def table(server: int, plan: Plan) -> str:
     sizes = [f"bytes, {hits:,} hit{'s' if hits > 1 else ''}" for hits in HITS]
     lines = []
     for algorithm in ALGORITHMS:
-        lines.append([algorithm.decode()])
-        for case, most in CASES.items():
+        line = [algorithm.decode()]
+        for case, (most, _) in CASES.items():
             words = called(server, algorithm, most)
-            us = took_us(server, algorithm, case, plan)
-            lines[-1] += [f"{len(words)}: {' '.join(words)}", number(us)]
-        lines[-1] += [f"{size:,}" for size in held(server, algorithm)]
+            figure = Figure(f"{algorithm.decode()} {case}", COST, "µs")
+            ways = {EVALSHA: calls.of(_hit(b"key:" + RANDOM, most, algorithm))}
+            timed(figure, ways, case, plan, plan.requests, server)
+            line += [f"{len(words)}: {' '.join(words)}", number(figure.medians[EVALSHA])]
+        lines.append([*line, *(f"{size:,}" for size in held(server, algorithm))])
     return markdown(" | ".join([head, *sizes]), lines, (0, 1, 3))
 
 

@@ -48,13 +48,10 @@ class _Lane(asyncio.Protocol):
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._tick_over)
-
-    def _tick_over(self) -> None:
-        self._scheduled = False
-        self._flush()
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._scheduled = False
         if self._unsent:
             self._transport.write(b"".join(self._unsent))
             self._unsent.clear()

@@ -60,7 +60,7 @@ def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, cli
         made = [stack.enter_context(Client(port)) for _ in range(clients)]
         left = dict.fromkeys(made, 0)  # replies that a client waits for
         for client in made:
-            selector.register(client, selectors.EVENT_READ, client)
+            selector.register(client.sock, selectors.EVENT_READ, client)
         began = time.perf_counter()
         try:
             for client, batch in zip(made, batches):  # noqa: B905 -- perhaps fewer batches

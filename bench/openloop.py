@@ -97,7 +97,7 @@ def run(
         numbers = list(range(clients))  # number of each connection's next reply
         selector = stack.enter_context(selectors.DefaultSelector())
         for connection, client in enumerate(made):
-            selector.register(client, selectors.EVENT_READ, connection)
+            selector.register(client.sock, selectors.EVENT_READ, connection)
         stack.callback(gc.enable)
         gc.collect()
         gc.disable()  # a collection would delay all requests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Container, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from . import rows
@@ -16,6 +17,7 @@ from .result import Head, Result
 from .rows import CLUSTER, CPU, TASKS, WORKERS, choose
 
 WIDTH: Final = 110  # characters of a line of text
+_WRAP: Final = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
 # The tables, in order: title, and the kinds of figures in them.
 TABLES: Final = (
     ("Speed", (rows.RATE, rows.VALUES)),
@@ -95,7 +97,7 @@ def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
     judged = len(found) - len(unknown)
     if missed:
         yield f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**"
-        yield "\n".join(f"- {_missed(one)}" for one in missed)
+        yield "\n".join(map(_missed, missed))
     elif judged:
         yield f"All of the {judged} bounds that were measured are reached."
     if unknown:
@@ -112,7 +114,7 @@ def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
 
 def _missed(one: Verdict) -> str:
     bound, floor = one.bound, f"; floor: {_floor(one)}" if _floor(one) else ""
-    what = f"{bound.work} ({bound.against}): {_two(one.value)}, to be {bound.required}"
+    what = f"- {bound.work} ({bound.against}): {_two(one.value)}, to be {bound.required}"
     return f"{what} ({bound.figure}{floor})"
 
 
@@ -140,24 +142,13 @@ def flow(text: str) -> str:
 
     Blocks are separated by empty lines. Headings, tables, pictures and comments stay as they are.
     """
-    blocks = [block.strip() for block in text.split("\n\n")]
-    return "\n\n".join(map(_block, filter(None, blocks))) + "\n"
-
-
-def _block(block: str) -> str:
-    if block.startswith(("#", "|", "!", "<!--")):
-        return block
-    if block.startswith("- "):
-        return "\n".join(_wrapped(item, "  ") for item in re.split(r"\n(?=- )", block))
-    return _wrapped(block)
-
-
-def _wrapped(words: str, later: str = "") -> str:
-    """Return a paragraph in lines of WIDTH; `later` begins all lines but the first."""
-    return textwrap.fill(
-        " ".join(words.split()),
-        WIDTH,
-        subsequent_indent=later,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    blocks = []
+    for block in filter(None, map(str.strip, text.split("\n\n"))):
+        if block.startswith(("#", "|", "!", "<!--")):
+            blocks.append(block)
+        elif block.startswith("- "):
+            items = [" ".join(item.split()) for item in re.split(r"\n(?=- )", block)]
+            blocks.append("\n".join(_WRAP(item, subsequent_indent="  ") for item in items))
+        else:
+            blocks.append(_WRAP(" ".join(block.split())))
+    return "\n\n".join(blocks) + "\n"

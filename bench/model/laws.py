@@ -100,9 +100,7 @@ class Laws:
 
 def mean_part(turn: float, masters: float) -> float:
     """Return the mean size of the parts of a turn of hits on even keys, over `masters`."""
-    if turn <= 1 or masters <= 1:
-        return max(1.0, turn / max(1.0, masters))
-    return turn / (masters * -math.expm1(turn * math.log1p(-1 / masters)))
+    return turn / reach(turn, masters)
 
 
 def turn_of(batch: float, masters: int) -> float:
