@@ -48,7 +48,8 @@ PREDIXY: Final = "predixy"
 OTHER: Final = "redis-cluster-proxy"
 LIMITS: Final = "limits, a library"
 
-# fmt: off -- a bound has one line, or two
+# A bound has one line, or two.
+# fmt: off
 BOUNDS: Final = (
     Bound("hit, P1", BARE, "hit-1: proxy/bare", 0.8, 0.95, floor=LANE),
     Bound("hit, P16", BARE, "hit-16: proxy/bare", 1.0, 1.1, floor=LANE),
@@ -81,58 +82,19 @@ BOUNDS: Final = (
     Bound("50 tasks, admitted", LIMITS, "tasks-admitted: proxy/limits", 1.0, 1.2),
     Bound("50 tasks, refused", LIMITS, "tasks-refused: proxy/limits", 1.2, 1.5),
     Bound("Redis' CPU for a hit, P1", "EVALSHA", "hit-1 redis: proxy/direct", 0.78, 0.6, True),
-    Bound(
-        "CPU of Redis and proxy for a hit, P1",
-        "Redis alone for a bare log",
-        "hit-1 servers: proxy/bare",
-        1.45,
-        1.3,
-        True,
-        LANE,
-    ),
-    Bound(
-        "the proxy's CPU for a GET, P1",
-        "a bare splice",
-        "get-1 party: proxy/splice",
-        1.2,
-        1.1,
-        True,
-    ),
-    Bound(
-        "time of a plain hit's script",
-        "bare log",
-        "cost LOG admitted: evalsha/bare",
-        1.1,
-        1.0,
-        True,
-    ),
-    Bound(
-        "median of a hit at a quarter of the peak",
-        "HAProxy",
-        "latency-25 p50: proxy/haproxy",
-        1.0,
-        0.9,
-        True,
-        SPLICE,
-    ),
-    Bound(
-        "p99 of a hit at half the peak",
-        "EVALSHA",
-        "latency-50: proxy/direct",
-        2.0,
-        1.5,
-        True,
-        SPLICE,
-    ),
+    Bound("CPU of Redis and proxy for a hit, P1", "Redis alone for a bare log",
+          "hit-1 servers: proxy/bare", 1.45, 1.3, True, LANE),
+    Bound("the proxy's CPU for a GET, P1", "a bare splice",
+          "get-1 party: proxy/splice", 1.2, 1.1, True),
+    Bound("time of a plain hit's script", "bare log",
+          "cost LOG admitted: evalsha/bare", 1.1, 1.0, True),
+    Bound("median of a hit at a quarter of the peak", "HAProxy",
+          "latency-25 p50: proxy/haproxy", 1.0, 0.9, True, SPLICE),
+    Bound("p99 of a hit at half the peak", "EVALSHA",
+          "latency-50: proxy/direct", 2.0, 1.5, True, SPLICE),
     Bound("idle client, its connection open", "kB", "idle: proxy", 4.6, 3.3, True),
-    Bound(
-        "the proxy's CPU for a hit, 2 workers",
-        "1 worker",
-        "workers party: 2-workers/1-worker",
-        1.1,
-        None,
-        True,
-    ),
+    Bound("the proxy's CPU for a hit, 2 workers", "1 worker",
+          "workers party: 2-workers/1-worker", 1.1, None, True),
 )
 # fmt: on
 

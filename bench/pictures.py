@@ -53,88 +53,39 @@ class Picture:
 
 
 # The table of pictures: one for each ALGO, then one for each option that changes the picture.
+# fmt: off
 PICTURES: Final = (
-    Picture(
-        "log",
-        "LOG, the default",
-        "",
-        "Never more than 10 in any 10 s: a hit stops counting exactly 10 s after it was admitted.",
-    ),
-    Picture(
-        "zlog",
-        "ZLOG",
-        "ALGO ZLOG",
-        "Answers as LOG does, hit for hit. It keeps a sorted set, so ZRANGE shows when they were.",
-    ),
-    Picture(
-        "fixed",
-        "FIXED",
-        "ALGO FIXED",
+    Picture("log", "LOG, the default", "",
+        "Never more than 10 in any 10 s: a hit stops counting exactly 10 s after it was admitted."),
+    Picture("zlog", "ZLOG", "ALGO ZLOG",
+        "Answers as LOG does, hit for hit. It keeps a sorted set, so ZRANGE shows when they were."),
+    Picture("fixed", "FIXED", "ALGO FIXED",
         "The window begins with its first hit and ends 10 s later: "
-        "across its edge, at 10 s, 19 hits pass within 4 s.",
-    ),
-    Picture(
-        "counter",
-        "COUNTER",
-        "ALGO COUNTER",
+        "across its edge, at 10 s, 19 hits pass within 4 s."),
+    Picture("counter", "COUNTER", "ALGO COUNTER",
         "It spreads the first window's hits evenly over it, though nine of the ten came after 8 s, "
-        "and so admits the next ones too early.",
-    ),
-    Picture(
-        "token",
-        "TOKEN",
-        "ALGO TOKEN",
-        "One token a second flows back, up to 10: a full bucket admits 10 at once.",
-        TOKENS,
-    ),
-    Picture(
-        "leaky",
-        "LEAKY",
-        "ALGO LEAKY",
+        "and so admits the next ones too early."),
+    Picture("token", "TOKEN", "ALGO TOKEN",
+        "One token a second flows back, up to 10: a full bucket admits 10 at once.", TOKENS),
+    Picture("leaky", "LEAKY", "ALGO LEAKY",
         "The same decisions as TOKEN: each hit raises the level by one, one a second drains.",
-        LEVEL,
-    ),
-    Picture(
-        "gcra",
-        "GCRA",
-        "ALGO GCRA",
+        LEVEL),
+    Picture("gcra", "GCRA", "ALGO GCRA",
         "The same decisions, kept as one time: each hit moves it on by 1 s, to 10 s ahead at most.",
-        AHEAD,
-    ),
-    Picture(
-        "burst",
-        "GCRA with BURST",
-        "ALGO GCRA BURST 3",
-        "A bucket of 3 instead of 10: the same rate, and never more than 3 at once.",
-        TOKENS,
-    ),
-    Picture(
-        "wait",
-        "LEAKY with WAIT",
-        "ALGO LEAKY WAIT 5",
-        "Hits leave one a second. A reply is held for up to 5 s; longer waits are refused.",
-        LEVEL,
-    ),
+        AHEAD),
+    Picture("burst", "GCRA with BURST", "ALGO GCRA BURST 3",
+        "A bucket of 3 instead of 10: the same rate, and never more than 3 at once.", TOKENS),
+    Picture("wait", "LEAKY with WAIT", "ALGO LEAKY WAIT 5",
+        "Hits leave one a second. A reply is held for up to 5 s; longer waits are refused.", LEVEL),
     Picture("gap", "LOG with GAP", "GAP 0.5", "Between two hits that count lies half a second."),
-    Picture(
-        "and",
-        "LOG with AND",
-        "AND 4 2",
-        "And at most 4 in any 2 s. The line shows the limit that leaves least.",
-    ),
-    Picture(
-        "strict",
-        "LOG with STRICT",
-        "STRICT",
-        "Refused hits count too: clients that keep retrying stay blocked, until the pause.",
-    ),
-    Picture(
-        "penalty",
-        "LOG with PENALTY",
-        "PENALTY 10",
-        "The first refusal, at 10.4 s, blocks the key for 10 s. Further tries prolong nothing.",
-    ),
+    Picture("and", "LOG with AND", "AND 4 2",
+        "And at most 4 in any 2 s. The line shows the limit that leaves least."),
+    Picture("strict", "LOG with STRICT", "STRICT",
+        "Refused hits count too: clients that keep retrying stay blocked, until the pause."),
+    Picture("penalty", "LOG with PENALTY", "PENALTY 10",
+        "The first refusal, at 10.4 s, blocks the key for 10 s. Further tries prolong nothing."),
 )
+# fmt: on
 
 
 def draw(picture: Picture, run: Run) -> str:
