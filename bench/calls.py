@@ -17,6 +17,7 @@ from rlproxy.resp import encoding
 from .errors import BenchError
 
 HIT: Final = b"RL.HIT"
+GRAMMAR: Final = Grammar(scripts.load())
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ScriptCall:
 @cache
 def of(command: tuple[bytes, ...]) -> ScriptCall:
     """Return the script call of `RL.HIT key max window ...`. Raises BenchError if it is invalid."""
-    rule = _grammar().rule(b"", HIT, list(command[1:]))
+    rule = GRAMMAR.rule(b"", HIT, list(command[1:]))
     if rule.script is None:
         raise BenchError(f"{b' '.join(command).decode()}: {rule.error.decode().strip()}")
     reader = hiredis.Reader()
@@ -38,18 +39,8 @@ def of(command: tuple[bytes, ...]) -> ScriptCall:
     return ScriptCall(tuple(cast("list[bytes]", reader.gets())), rule.script.source)
 
 
-def direct(command: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Return the command with the same effect without the proxy: a hit becomes EVALSHA."""
-    return of(command).evalsha if command[0] == HIT else command
-
-
 def bare(command: tuple[bytes, ...]) -> ScriptCall:
     """Return the same hit as a call of bare_log.lua, which does the least that is possible."""
     source = Path(__file__).with_name("bare_log.lua").read_bytes()
     sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
     return ScriptCall((b"EVALSHA", sha, b"1", *of(command).evalsha[3:]), source)
-
-
-@cache
-def _grammar() -> Grammar:
-    return Grammar(scripts.load())

@@ -27,6 +27,5 @@ def reported(call: Callable[[], None]) -> int:
         code, why = 130, "interrupted, nothing was written"
     else:
         return 0
-    before = "\n" if sys.stderr.isatty() and code != 2 else ""  # ends the progress line
-    print(f"{before}bench: {why}", file=sys.stderr)
+    print(f"bench: {why}", file=sys.stderr)
     return code

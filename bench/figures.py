@@ -82,7 +82,6 @@ def interleave(
     first = next(iter(figures.values()))
     for turn in range(1, plan.repeats + 1):
         for column in columns:
-            plan.progress.begin(f"{first.name} {column}", turn, plan.repeats)
             try:
                 values = once(column, turn)
             except BenchError as error:

@@ -19,10 +19,9 @@ from .options import Plan
 from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .rows import CLIENTS, LIMIT_S, Row
 
-# Without twemproxy, which supports scripts poorly.
-PARTIES: Final = (DIRECT, PROXY, SPLICE, HAPROXY)
+# Parties and their names on the page. Without twemproxy, which supports scripts poorly.
+PARTIES: Final = {DIRECT: "direct", PROXY: "proxy", SPLICE: "splice", HAPROXY: "HAProxy"}
 LOADS: Final = (25, 50, 75)  # percent of the proxy's peak
-QUICK_LOADS: Final = (50,)  # the same with --quick
 PEAK_REPEATS: Final = 3  # repeats of the peak's measurement, at most
 SECONDS: Final = 5.0  # length of one run, unless --requests allows fewer hits
 WARM_UP: Final = 0.1  # part of a run that does not count
@@ -49,7 +48,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         {name: running[name] for name in columns},
     )
     found = [peak]
-    for percent in QUICK_LOADS if plan.quick else LOADS:
+    for percent in LOADS:
         offered = peak.medians[PROXY] * percent / 100
         once = partial(_run, row, plan, running, offered)
         found += interleave(_figures(row, percent, offered), columns, once, plan)
@@ -93,7 +92,7 @@ def _run(
     with Client(running[DIRECT].port) as client:
         client.ask(b"FLUSHALL")
         client.ask(b"SCRIPT", b"LOAD", calls.of(hit).source)
-    command = hit if column == PROXY else calls.direct(hit)
+    command = hit if column == PROXY else calls.of(hit).evalsha
     seconds = min(SECONDS, plan.requests / offered)
     due_ns = openloop.schedule(offered, seconds, turn)
     prepared = load.batches([command], 1, row.keys, len(due_ns), turn)

@@ -79,7 +79,6 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return {row.name: rate, **spent}
 
     for column in columns if not plan.quick else ():
-        plan.progress.begin(f"{row.name} {column}, warming up", 0, plan.repeats)
         _prepare(row, column, running[DIRECT])
         measured(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
     figures = {row.name: Figure.of(row), **cpu.figures(row)}

@@ -41,12 +41,7 @@ def text(result: Result) -> str:
     for title, kinds in TABLES:
         if found := result.of(kinds):
             parts += [f"## {title}", table(found)]
-    return flow("\n\n".join([*parts, *verdicts(judged(result))]))
-
-
-def judged(result: Result, bounds: Sequence[Bound] = BOUNDS) -> list[Verdict]:
-    """Return the verdicts on all bounds of the rows that were run."""
-    return judge(result.figures, [row.name for row in choose(result.only)], bounds)
+    return flow("\n\n".join([*parts, *verdicts(result)]))
 
 
 def where(head: Head) -> str:
@@ -87,8 +82,9 @@ def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int]
     )
 
 
-def verdicts(found: Sequence[Verdict]) -> Iterable[str]:
-    """Yield the bounds and the measured values, beginning with the bounds that are not met."""
+def verdicts(result: Result, bounds: Sequence[Bound] = BOUNDS) -> Iterable[str]:
+    """Yield the bounds of the rows that were run, beginning with the bounds that are not met."""
+    found = judge(result.figures, [row.name for row in choose(result.only)], bounds)
     if not found:
         return
     yield "## What is required, and what was measured"

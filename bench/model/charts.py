@@ -17,17 +17,15 @@ RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)
 
 def drawn(result: Result, laws: Laws) -> list[Image]:
     """Return all pictures."""
-    return [*_costs(result, laws, 1), *_costs(result, laws, 16), _forecasts(laws)]
+    return [_costs(result, laws, 1), _costs(result, laws, 16), _forecasts(laws)]
 
 
-def _costs(result: Result, laws: Laws, pipeline: int) -> list[Image]:
+def _costs(result: Result, laws: Laws, pipeline: int) -> Image:
     """Draw batch and CPU time by masters, for 50 clients and one worker."""
     wanted = (runs.ADMITTED, 50, pipeline, 1)
     found = [
         run for run in result.runs if (run.work, run.clients, run.pipeline, run.workers) == wanted
     ]
-    if not found:
-        return []
     panels = [
         Panel(
             title,
@@ -49,7 +47,7 @@ def _costs(result: Result, laws: Laws, pipeline: int) -> list[Image]:
     )
     title = f"Cost of a hit by masters, {writes} in a write"
     alt = f"{title}: measured, as in the table above, and by the model"
-    return [plots.image(f"{PREFIX}cost-{pipeline}.svg", alt, title, sentence, panels)]
+    return plots.image(f"{PREFIX}cost-{pipeline}.svg", alt, title, sentence, panels)
 
 
 def _forecasts(laws: Laws) -> Image:

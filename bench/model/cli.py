@@ -72,7 +72,6 @@ def measured(plan: Plan, sizes: runs.Sizes) -> Result:
                 for workers in (workers for count, workers in sizes.cells if count == masters):
                     progress.row()
                     name = f"{masters} masters, {workers} workers"
-                    progress.begin(name, repeat, plan.repeats)
                     with parts.proxy(upstream, PROXIES[workers]) as proxy:
                         if repeat == 1:  # footprints hardly differ between repeats
                             looks += footprint.measure(upstream, proxy, workers, sizes)
