@@ -144,7 +144,9 @@ def run(argv: Sequence[str], limit_s: float) -> str:
     """
     name = Path(argv[0]).name
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, **_CHILD)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=limit_s, **_CHILD
+        )
     except OSError as error:
         raise BenchError(f"{name}: {error.strerror}") from None
     except subprocess.TimeoutExpired:

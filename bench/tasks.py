@@ -93,11 +93,28 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     keys = [f"key:{number:012}" for number in range(row.keys)]
     dice = random.Random(1)
 
+    (command,) = row.commands
+
     def once(column: str, _turn: int) -> dict[str, float]:
         running[DIRECT].ask_all(b"FLUSHALL")
         hits = dice.choices(keys, k=count)
+        clocks = {cpu.DRIVER: cpu.own, cpu.REDIS: running[DIRECT].spent}
+        if column == PROXY:
+            clocks[cpu.PARTY] = running[PROXY].spent
+        port = running[PROXY if column == PROXY else DIRECT].port
+
+        async def program() -> dict[str, float]:
+            async with WAYS[column](port, command) as hit, asyncio.timeout(LIMIT_S):
+                await _all(hit, keys, admitted=True)
+                gc.collect()
+                with cpu.spending(clocks, count) as spent:
+                    began = time.perf_counter()
+                    await _all(hit, hits, admitted=not row.refuses)
+                    seconds = time.perf_counter() - began
+            return {row.name: count / seconds, **spent}
+
         try:
-            return uvloop.run(_program(row, column, running, keys, hits))
+            return uvloop.run(program())
         except BenchError:
             raise
         except TimeoutError:
@@ -108,25 +125,6 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     note = f"{count:,} hits on {row.keys:,} keys, each of which has had one"
     figures = {row.name: Figure.of(row, note), **cpu.figures(row)}
     return interleave(figures, columns, once, plan)
-
-
-async def _program(
-    row: Row, way: str, running: Mapping[str, Part], keys: Sequence[str], hits: Sequence[str]
-) -> dict[str, float]:
-    """Hit each of `keys` once, then measure `hits`. Returns hits per second, and CPU times."""
-    clocks = {cpu.DRIVER: cpu.own, cpu.REDIS: running[DIRECT].spent}
-    if way == PROXY:
-        clocks[cpu.PARTY] = running[PROXY].spent
-    port = running[PROXY if way == PROXY else DIRECT].port
-    (command,) = row.commands
-    async with WAYS[way](port, command) as hit, asyncio.timeout(LIMIT_S):
-        await _all(hit, keys, admitted=True)
-        gc.collect()
-        with cpu.spending(clocks, len(hits)) as spent:
-            began = time.perf_counter()
-            await _all(hit, hits, admitted=not row.refuses)
-            seconds = time.perf_counter() - began
-    return {row.name: len(hits) / seconds, **spent}
 
 
 async def _all(hit: Hit, keys: Sequence[str], admitted: bool) -> None:

@@ -6,14 +6,12 @@ moment, and the result is the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.algorithms import MICROSECONDS, PEEK, Limiter
-from rlproxy.ratelimit.grammar import Grammar
+from rlproxy.ratelimit.algorithms import MICROSECONDS, PEEK
 
+from .calls import GRAMMAR, HIT
 from .client import Client, Words
 from .errors import BenchError
 
@@ -92,45 +90,39 @@ class Run:
         return -begin, count
 
 
-def command(options: str) -> tuple[bytes, ...]:
-    """Return the hit under the rule with `options`, such as `ALGO GCRA BURST 3`."""
-    return (b"RL.HIT", b"k", b"%d" % MAX, b"%d" % WINDOW_S, *options.encode().split())
-
-
 def run(client: Client, options: str) -> Run:
-    """Send the traffic under the rule with `options`.
+    """Send the traffic under the rule with `options`, such as `ALGO GCRA BURST 3`.
 
     The server's data is deleted. Raises BenchError.
     """
-    rule = Grammar(scripts.load()).rule(b"", b"RL.HIT", list(command(options)[1:]))
+    words = [b"k", b"%d" % MAX, b"%d" % WINDOW_S, *options.encode().split()]
+    rule = GRAMMAR.rule(b"", HIT, words)
     if rule.limiter is None or rule.script is None:
         raise BenchError(f"{options}: {rule.error.decode().strip()}")
     client.ask(b"FLUSHALL")
     client.ask(b"SCRIPT", b"LOAD", rule.script.source)
-    sha = rule.script.sha
     hit = replace(rule.limiter, unit_us=1)
     peek = replace(hit, mode=PEEK, strict=False, penalty_us=0)
+    times_us = sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC})
+    events = [
+        (at_us, is_hit)
+        for at_us in times_us
+        for is_hit in ((False, True, False) if at_us in TRAFFIC else (False,))
+    ]
     calls: list[Words] = []
-    kinds: list[tuple[int, bool]] = []
-    for at_us in sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC}):
-        wanted = (False, True, False) if at_us in TRAFFIC else (False,)
-        for is_hit in wanted:
-            calls.append(_call(sha, hit if is_hit else peek, is_hit and rule.shapes, at_us))
-            calls.append((b"PERSIST", b"k"))  # the key's TTL counts by Redis' real clock
-            kinds.append((at_us, is_hit))
-    replies = cast("list[list[int]]", client.ask_all(calls)[::2])
+    for at_us, is_hit in events:
+        argv = hit.argv(rule.shapes) if is_hit else peek.argv(False)
+        argv += [b""] * (_CLOCK_ARGUMENT - 1 - len(argv))
+        clock = b"%d" % (_START_US + at_us)
+        calls.append((b"EVALSHA", rule.script.sha, b"1", b"k", *argv, clock))
+        calls.append((b"PERSIST", b"k"))  # the key's TTL counts by Redis' real clock
     hits: list[Hit] = []
     states: list[State] = []
-    for (at_us, is_hit), found in zip(kinds, replies, strict=True):
+    replies = cast("list[list[int]]", client.ask_all(calls)[::2])
+    for (at_us, is_hit), reply in zip(events, replies, strict=True):
+        refused, limit, remaining, _, reset_us, *held_us = reply
         if is_hit:
-            held_us = found[5] if found[0] == 0 and len(found) > 5 else 0
-            hits.append(Hit(at_us, found[0] == 0, held_us))
+            hits.append(Hit(at_us, not refused, 0 if refused else sum(held_us)))
         else:
-            states.append(State(at_us, found[1], found[2], found[4]))
+            states.append(State(at_us, limit, remaining, reset_us))
     return Run(tuple(hits), tuple(states))
-
-
-def _call(sha: bytes, limiter: Limiter, shape: bool, at_us: int) -> Sequence[bytes]:
-    argv = limiter.argv(shape)
-    argv += [b""] * (_CLOCK_ARGUMENT - 1 - len(argv))
-    return (b"EVALSHA", sha, b"1", b"k", *argv, b"%d" % (_START_US + at_us))
