@@ -13,6 +13,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -33,9 +34,9 @@ from .tables import markdown
 
 EVALSHA: Final = "evalsha"
 PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
-FEW_KEYS: Final = 100  # keys of refused hits
+REFUSED: Final = "refused"
 # max of the rule, and the number of keys
-CASES: Final = {"admitted": (b"1000", KEYS), "refused": (b"1", FEW_KEYS)}
+CASES: Final = {"admitted": (b"1000", KEYS), REFUSED: (b"1", 100)}
 ENGINE: Final = "valkey-9.1"  # the server of `--upstream embedded:`
 HITS: Final = (1, 10, 100, 1000)  # live hits of a key whose memory is measured
 FILLS: Final = 7  # measurements of memory: an allocator's rounding differs between them
@@ -59,42 +60,34 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     Raises BenchError.
     """
     found: list[Figure] = []
+    plan = replace(plan, requests=plan.requests // PART)
     for case, (most, _) in CASES.items():
         hit = _hit(b"key:" + RANDOM, most, b"LOG")
         ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
         figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit)
-        found += timed(figure, ways, case, plan, plan.requests // PART, running[DIRECT].port)
+        found += timed(figure, ways, case, plan, running[DIRECT].port)
     return found
 
 
 def timed(
-    figure: Figure,
-    ways: Mapping[str, ScriptCall],
-    case: str,
-    plan: Plan,
-    requests: int,
-    server: int,
+    figure: Figure, ways: Mapping[str, ScriptCall], case: str, plan: Plan, server: int
 ) -> list[Figure]:
     """Fill `figure` with a column for each of `ways`: the microseconds of its call, by EVALSHA.
 
-    requests: calls of one run.
-    server: its port.
+    server: its port; its data is deleted.
     Raises BenchError.
     """
-    keys = CASES[case][1]
-    prepared = {
-        way: load.batches([call.evalsha], DEEP, keys, requests // DEEP)
-        for way, call in ways.items()
-    }
+    keys, count = CASES[case][1], plan.requests // DEEP
+    prepared = {way: load.batches([one.evalsha], DEEP, keys, count) for way, one in ways.items()}
 
     def once(column: str, _turn: int) -> dict[str, float]:
         call = ways[column]
         with Client(server) as client:
             _load(client, call)
-            if keys == FEW_KEYS:  # each key gets its one hit, so that all further ones are refused
+            if case == REFUSED:  # each key gets its one hit, so that all further ones are refused
                 client.ask_all(load.filled(call.evalsha, number) for number in range(keys))
             client.ask(b"CONFIG", b"RESETSTAT")
-            load.rate(server, prepared[column], DEEP, requests, CLIENTS)
+            load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS)
             found = _SPENT.search(client.text(b"INFO", b"commandstats"))
         if found is None:
             raise BenchError("INFO commandstats has no EVALSHA")
@@ -168,7 +161,7 @@ def table(server: int, plan: Plan) -> str:
             words = called(server, algorithm, most)
             figure = Figure(f"{algorithm.decode()} {case}", COST, "µs")
             ways = {EVALSHA: calls.of(_hit(b"key:" + RANDOM, most, algorithm))}
-            timed(figure, ways, case, plan, plan.requests, server)
+            timed(figure, ways, case, plan, server)
             line += [f"{len(words)}: {' '.join(words)}", number(figure.medians[EVALSHA])]
         lines.append([*line, *(f"{size:,}" for size in held(server, algorithm))])
     return markdown(" | ".join([head, *sizes]), lines, (0, 1, 3))

@@ -130,14 +130,9 @@ def image(name: str, alt: str, title: str, sentence: str, panels: Sequence[Panel
 
 def _draw(panel: Panel, axes: Axes) -> None:
     for line in panel.lines:
-        place = line.place % len(COLOURS)
-        axes.plot(
-            *zip(*line.points, strict=True),
-            label=line.name,
-            color=COLOURS[place][0],
-            linestyle=DASHES[place],
-            marker=MARKS[place],
-        )
+        style = {"linestyle": DASHES[line.place], "marker": MARKS[line.place]}
+        colour, _ = COLOURS[line.place]
+        axes.plot(*zip(*line.points, strict=True), label=line.name, color=colour, **style)
     if panel.log_x:
         axes.set_xscale("log")
     axes.set_xticks(sorted({x for line in panel.lines for x, _ in line.points}))

@@ -100,15 +100,18 @@ def _mixed(size: int) -> Row:
 
 def _cluster(name: str, what: str, command: Command) -> list[Row]:
     return [
-        replace(row, name=f"cluster-{row.name}", kind=CLUSTER, help=f"{row.help} {_CLIENT}")
+        replace(
+            row,
+            name=f"cluster-{row.name}",
+            kind=CLUSTER,
+            help=f"{row.help} (direct: a cluster client)",
+        )
         for row in _rates(name, what, command)
     ]
 
 
-_CLIENT: Final = "(direct: a cluster client)"
 _LOG: Final = "RL.HIT admitted by LOG (direct: EVALSHA of its script)"
 _TASKS: Final = "one Python program's hits by redis-py through the proxy, and by limits without it"
-_START: Final = "from the start of a program to its first reply through it"
 
 ROWS: Final = (
     *_rates("hit", _LOG, _HIT),
@@ -125,7 +128,7 @@ ROWS: Final = (
     Row("workers", WORKERS, "/s", "RL.HIT through one and two proxy processes", (_HIT,)),
     *_cluster("get", "GET on absent keys of three masters", _GET),
     *_cluster("set", "SET on three masters", _SET),
-    Row("start", START, "ms", _START),
+    Row("start", START, "ms", "from the start of a program to its first reply through it"),
     Row("idle", IDLE, "kB", "resident memory for each idle client that has sent PING"),
     Row("latency", LATENCY, "µs", "how long RL.HIT takes at fixed rates, open loop", (_HIT,)),
     Row("cost", COST, "µs", "time of LOG's script in Redis (INFO commandstats)"),

@@ -33,9 +33,6 @@ Hit = Callable[[str], Awaitable[bool]]  # of a key: whether it was admitted
 Open = Callable[[int, Command], AbstractAsyncContextManager[Hit]]  # for a port and a plain RL.HIT
 
 
-# -- ways to hit -----------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _proxy(port: int, command: Command) -> AsyncIterator[Hit]:
     word, _, most, window_s = (each.decode() for each in command)
@@ -81,9 +78,6 @@ async def _limits(port: int, command: Command) -> AsyncIterator[Hit]:
 
 
 WAYS: Final[Mapping[str, Open]] = {PROXY: _proxy, SCRIPT: _script, LIMITS: _limits}
-
-
-# -- the rows --------------------------------------------------------------------------------------
 
 
 def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:

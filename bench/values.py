@@ -34,7 +34,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     with Client(running[DIRECT].port) as client:
         client.ask(b"FLUSHALL")
         for number in range(CONNECTIONS):
-            client.ask(b"SET", _key(number), bytes(VALUE_BYTES))
+            client.ask(b"SET", b"value:%d" % number, bytes(VALUE_BYTES))
 
     def once(column: str, _turn: int) -> dict[str, float]:
         port = running[column].port
@@ -47,13 +47,9 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     return interleave({row.name: Figure.of(row, note)}, columns, once, plan)
 
 
-def _key(number: int) -> bytes:
-    return b"value:%d" % number
-
-
 def _read(port: int, number: int, count: int) -> None:
     """Read a value `count` times over one connection. Raises BenchError."""
-    request, buffer = bulks(b"GET", _key(number)), bytearray(READ_BYTES)
+    request, buffer = bulks(b"GET", b"value:%d" % number), bytearray(READ_BYTES)
     try:
         with socket.create_connection(("127.0.0.1", port), LIMIT_S) as sock:
             for _ in range(count):

@@ -89,9 +89,6 @@ masters: they say nothing about a cluster of real machines.
 To run it again: `python -m bench model`, then `python -m bench.model.page RESULT PAGE`."""
 
 
-# -- measured --------------------------------------------------------------------------------------
-
-
 def _measured(result: Result, costs: Sequence[Image]) -> str:
     pictures = "\n\n".join(image.link() for image in costs)
     return f"""\
@@ -173,9 +170,6 @@ def _states(result: Result) -> str:
     return markdown(f"{head} | {more}", lines)
 
 
-# -- the model -------------------------------------------------------------------------------------
-
-
 def _laws(made: Laws) -> str:
     proxy, node = made.proxy_memory, made.node_memory
     return f"""\
@@ -237,9 +231,6 @@ def _lone(result: Result, made: Laws) -> str:
         f"{min(proxy):.0f} to {max(proxy):.0f} µs and {min(redis):.0f} to {max(redis):.0f} µs: "
         "a batch of one, and every process woken for it."
     )
-
-
-# -- predictions -----------------------------------------------------------------------------------
 
 
 def _predictions(made: Laws, picture: Image) -> str:
@@ -354,9 +345,6 @@ NOT_IN_IT: Final = f"""\
 - Other work on the measuring machine: clients, proxy, up to six masters and other programs (`load
   before`) share two cores and their caches, which makes each of them slower than alone.
 - Algorithms other than LOG ([their costs](algorithms.md)), and keys with many live hits."""
-
-
-# -- values ----------------------------------------------------------------------------------------
 
 
 def _of(result: Result, work: str) -> list[Run]:

@@ -11,7 +11,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,28 +118,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """How much is measured: pairs of masters and workers, seconds of a load, and of a footprint."""
 
-    cells: numbers of masters and workers.
-    window_s: of a load, behind a warm-up, which is longer where refusals are to be remembered.
-    clients: of a footprint, of each kind, and the `keys` with a hit.
-    settle_s: pause before a look at memory: Redis takes back the buffers of clients after 2 s.
-    """
-
-    cells: tuple[tuple[int, int], ...]
-    window_s: float
-    warm_up_s: float
-    refused_warm_up_s: float
-    clients: int
-    keys: int
-    settle_s: float
+    cells: Sequence[tuple[int, int]] = ((1, 1), (1, 2), (3, 1), (3, 2), (6, 1), (6, 2))
+    window_s: float = 1.2
+    warm_up_s: float = 0.3
+    refused_warm_up_s: float = 1.4  # where refusals are to be remembered
+    clients: int = 1_000  # of each kind
+    keys: int = 60_000
+    settle_s: float = 3.0  # until Redis has taken back the buffers of clients, which takes 2 s
 
 
-FULL: Final = Sizes(
-    tuple((masters, workers) for masters in (1, 3, 6) for workers in (1, 2)),
-    *(1.2, 0.3, 1.4),
-    *(1_000, 60_000, 3.0),
-)
+FULL: Final = Sizes()
 QUICK: Final = Sizes(((1, 1), (3, 2), (6, 1)), 0.03, 0.05, 0.05, 20, 600, 0.05)
 MAX_WINDOWS: Final = 50  # windows until one has a hit
 ANSWERED_S: Final = 0.05  # pause until what was under way is answered
@@ -207,9 +197,8 @@ def _clients(one: Load, port: int) -> Iterator[Process]:
 
     While it is paused nothing is under way, so that counts and CPU times belong to the same hits.
     """
-    argv = redis_benchmark.arguments(
-        port, one.command, one.pipeline, one.keys, ENDLESS, one.clients
-    )
+    sizes = one.pipeline, one.keys, ENDLESS, one.clients
+    argv = redis_benchmark.arguments(port, one.command, *sizes)
     with tempfile.TemporaryDirectory(prefix="rlproxy-bench-") as home:
         process = Process(argv, Path(home, "load.log"))
         try:
@@ -249,5 +238,4 @@ def _look(upstream: Part, proxy: Part, workers: int) -> _Look:
         counts[CALLS] += sum(map(int, scripts))
         for name in _OF_MASTERS:
             counts[name] += int(info[name])
-    masters = [process.spent() for process in upstream.processes]
-    return _Look(proxy.spent(), masters, counts)
+    return _Look(proxy.spent(), [process.spent() for process in upstream.processes], counts)
