@@ -130,7 +130,7 @@ def image(name: str, alt: str, title: str, sentence: str, panels: Sequence[Panel
 
 def _draw(panel: Panel, axes: Axes) -> None:
     for line in panel.lines:
-        style = {"linestyle": DASHES[line.place], "marker": MARKS[line.place]}
+        style: dict[str, Any] = {"linestyle": DASHES[line.place], "marker": MARKS[line.place]}
         colour, _ = COLOURS[line.place]
         axes.plot(*zip(*line.points, strict=True), label=line.name, color=colour, **style)
     if panel.log_x:
