@@ -67,16 +67,6 @@ def _model(words: Sequence[str]) -> None:
 
 def _run(plan: Plan) -> None:
     """Measure and report. Raises BenchError if a row was not measured."""
-    found, failed = _measured(plan)
-    result.write(found.to_json(), plan.output)
-    print(tables.text(found), flush=True)
-    print(f"bench: every sample is in {plan.output}", file=sys.stderr)
-    if failed:
-        raise BenchError("\nbench: ".join(failed))
-
-
-def _measured(plan: Plan) -> tuple[Result, list[str]]:
-    """Measure the rows. Returns the result, and the name and error of each row that failed."""
     facts = machine.machine()  # before the benchmark adds load
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
@@ -90,18 +80,21 @@ def _measured(plan: Plan) -> tuple[Result, list[str]]:
             except (BenchError, OSError) as error:
                 failed.append(f"not measured: {row.name}: {error}")
     head = Head(date, facts, versions, [*_method(plan), *failed])
-    return Result(head, figures, plan.only), failed
+    found = Result(head, figures, plan.only)
+    result.write(found.to_json(), plan.output)
+    print(tables.text(found), flush=True)
+    print(f"bench: every sample is in {plan.output}", file=sys.stderr)
+    if failed:
+        raise BenchError("\nbench: ".join(failed))
 
 
 def _method(plan: Plan) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
     parties = ", ".join(parts.installed())
-    generator = (
-        f"load by {redis_benchmark.NAME}; rows of several commands and scripts' cost: {load.NAME}"
-        if redis_benchmark.installed()
-        else f"no {redis_benchmark.NAME} here: all load by {load.NAME}, and no rows of clusters"
-    )
+    generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {load.NAME}"
+    if not redis_benchmark.installed():
+        generator = f"no redis-benchmark here: all load by {load.NAME}, and no rows of clusters"
     found = [
         f"{turns} of {parties}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",

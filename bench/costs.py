@@ -9,10 +9,11 @@ memory of its key (MEMORY USAGE). The table replaces the text between the marker
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,18 +131,16 @@ def held(server: int, algorithm: bytes) -> list[int]:
 
     The server's data is deleted. Raises BenchError.
     """
+    hit = calls.of(_hit(_KEY, b"%d" % max(HITS), algorithm))
+    found: dict[int, list[int]] = {hits: [] for hits in HITS}
     with Client(server) as client:
-        fills = [list(_filled(client, algorithm)) for _ in range(FILLS)]
-    return [round(statistics.median(found)) for found in zip(*fills, strict=True)]
-
-
-def _filled(client: Client, algorithm: bytes) -> Iterator[int]:
-    hit, done = calls.of(_hit(_KEY, b"%d" % max(HITS), algorithm)), 0
-    _load(client, hit)
-    for hits in HITS:
-        client.ask_all(hit.evalsha for _ in range(hits - done))
-        done = hits
-        yield int(str(client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")))
+        for _ in range(FILLS):
+            _load(client, hit)
+            for before, hits in itertools.pairwise((0, *HITS)):
+                client.ask_all(hit.evalsha for _ in range(hits - before))
+                usage = client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")
+                found[hits].append(int(str(usage)))
+    return [round(statistics.median(sizes)) for sizes in found.values()]
 
 
 # -- the table -------------------------------------------------------------------------------------

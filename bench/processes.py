@@ -197,17 +197,13 @@ def _own_ports() -> Iterator[int]:
     The block belongs to this process while it holds the first port. The kernel frees that port
     when the process ends, for any reason.
     """
-    starts = list(range(LOWEST_PORT, HIGHEST_PORT, BLOCK))
-    at = os.getpid() % len(starts)
-    for first in starts[at:] + starts[:at]:
-        sock = socket.socket()
-        try:
+    starts = range(LOWEST_PORT, HIGHEST_PORT, BLOCK)
+    for place in range(len(starts)):
+        first = starts[(os.getpid() + place) % len(starts)]
+        with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", first))
-        except OSError:
-            sock.close()
-            continue
-        sock.detach()  # keeps the port bound until the process ends
-        yield from itertools.cycle(range(first + 1, first + BLOCK))
+            sock.detach()  # keeps the port bound until the process ends
+            yield from itertools.cycle(range(first + 1, first + BLOCK))
     raise BenchError("no port is free")
 
 

@@ -99,13 +99,9 @@ def _mixed(size: int) -> Row:
 
 
 def _cluster(name: str, what: str, command: Command) -> list[Row]:
+    direct = " (direct: a cluster client)"
     return [
-        replace(
-            row,
-            name=f"cluster-{row.name}",
-            kind=CLUSTER,
-            help=f"{row.help} (direct: a cluster client)",
-        )
+        replace(row, name=f"cluster-{row.name}", kind=CLUSTER, help=row.help + direct)
         for row in _rates(name, what, command)
     ]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from . import rows
 from .bounds import BOUNDS, NOT_MEASURED, NOT_MET, Bound, Verdict, judge
-from .figures import Figure
+from .figures import RATIOS, Figure
 from .parts import PARTIES
 from .progress import number
 from .result import Head, Result
@@ -54,17 +54,17 @@ def where(head: Head) -> str:
 
 def table(figures: Sequence[Figure]) -> str:
     """Return medians, ratios and spread of figures in Markdown, with parties in their order."""
-    columns = union(figure.samples for figure in figures)
-    columns.sort(key=lambda name: PARTIES.index(name) if name in PARTIES else len(PARTIES))
-    ratios = union(figure.ratios for figure in figures)
-    lines = []
-    for figure in figures:
-        medians, found = figure.medians, figure.ratios
-        line = [figure.name, figure.note, figure.unit]
-        line += [cell(medians.get(name)) for name in columns]
-        line += [f"{found[name]:.2f}" if name in found else "" for name in ratios]
-        lines.append([*line, f"{figure.spread:.0%}"])
-    return markdown(" | ".join(["row | what | unit", *columns, *ratios, "spread"]), lines, range(3))
+    columns = list(dict.fromkeys([*PARTIES, *(name for one in figures for name in one.samples)]))
+    lines = [
+        [
+            *(one.name, one.note, one.unit),
+            *(cell(one.medians.get(name)) for name in columns),
+            *(_two(one.ratios.get(name)) for name in RATIOS),
+            f"{one.spread:.0%}",
+        ]
+        for one in figures
+    ]
+    return markdown(" | ".join(["row | what | unit", *columns, *RATIOS, "spread"]), lines, range(3))
 
 
 def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int] = ()) -> str:
@@ -126,11 +126,6 @@ def _two(value: float | None) -> str:
 def cell(value: float | None) -> str:
     """Return a value as a table shows it; empty without one."""
     return "" if value is None else number(value)
-
-
-def union(names: Iterable[Iterable[str]]) -> list[str]:
-    """Return every name once, in order of first occurrence."""
-    return list(dict.fromkeys(name for some in names for name in some))
 
 
 def flow(text: str) -> str:
