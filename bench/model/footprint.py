@@ -62,7 +62,17 @@ def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Foo
 
         def look(plain: int, piped: int) -> None:
             time.sleep(sizes.settle_s)
-            found.append(_look(upstream, proxy, workers, plain, piped))
+            with Client(proxy.port) as client:
+                lanes = int(client.fields(b"RL.STATS")["lanes"])
+            connections, used, keys = 0, [], 0
+            for port in upstream.ports:
+                with Client(port) as client:
+                    info = client.fields(b"INFO", b"all")
+                    keys += int(str(client.ask(b"DBSIZE")))
+                connections += int(info["connected_clients"]) - 1  # without that of this look
+                used.append(int(info["used_memory"]))
+            held = plain, piped, lanes, connections, proxy.resident_bytes()
+            found.append(Footprint(len(used), workers, *held, statistics.mean(used), keys))
 
         look(0, 0)
         openers = connect(workers * OPENERS, 1)
@@ -78,21 +88,6 @@ def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Foo
             client.ask_all(_hits(0, sizes.keys))
         look(clients, len(openers) + clients)
     return found
-
-
-def _look(upstream: Part, proxy: Part, workers: int, plain: int, piped: int) -> Footprint:
-    with Client(proxy.port) as client:
-        lanes = int(client.fields(b"RL.STATS")["lanes"])
-    connections, used, keys = 0, [], 0
-    for port in upstream.ports:
-        with Client(port) as client:
-            info = client.fields(b"INFO", b"all")
-            keys += int(str(client.ask(b"DBSIZE")))
-        connections += int(info["connected_clients"]) - 1  # without that of this look
-        used.append(int(info["used_memory"]))
-    resident, mean = proxy.resident_bytes(), statistics.mean(used)
-    masters = len(upstream.ports)
-    return Footprint(masters, workers, plain, piped, lanes, connections, resident, mean, keys)
 
 
 def _hits(number: int, count: int) -> Iterable[Command]:
