@@ -12,7 +12,6 @@ from . import (
     costs,
     fresh,
     latency,
-    load,
     machine,
     parts,
     rate,
@@ -92,15 +91,17 @@ def _method(plan: Plan) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
     parties = ", ".join(parts.installed())
-    generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {load.NAME}"
+    own = "the own generator (one Python process)"
+    generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {own}"
     if not redis_benchmark.installed():
-        generator = f"no redis-benchmark here: all load by {load.NAME}, and no rows of clusters"
+        generator = f"no redis-benchmark here: all load by {own}, and no rows of clusters"
     found = [
         f"{turns} of {parties}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",
     ]
     if any(row.kind == kinds.TASKS for row in plan.rows):
-        found.append(f"one Python program: {tasks.NAME}, whose CPU is the limit, on uvloop")
+        program = f"{CLIENTS} asyncio tasks of one Python process, whose CPU is the limit"
+        found.append(f"one Python program: {program}, on uvloop")
     return [*found, "a quick run: these figures mean nothing"] if plan.quick else found
 
 

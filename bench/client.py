@@ -15,8 +15,6 @@ TIMEOUT_S: Final = 60.0  # seconds for each reply
 READ_BYTES: Final = 1 << 16
 PIPELINE: Final = 1000  # commands written before their replies are read
 
-Words = Sequence[bytes]
-
 
 class Client:
     """A connection. Raises BenchError if it can't be opened, and OSError if it is lost."""
@@ -55,7 +53,7 @@ class Client:
         """Return the reply to one command. Raises BenchError on an error reply or none."""
         return self.ask_all([words])[0]
 
-    def ask_all(self, commands: Iterable[Words]) -> list[object]:
+    def ask_all(self, commands: Iterable[Sequence[bytes]]) -> list[object]:
         """Return the replies to all commands, pipelined. Raises as ask()."""
         found: list[object] = []
         requests = [bulks(*words) for words in commands]

@@ -52,9 +52,6 @@ def _hit(key: bytes, most: bytes, algorithm: bytes) -> Command:
     return (calls.HIT, key, most, b"3600", b"ALGO", algorithm)
 
 
-# -- times -----------------------------------------------------------------------------------------
-
-
 def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     """Measure the microseconds of a hit by LOG, admitted and refused, beside the bare log.
 
@@ -103,9 +100,6 @@ def _load(client: Client, call: ScriptCall) -> None:
     client.ask(b"SCRIPT", b"LOAD", call.source)
 
 
-# -- commands and memory ---------------------------------------------------------------------------
-
-
 def called(server: int, algorithm: bytes, most: bytes) -> list[str]:
     """Return the commands that a hit calls, in order, on a key with one live hit.
 
@@ -141,9 +135,6 @@ def held(server: int, algorithm: bytes) -> list[int]:
                 usage = client.ask(b"MEMORY", b"USAGE", _KEY, b"SAMPLES", b"0")
                 found[hits].append(int(str(usage)))
     return [round(statistics.median(sizes)) for sizes in found.values()]
-
-
-# -- the table -------------------------------------------------------------------------------------
 
 
 def table(server: int, plan: Plan) -> str:

@@ -59,9 +59,9 @@ def values(timing: Timing) -> dict[str, float]:
     """Return the results of one run by name: SHARES in UNIT, then the generator's values."""
     latency = sorted(timing.latency_ns)
     found = {name: percentile(latency, share) / NS_PER_UNIT for name, share in SHARES.items()}
-    found[RATE] = timing.rate()
+    found[RATE] = timing.rate
     found[LAG] = percentile(sorted(timing.lag_ns), SHARES[P99]) / NS_PER_UNIT
-    found[CPU] = 100 * timing.cpu_share()
+    found[CPU] = 100 * timing.cpu_share
     return found
 
 

@@ -20,7 +20,6 @@ from .client import Client
 from .errors import BenchError
 from .rows import LIMIT_S, RANDOM, Command
 
-NAME: Final = "the own generator (one Python process)"
 MAX_BATCHES: Final = 4096  # prepared batches, which are sent again and again
 
 

@@ -36,17 +36,8 @@ class Timing:
 
     latency_ns: Sequence[int]  # from due to answered
     lag_ns: Sequence[int]  # from due to written
-    elapsed_s: float  # from the due time of the first that counts to the last reply
-    cpu_s: float  # CPU time of the generator in the whole run
-    whole_s: float  # length of the whole run, warm-up included
-
-    def rate(self) -> float:
-        """Return replies per second."""
-        return len(self.latency_ns) / self.elapsed_s
-
-    def cpu_share(self) -> float:
-        """Return the share of a core, 0 to 1, that the generator used."""
-        return self.cpu_s / self.whole_s
+    rate: float  # replies per second
+    cpu_share: float  # of a core, 0 to 1, that the generator used; warm-up included
 
 
 def schedule(rate: float, seconds: float, seed: int = 1) -> list[int]:
@@ -130,8 +121,10 @@ def run(
         whole_ns = time.monotonic_ns() - begin_ns
         cpu_s = time.process_time() - cpu_s
     first = bisect.bisect_left(due_ns, warm_up_s * NS)
-    counted_ns = whole_ns - (due_ns[first] if first < len(due_ns) else 0)
-    return Timing(latency_ns[first:], lag_ns[first:], max(1, counted_ns) / NS, cpu_s, whole_ns / NS)
+    counted = len(due_ns) - first
+    counted_ns = max(1, whole_ns - (due_ns[first] if counted else 0))
+    share = cpu_s * NS / whole_ns
+    return Timing(latency_ns[first:], lag_ns[first:], counted * NS / counted_ns, share)
 
 
 def _set_slack(ns: str) -> None:

@@ -89,7 +89,10 @@ PICTURES: Final = (
 
 
 def draw(picture: Picture, run: Run) -> str:
-    """Return the SVG of `run`. Its last line has the digest() of the run."""
+    """Return the SVG of `run`. Its last line has a digest of all hits and states.
+
+    By it a test compares pictures that different versions of matplotlib have drawn.
+    """
     rule = f"RL.HIT k {MAX} {WINDOW_S} {picture.options}".strip()
     with mpl.rc_context({**SETTINGS, "xtick.major.size": 5}):
         figure = Figure(figsize=(WIDTH, HEIGHT), edgecolor=GRID[0], linewidth=1)
@@ -103,12 +106,7 @@ def draw(picture: Picture, run: Run) -> str:
         figure.legend(ncols=4, loc="lower left", bbox_to_anchor=(0.05, 0))
         words = describe(picture, run)
         svg = plots.svg(figure, f"{picture.title}: {rule}", words, (*PAIRS, RED))
-        return f"{svg}<!-- {digest(run)} -->\n"
-
-
-def digest(run: Run) -> str:
-    """Return what differs if any hit or state does, whatever version of matplotlib draws it."""
-    return hashlib.sha256(repr(run).encode()).hexdigest()
+        return f"{svg}<!-- {hashlib.sha256(repr(run).encode()).hexdigest()} -->\n"
 
 
 def describe(picture: Picture, run: Run) -> str:

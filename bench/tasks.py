@@ -24,7 +24,6 @@ from .options import Plan
 from .parts import DIRECT, PROXY, Part
 from .rows import CLIENTS, LIMIT_S, Command, Row
 
-NAME: Final = f"{CLIENTS} asyncio tasks of one Python process"
 SCRIPT: Final = "script"
 LIMITS: Final = "limits"
 PART: Final = 10  # divisor of a rate's requests: a Python client is about as much slower

@@ -12,8 +12,9 @@ from typing import Final, cast
 from rlproxy.ratelimit.algorithms import MICROSECONDS, PEEK
 
 from .calls import GRAMMAR, HIT
-from .client import Client, Words
+from .client import Client
 from .errors import BenchError
+from .rows import Command
 
 MAX: Final = 10  # the rule: MAX hits per WINDOW_S
 WINDOW_S: Final = 10
@@ -109,7 +110,7 @@ def run(client: Client, options: str) -> Run:
         for at_us in times_us
         for is_hit in ((False, True, False) if at_us in TRAFFIC else (False,))
     ]
-    calls: list[Words] = []
+    calls: list[Command] = []
     for at_us, is_hit in events:
         argv = hit.argv(rule.shapes) if is_hit else peek.argv(False)
         argv += [b""] * (_CLOCK_ARGUMENT - 1 - len(argv))
