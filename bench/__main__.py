@@ -8,25 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from . import (
-    costs,
-    fresh,
-    latency,
-    machine,
-    parts,
-    rate,
-    redis_benchmark,
-    result,
-    tables,
-    tasks,
-    values,
-)
+from . import costs, fresh, latency, machine, parts, rate, redis_benchmark, tables, tasks, values
 from . import rows as kinds
 from .errors import BenchError, reported
 from .figures import Figure
 from .options import Plan, parse
 from .parts import Part
-from .result import Head, Result
+from .result import Head, Result, write
 from .rows import CLIENTS, Row
 
 # What measures the rows of each kind.
@@ -80,7 +68,7 @@ def _run(plan: Plan) -> None:
                 failed.append(f"not measured: {row.name}: {error}")
     head = Head(date, facts, versions, [*_method(plan), *failed])
     found = Result(head, figures, plan.only)
-    result.write(found.to_json(), plan.output)
+    write(found.to_json(), plan.output)
     print(tables.text(found), flush=True)
     print(f"bench: every sample is in {plan.output}", file=sys.stderr)
     if failed:

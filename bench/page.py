@@ -100,21 +100,21 @@ def _latencies(result: Result) -> list[Image]:
 
     Returns nothing without the row.
     """
+    offers = _offers(result)
+    if not offers:
+        return []
     panels = []
     for value in DRAWN:
         lines = []
         for place, (party, name) in enumerate(latency.PARTIES.items()):
             points = [
                 (offered, median)
-                for percent, offered in _offers(result)
+                for percent, offered in offers
                 if (median := result.median(latency.name_of(LATENCY, value, percent), party))
             ]
             if points:
                 lines.append(Line(name, place, points))
-        if lines:
-            panels.append(Panel(f"{value}, µs", "hits per second offered", lines, log_y=True))
-    if not panels:
-        return []
+        panels.append(Panel(f"{value}, µs", "hits per second offered", lines, log_y=True))
     sentence = "RL.HIT at fixed rates, from when it was due until it was answered."
     alt = "Latency of a hit by the rate offered, as in the table below"
     return [plots.image(f"{PREFIX}latency.svg", alt, "Latency by load", sentence, panels)]

@@ -87,19 +87,17 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
 
 def _without(row: Row) -> set[str]:
     """Return the parties that `row` leaves out."""
-    # twemproxy forwards only commands that it can shard; rows that call scripts leave it out.
-    # --share makes no difference for hits: they use lanes anyway.
-    without = {TWEMPROXY, SHARE} if row.scripted else {BARE}
-    if not row.refuses:
-        without.add(STUB)
     hits_alone = not row.refuses and {command[0] for command in row.commands} == {calls.HIT}
-    if not hits_alone and (row.kind != CLUSTER or row.pipeline > 1):
-        without.add(LANE)
-    if row.pipeline > 1 or row.clients != CLIENTS:
-        without.add(INTERPRETED)
-    if row.clients != CLIENTS:
-        without.add(SHARE)
-    return without
+    few_clients = row.clients != CLIENTS
+    left_out = {
+        TWEMPROXY: row.scripted,  # it forwards only commands that it can shard
+        BARE: not row.scripted,
+        SHARE: row.scripted or few_clients,  # hits use lanes anyway
+        STUB: not row.refuses,
+        LANE: not hits_alone and (row.kind != CLUSTER or row.pipeline > 1),
+        INTERPRETED: row.pipeline > 1 or few_clients,
+    }
+    return {party for party, left in left_out.items() if left}
 
 
 def _sent(row: Row, column: str) -> tuple[Command, ...]:
