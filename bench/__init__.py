@@ -6,7 +6,7 @@
                 rate, values, tasks, latency, fresh, costs
     parts       starts the server and the proxies in front of it: processes, client
                 three of them are floors, which do less than a proxy: splice, lane, stub
-    the load    redis_benchmark, or load (closed loop) and openloop, with the hits of calls
+    the load    redis_benchmark, or load, with the hits of calls; latency has an open loop
     figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times
     bounds      what the figures must reach
     result      all of it as JSON, with the machine

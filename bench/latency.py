@@ -1,20 +1,34 @@
-"""The row of kind LATENCY: the latency of a hit at fixed offered rates (open loop).
+"""The row of kind LATENCY: the latency of a hit at fixed offered rates.
 
 The proxy's peak rate is measured first and is the 100 %. So all parties are offered the same rates,
 and the proxy can sustain each of them.
+
+The generator is an open loop: requests leave when they are due, whether replies have come or not.
+Latency counts from the time a request was due, not from when it could be written. So the wait that
+a stall causes for later requests is counted (no coordinated omission). It is one thread with one
+selector. It also measures how late requests left, and its share of a core.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import bisect
+import gc
+import math
+import random
+import select
+import selectors
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from . import calls, load, openloop, rate
+from . import calls, load, rate
 from .client import Client
+from .errors import BenchError
 from .figures import Figure, interleave
-from .openloop import Timing, percentile
 from .options import Plan
 from .parts import DIRECT, HAPROXY, PROXY, SPLICE, Part
 from .rows import CLIENTS, LIMIT_S, Row
@@ -34,6 +48,12 @@ PEAK: Final = "peak"
 RATE: Final = "rate"  # replies per second, to compare with the offered rate
 LAG: Final = "lag"  # p99 from due to written: the generator's own part of a latency
 CPU: Final = "load-cpu"  # the generator's share of a core, in percent
+
+SENT_AT_ONCE: Final = 8  # requests sent before replies are read again
+LEAD_NS: Final = 20_000_000  # nanoseconds from the last preparation to the schedule's beginning
+NS: Final = 1_000_000_000
+# Nanoseconds by which Linux may delay the end of a wait, else 50,000.
+SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
 def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
@@ -94,8 +114,113 @@ def _run(
         client.ask(b"SCRIPT", b"LOAD", calls.of(hit).source)
     command = hit if column == PROXY else calls.of(hit).evalsha
     seconds = min(SECONDS, plan.requests / offered)
-    due_ns = openloop.schedule(offered, seconds, turn)
+    due_ns = schedule(offered, seconds, turn)
     prepared = load.batches([command], 1, row.keys, len(due_ns), turn)
     warm_up_s = seconds * WARM_UP
     port = running[column].port
-    return values(openloop.run(port, prepared, due_ns, CLIENTS, warm_up_s, LIMIT_S))
+    return values(run(port, prepared, due_ns, CLIENTS, warm_up_s, LIMIT_S))
+
+
+# -- the generator ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The timing of one run: nanoseconds of each request that counts, in order of the schedule."""
+
+    latency_ns: Sequence[int]  # from due to answered
+    lag_ns: Sequence[int]  # from due to written
+    rate: float  # replies per second
+    cpu_share: float  # of a core, 0 to 1, that the generator used; warm-up included
+
+
+def schedule(rate: float, seconds: float, seed: int = 1) -> list[int]:
+    """Return the times at which requests are due, in nanoseconds from the beginning.
+
+    They are a Poisson process of `rate` per second, like the requests of many independent clients.
+    The same seed gives the same times.
+    """
+    dice = random.Random(seed)
+    end = seconds * NS
+    found: list[int] = []
+    at = 0.0
+    while (at := at + dice.expovariate(rate) * NS) < end:
+        found.append(int(at))
+    return found
+
+
+def percentile(ordered: Sequence[int], share: float) -> int:
+    """Return the least of the ascending values that a share (0 to 1) of them does not exceed.
+
+    Raises BenchError if there is none.
+    """
+    if not ordered:
+        raise BenchError("no request was counted: the run was too short")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def run(
+    port: int,
+    prepared: Sequence[bytes],
+    due_ns: Sequence[int],
+    clients: int,
+    warm_up_s: float,
+    limit_s: float,
+) -> Timing:
+    """Send one of `prepared` at each of `due_ns`, over `clients` connections in turn.
+
+    Requests due in the first `warm_up_s` seconds don't count.
+    Raises BenchError on an error reply, a closed connection or after `limit_s` seconds.
+    """
+    latency_ns, lag_ns = [0] * len(due_ns), [0] * len(due_ns)
+    sent = answered = 0
+    with ExitStack() as stack:
+        _set_slack("1")
+        stack.callback(_set_slack, "0")  # the default
+        made = [stack.enter_context(Client(port)) for _ in range(clients)]
+        # Request number n goes to connection n % clients, so a reply's number is known.
+        numbers = list(range(clients))  # number of each connection's next reply
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for connection, client in enumerate(made):
+            selector.register(client.sock, selectors.EVENT_READ, connection)
+        stack.callback(gc.enable)
+        gc.collect()
+        gc.disable()  # a collection would delay all requests
+        cpu_s = time.process_time()
+        begin_ns = time.monotonic_ns() + LEAD_NS
+        try:
+            while answered < len(due_ns):
+                for number in range(sent, min(sent + SENT_AT_ONCE, len(due_ns))):
+                    late_ns = time.monotonic_ns() - begin_ns - due_ns[number]
+                    if late_ns < 0:
+                        break
+                    lag_ns[number] = late_ns
+                    made[number % clients].sock.sendall(prepared[number % len(prepared)])
+                    sent += 1
+                now_ns = time.monotonic_ns() - begin_ns
+                if now_ns > limit_s * NS:
+                    raise BenchError(f"a run took more than {limit_s:g} s")
+                next_ns = due_ns[sent] if sent < len(due_ns) else now_ns + NS
+                # The selector itself would round the timeout up to a millisecond.
+                ready = select.select([selector], [], [], max(0, next_ns - now_ns) / NS)[0]
+                for key, _ in selector.select(0) if ready else ():
+                    replies = len(made[key.data].receive())
+                    now_ns = time.monotonic_ns() - begin_ns
+                    for request in range(numbers[key.data], len(due_ns), clients)[:replies]:
+                        latency_ns[request] = now_ns - due_ns[request]
+                    numbers[key.data] += replies * clients
+                    answered += replies
+        except OSError as error:
+            raise BenchError(f"a connection was lost: {error}") from None
+        whole_ns = time.monotonic_ns() - begin_ns
+        cpu_s = time.process_time() - cpu_s
+    first = bisect.bisect_left(due_ns, warm_up_s * NS)
+    counted = len(due_ns) - first
+    counted_ns = max(1, whole_ns - (due_ns[first] if counted else 0))
+    share = cpu_s * NS / whole_ns
+    return Timing(latency_ns[first:], lag_ns[first:], counted * NS / counted_ns, share)
+
+
+def _set_slack(ns: str) -> None:
+    with suppress(OSError):  # not on other systems
+        SLACK.write_text(ns)

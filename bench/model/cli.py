@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -65,18 +66,16 @@ def measured(plan: Plan, sizes: runs.Sizes) -> Result:
     looks: list[Footprint] = []
     versions: dict[str, str] = {}
     progress = Progress(plan.repeats * len(sizes.cells))
-    for repeat in range(1, plan.repeats + 1):
-        for masters in sorted({masters for masters, _ in sizes.cells}):
-            with parts.server(plan.executable, masters) as upstream:
-                versions = versions or machine.versions(upstream, {})
-                for workers in (workers for count, workers in sizes.cells if count == masters):
-                    progress.row()
-                    name = f"{masters} masters, {workers} workers"
-                    with parts.proxy(upstream, PROXIES[workers]) as proxy:
-                        if repeat == 1:  # footprints hardly differ between repeats
-                            looks += footprint.measure(upstream, proxy, workers, sizes)
-                        costs = dict(_loads(sizes, upstream, proxy, workers, found))
-                    progress.finish(name, costs, "µs of the proxy for a hit")
+    for repeat, (masters, workers) in itertools.product(range(plan.repeats), sizes.cells):
+        progress.row()
+        party = PROXIES[workers]
+        with parts.running(plan.executable, [party], masters) as running:
+            upstream, proxy = running[parts.DIRECT], running[party]
+            versions = versions or machine.versions(upstream, {})
+            if repeat == 0:  # footprints hardly differ between repeats
+                looks += footprint.measure(upstream, proxy, workers, sizes)
+            costs = dict(_loads(sizes, upstream, proxy, workers, found))
+        progress.finish(f"{masters} masters, {workers} workers", costs, "µs of the proxy for a hit")
     return Result(Head(date, facts, versions, _method(plan)), list(found.values()), looks)
 
 

@@ -24,7 +24,7 @@ from ..errors import BenchError
 from ..figures import spread
 from ..load import filled
 from ..parts import Part
-from ..processes import Process, Spent
+from ..processes import Process
 from ..rows import KEYS, RANDOM, Command
 
 ADMITTED: Final = "admitted"
@@ -137,17 +137,9 @@ PUBLISHED_S: Final = 1.1  # the same, and until each worker has published its co
 # Counts of the masters, by names of INFO, and of the proxy, by names of RL.STATS.
 _OF_MASTERS: Final = ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
 _OF_PROXY: Final = ("hits", "bytes_in", "bytes_out")
+_TIMES: Final = (PROXY_US, PROXY_SYSTEM_US, REDIS_US, REDIS_SYSTEM_US)
 _SERVED: Final = ("admitted", "refused", "refused_locally")
 _SCRIPTS: Final = re.compile(r"^cmdstat_eval(?:sha)?:calls=(\d+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class _Look:
-    """The state of proxy and masters while the clients are paused; the counts by their names."""
-
-    proxy: Spent
-    masters: list[Spent]
-    counts: dict[str, int]
 
 
 def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
@@ -164,23 +156,19 @@ def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) 
             clients.pause()
             seconds = time.perf_counter() - began
             after = _look(upstream, proxy, workers)
-            grown = {name: after.counts[name] - count for name, count in before.counts.items()}
+            grown = {name: value - before[name] for name, value in after.items()}
             # Each admitted hit is one call. Redis counts it at once, a worker publishes it later.
             hits = grown["hits" if one.refuses else CALLS]
             if grown["hits"] > 0 and grown[CALLS] > 0:
                 break  # one window is enough, but on a machine that stalls
     if hits <= 0 or grown["hits"] <= 0:
         raise BenchError("no hit was answered while it was measured")
-    masters = [then.since(first) for first, then in zip(before.masters, after.masters, strict=True)]
-    spent, a_hit = after.proxy.since(before.proxy), MILLION / hits
+    a_hit = MILLION / hits
     return {
         RATE: hits / seconds,
         HITS: hits,
-        PROXY_US: spent.total * a_hit,
-        PROXY_SYSTEM_US: spent.system * a_hit,
-        REDIS_US: sum(each.total for each in masters) * a_hit,
-        REDIS_SYSTEM_US: sum(each.system for each in masters) * a_hit,
-        TOP_US: max(each.total for each in masters) * a_hit,
+        **{name: grown[name] * a_hit for name in _TIMES},
+        TOP_US: max(value for name, value in grown.items() if name.startswith(TOP_US)) * a_hit,
         CALLS: grown[CALLS] / hits,
         CALLS_S: grown[CALLS] / seconds,
         BATCH: grown[CALLS] / max(1, grown["total_reads_processed"]),
@@ -219,23 +207,28 @@ def _prepare(one: Load, upstream: Part, proxy: Part) -> None:
         raise BenchError(f"a hit to be {one.work} got {reply!r}")
 
 
-def _look(upstream: Part, proxy: Part, workers: int) -> _Look:
-    """Look at all, some time after the last hit: a worker sees others' counters late.
+def _look(upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
+    """Return the counts and CPU seconds so far, by name; of each master one of TOP_US.
 
-    Raises BenchError if hits have failed.
+    It waits before: a worker sees others' counters late. Raises BenchError if hits have failed.
     """
     time.sleep(PUBLISHED_S if workers > 1 else ANSWERED_S)
     with Client(proxy.port) as client:
         stats = client.fields(b"RL.STATS")
     if (served := sum(int(stats[name]) for name in _SERVED)) != int(stats["hits"]):
         raise BenchError(f"of {stats['hits']} hits only {served} were admitted or refused")
-    counts = {name: int(stats[name]) for name in _OF_PROXY}
-    counts |= dict.fromkeys((CALLS, *_OF_MASTERS), 0)
-    for port in upstream.ports:
+    found: dict[str, float] = {name: int(stats[name]) for name in _OF_PROXY}
+    found |= dict.fromkeys((CALLS, *_OF_MASTERS, *_TIMES), 0)
+    found[PROXY_US], found[PROXY_SYSTEM_US] = proxy.spent()
+    for port, process in zip(upstream.ports, upstream.processes, strict=True):
         with Client(port) as client:
             info = client.fields(b"INFO", b"stats")
             scripts = _SCRIPTS.findall(client.text(b"INFO", b"commandstats"))
-        counts[CALLS] += sum(map(int, scripts))
+        found[CALLS] += sum(map(int, scripts))
         for name in _OF_MASTERS:
-            counts[name] += int(info[name])
-    return _Look(proxy.spent(), [process.spent() for process in upstream.processes], counts)
+            found[name] += int(info[name])
+        spent = process.spent()
+        found[REDIS_US] += spent.total
+        found[REDIS_SYSTEM_US] += spent.system
+        found[f"{TOP_US} {port}"] = spent.total
+    return found

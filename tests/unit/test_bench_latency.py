@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import latency, openloop
+from bench import latency
 from bench.errors import BenchError
-from bench.openloop import NS, Timing
+from bench.latency import NS, Timing
 from tests import harness
 from tests.harness import RedisServer, command
 
@@ -27,14 +27,14 @@ def server() -> Iterator[RedisServer]:
 def run(server: RedisServer, prepared: list[bytes], rate: int, limit_s: float = 20.0) -> Timing:
     """Send each of `prepared` once, evenly spaced, over four connections."""
     due_ns = [NS // rate * number for number in range(len(prepared))]
-    return openloop.run(server.port, prepared, due_ns, 4, 0.0, limit_s)
+    return latency.run(server.port, prepared, due_ns, 4, 0.0, limit_s)
 
 
 # -- due times -------------------------------------------------------------------------------------
 
 
 def test_schedule_is_a_poisson_process() -> None:
-    due_ns = openloop.schedule(10_000, 2.0)
+    due_ns = latency.schedule(10_000, 2.0)
     gaps = [after - before for before, after in itertools.pairwise(due_ns)]
     assert due_ns == sorted(due_ns)
     assert due_ns[0] >= 0
