@@ -6,7 +6,7 @@
                 rate, values, tasks, latency, fresh, costs
     parts       starts the server and the proxies in front of it: processes, client
                 three of them are floors, which do less than a proxy: splice, lane, stub
-    the load    redis_benchmark, or load, with the hits of calls; latency has an open loop
+    load        the closed loops, with the hits of calls; latency has an open loop
     figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times
     bounds      what the figures must reach
     result      all of it as JSON, with the machine
@@ -14,6 +14,6 @@
     page        docs/benchmarks.md, of a result; plots: its picture
     model       docs/scale.md: what hits on a cluster cost
 
-Two programs measure for docs/algorithms.md: `pictures` draws what each algorithm decides on the
-same `traffic`, `costs` also measures what each costs.
+For docs/algorithms.md, `python -m bench.pictures` draws what each algorithm decides on the
+same `traffic`, and `python -m bench.costs` measures what each costs.
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from . import costs, fresh, latency, machine, parts, rate, redis_benchmark, tables, tasks, values
+from . import costs, fresh, latency, load, machine, parts, rate, tables, tasks, values
 from . import rows as kinds
 from .errors import BenchError, reported
 from .figures import Figure
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _model(words: Sequence[str]) -> None:
-    from .model import cli  # needs numpy, which the rows do not
+    from .model import cli  # needs matplotlib, which the rows do not
 
     cli.run(words)
 
@@ -81,7 +81,7 @@ def _method(plan: Plan) -> list[str]:
     parties = ", ".join(parts.installed())
     own = "the own generator (one Python process)"
     generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {own}"
-    if not redis_benchmark.installed():
+    if not load.has_redis_benchmark():
         generator = f"no redis-benchmark here: all load by {own}, and no rows of clusters"
     found = [
         f"{turns} of {parties}; medians and their ratios; spread: range / median",

@@ -1,17 +1,20 @@
-"""The benchmark's own load generator: closed loop, prepared requests, replies counted by hiredis.
+"""The closed-loop load generators: redis-benchmark, and one Python process.
 
-Its own speed, that of one Python process, limits the rates it can measure. So its rows compare
-parties with each other, but not with rows of another generator.
+The latter sends several commands in turn, as prepared requests; hiredis counts the replies. Its own
+speed limits the rates that it can measure. So its rows compare parties with each other, but not
+with rows of redis-benchmark.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import itertools
 import random
 import selectors
+import shutil
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Final
 
 from rlproxy.resp.encoding import bulks
@@ -20,7 +23,34 @@ from .client import Client
 from .errors import BenchError
 from .rows import LIMIT_S, RANDOM, Command
 
+REDIS_BENCHMARK: Final = "redis-benchmark"
 MAX_BATCHES: Final = 4096  # prepared batches, which are sent again and again
+
+
+def has_redis_benchmark() -> bool:
+    """Return whether redis-benchmark is installed."""
+    return shutil.which(REDIS_BENCHMARK) is not None
+
+
+def redis_benchmark(
+    port: int, command: Command, pipeline: int, keys: int, requests: int, clients: int, *more: str
+) -> list[str]:
+    """Return the command line that sends `requests` times `command`; `more` are other options."""
+    argv = [REDIS_BENCHMARK, *more, "-p", str(port), "-c", str(clients), "-n", str(requests)]
+    return [*argv, "-r", str(keys), "-P", str(pipeline), *(word.decode() for word in command)]
+
+
+def parse(output: str) -> float:
+    """Return commands per second from the --csv output, which has a header since version 6.2.
+
+    Raises BenchError if the output contains no rate.
+    """
+    value = 0.0
+    with contextlib.suppress(IndexError, ValueError):
+        value = float([row for row in csv.reader(output.splitlines()) if row][-1][1])
+    if not 0 < value < float("inf"):
+        raise BenchError(f"redis-benchmark printed no rate: {output[-80:]!r}")
+    return value
 
 
 def batches(
@@ -54,7 +84,7 @@ def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, cli
     """
     count = max(1, requests // pipeline)
     batches = itertools.islice(itertools.cycle(prepared), count)
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         made = [stack.enter_context(Client(port)) for _ in range(clients)]
         left = dict.fromkeys(made, 0)  # replies that a client waits for

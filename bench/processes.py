@@ -19,7 +19,7 @@ from .errors import BenchError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PROC: Final = Path("/proc")  # without it CPU times are unknown
-START_S: Final = 20.0  # seconds until a program accepts connections, at most
+START_S: Final = 20.0  # seconds until a program accepts connections, or prints its version
 STOP_S: Final = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK_S: Final = 0.01  # seconds between two looks while waiting
 LOG_SHOWN: Final = 300  # characters of a log in an error message
@@ -137,7 +137,7 @@ class Process:
         return sum(map(_resident_bytes, family(pid) or [pid]))
 
 
-def run(argv: Sequence[str], limit_s: float) -> str:
+def run(argv: Sequence[str], limit_s: float = START_S) -> str:
     """Run a program and return its standard output, or its stderr if that is empty.
 
     Raises BenchError if it can't be started, fails or outlasts `limit_s` seconds.
@@ -246,4 +246,4 @@ def _scheduled_ns(pid: int) -> int:
 def _resident_bytes(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int((PROC / f"{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return int(run(["ps", "-o", "rss=", "-p", str(pid)], START_S)) * 1024
+    return int(run(["ps", "-o", "rss=", "-p", str(pid)])) * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from . import calls, cpu, load, parts, redis_benchmark
+from . import calls, cpu, load, parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
@@ -29,7 +29,7 @@ def cluster(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
     Through a proxy the keys of a pipeline are on all nodes, as those of an application are.
     Returns no figures without redis-benchmark: it is the cluster client. Raises BenchError.
     """
-    if not redis_benchmark.installed():
+    if not load.has_redis_benchmark():
         return []
     proxies = parts.installed(parts.OF_CLUSTERS)
     with parts.running(plan.executable, proxies, MASTERS) as running:
@@ -51,7 +51,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     Raises BenchError.
     """
     # redis-benchmark repeats one command; a row of several commands needs load.py.
-    by_redis = redis_benchmark.installed() and len(row.commands) == 1
+    by_redis = load.has_redis_benchmark() and len(row.commands) == 1
     columns = [name for name in running if name not in _without(row)]
     requests = row.requests(plan.requests)
     prepared: dict[str, list[bytes]] = {}
@@ -61,8 +61,8 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         if by_redis:
             sizes = row.pipeline, row.keys, count, row.clients
             more = ["--cluster"] if row.kind == CLUSTER and column == DIRECT else []
-            argv = redis_benchmark.arguments(port, commands[0], *sizes, "--csv", *more)
-            return redis_benchmark.parse(run(argv, LIMIT_S))
+            argv = load.redis_benchmark(port, commands[0], *sizes, "--csv", *more)
+            return load.parse(run(argv, LIMIT_S))
         if column not in prepared:
             batches = requests // row.pipeline
             prepared[column] = load.batches(commands, row.pipeline, row.keys, batches)

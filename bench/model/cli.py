@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from .. import machine, parts, redis_benchmark, result
+from .. import load, machine, parts, result
 from ..errors import BenchError
 from ..options import Parser, Plan
 from ..parts import Part
@@ -51,8 +51,8 @@ def run(argv: Sequence[str]) -> None:
     plan = parse(argv)
     if not PROC.exists():
         raise BenchError("there is no /proc, where CPU times are read")
-    if not redis_benchmark.installed():
-        raise BenchError(f"there is no {redis_benchmark.NAME}, which makes the load")
+    if not load.has_redis_benchmark():
+        raise BenchError(f"there is no {load.REDIS_BENCHMARK}, which makes the load")
     found = measured(plan, runs.QUICK if plan.quick else runs.FULL)
     result.write(found.to_json(), plan.output)
     print(page.page(found)[0], end="", flush=True)
@@ -85,8 +85,8 @@ def _loads(
     """Run all loads, add their samples to `found`, and yield the proxy's time by load."""
     masters = len(upstream.ports)
     for one in runs.LOADS:
-        load = f"{one.work} {one.clients}/{one.pipeline}"
-        name = f"{load}, {masters} masters, {workers} workers"
+        kind = f"{one.work} {one.clients}/{one.pipeline}"
+        name = f"{kind}, {masters} masters, {workers} workers"
         try:
             values = runs.measure(one, sizes, upstream, proxy, workers)
         except BenchError as error:
@@ -94,7 +94,7 @@ def _loads(
         kept = found.setdefault(name, Run(masters, workers, one.work, one.clients, one.pipeline))
         for what, value in values.items():
             kept.samples.setdefault(what, []).append(value)
-        yield load, values[runs.PROXY_US]
+        yield kind, values[runs.PROXY_US]
 
 
 def _method(plan: Plan) -> list[str]:

@@ -13,18 +13,21 @@ from typing import Final
 
 from rlproxy.upstream.cluster.cluster import PERIOD_S
 
+from .. import plots
 from ..errors import UsageError
 from ..page import run_command
-from ..plots import Image
+from ..plots import Image, Line, Panel
 from ..progress import number
 from ..result import read
 from ..tables import flow, markdown, where
-from . import charts, forecast, laws, runs
+from . import forecast, laws, runs
 from .forecast import CLIENT_RATE, MACHINE_CORES, MAX_CONNECTIONS, MAX_NODES, PIPED, SINGLE, USE
 from .laws import BATCH, FITTED, HIT, WRITE, Errors, Laws
 from .result import Result, parse
 from .runs import Run
 
+PREFIX: Final = "scale-"  # of the pictures' file names
+DRAWN_RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)  # hits per second
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 KILO: Final = 1e3
@@ -41,7 +44,8 @@ def page(result: Result) -> tuple[str, list[Image]]:
     """Return the page in Markdown, and its pictures. Raises BenchError."""
     made = result.laws()
     checked = laws.checks(made, result.runs, result.looks)
-    *costs, forecasts = images = charts.drawn(result, made)
+    costs = [_cost_picture(result, made, pipeline) for pipeline in (1, 16)]
+    forecasts = _forecast_picture(made)
     parts = [
         _head(result, made, checked),
         _measured(result, costs),
@@ -52,7 +56,7 @@ def page(result: Result) -> tuple[str, list[Image]]:
         _refusals(result, made),
         NOT_IN_IT,
     ]
-    return flow("\n\n".join(parts)), images
+    return flow("\n\n".join(parts)), [*costs, forecasts]
 
 
 def _head(result: Result, made: Laws, checked: Mapping[str, Errors]) -> str:
@@ -272,6 +276,57 @@ cores like this one's.
 {picture.link()}"""
 
 
+def _cost_picture(result: Result, laws: Laws, pipeline: int) -> Image:
+    """Draw batch and CPU time by masters, for 50 clients and one worker."""
+    wanted = (runs.ADMITTED, 50, pipeline, 1)
+    found = [
+        run for run in result.runs if (run.work, run.clients, run.pipeline, run.workers) == wanted
+    ]
+    panels = [
+        Panel(
+            title,
+            "masters",
+            [
+                Line("measured", 1, [(run.masters, run.value(value)) for run in found]),
+                Line("model", 2, [(run.masters, model(run)) for run in found]),
+            ],
+        )
+        for title, value, model in (
+            ("hits in one batch", runs.BATCH, laws.batch_of),
+            ("the proxy, µs for a hit", runs.PROXY_US, laws.proxy_us_of),
+            ("all masters, µs for a hit", runs.REDIS_US, laws.redis_us_of),
+        )
+    ]
+    writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
+    sentence = (
+        f"50 clients, each with {writes} in a write, one worker. The model has not seen 6 masters."
+    )
+    title = f"Cost of a hit by masters, {writes} in a write"
+    alt = f"{title}: measured, as in the table above, and by the model"
+    return plots.image(f"{PREFIX}cost-{pipeline}.svg", alt, title, sentence, panels)
+
+
+def _forecast_picture(laws: Laws) -> Image:
+    found = [forecast.predict(laws, rate, SINGLE) for rate in DRAWN_RATES]
+    processes = [
+        Line("workers", 1, [(one.rate, one.workers) for one in found]),
+        Line("masters", 2, [(one.rate, one.masters) for one in found]),
+    ]
+    connections = [
+        Line("of workers", 1, [(one.rate, one.connections) for one in found]),
+        Line("with clients", 3, [(one.rate, one.connections_with(SINGLE)) for one in found]),
+        Line("that pipeline", 4, [(one.rate, one.connections_with(PIPED)) for one in found]),
+    ]
+    panels = [
+        Panel("processes of one core each", "hits per second", processes, log_x=True, log_y=True),
+        Panel("connections of one master", "hits per second", connections, log_x=True, log_y=True),
+    ]
+    sentence = "Predictions, not measurements: one hit a write, even keys, 60 % of each core used."
+    alt = "Predicted workers, masters and connections by hits per second, as in the table above"
+    title = "What more hits would need"
+    return plots.image(f"{PREFIX}forecast.svg", alt, title, sentence, panels)
+
+
 def _limits(result: Result, made: Laws) -> str:
     ten, hundred = (forecast.predict(made, rate, SINGLE) for rate in forecast.RATES[1:])
     piped = forecast.predict(made, ten.rate, PIPED)
@@ -369,9 +424,7 @@ def _rate(rate: float) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; see run_command()."""
-    return run_command(
-        "bench.model.page", lambda path: page(read(path, parse)), charts.PREFIX, argv
-    )
+    return run_command("bench.model.page", lambda path: page(read(path, parse)), PREFIX, argv)
 
 
 if __name__ == "__main__":

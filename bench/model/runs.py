@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from .. import redis_benchmark
 from ..client import Client
 from ..cpu import MILLION
 from ..errors import BenchError
 from ..figures import spread
-from ..load import filled
+from ..load import filled, redis_benchmark
 from ..parts import Part
 from ..processes import Process
 from ..rows import KEYS, RANDOM, Command
@@ -186,7 +185,7 @@ def _clients(one: Load, port: int) -> Iterator[Process]:
     While it is paused nothing is under way, so that counts and CPU times belong to the same hits.
     """
     sizes = one.pipeline, one.keys, ENDLESS, one.clients
-    argv = redis_benchmark.arguments(port, one.command, *sizes)
+    argv = redis_benchmark(port, one.command, *sizes)
     with tempfile.TemporaryDirectory(prefix="rlproxy-bench-") as home:
         process = Process(argv, Path(home, "load.log"))
         try:

@@ -17,7 +17,7 @@ from rlproxy.ratelimit.algorithms import ALGORITHMS
 
 from bench import costs, pictures, traffic
 from bench.client import Client
-from bench.model import charts as model_charts
+from bench.model import page as model_page
 from bench.page import PREFIX
 from tests import documents, harness
 from tests.documents import Block
@@ -236,7 +236,7 @@ def test_fields_of_real_replies_are_valid(
 def test_pictures_equal_the_scripts_results(module_server: RedisServer) -> None:
     with Client(module_server.port) as client:
         drawn = pictures.drawn(client)
-    measured = (PREFIX, model_charts.PREFIX)
+    measured = (PREFIX, model_page.PREFIX)
     shown = {path.name for path in IMAGES.iterdir() if not path.name.startswith(measured)}
     assert drawn.keys() == shown
     for name, text in drawn.items():

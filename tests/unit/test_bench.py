@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bounds, options, page, processes, redis_benchmark, rows, tasks
+from bench import bounds, load, options, page, processes, rows, tasks
 from bench.__main__ import MEASURES, main
 from bench.errors import BenchError
 from bench.figures import Figure
@@ -30,7 +30,7 @@ CSV_7 = (
     ],
 )
 def test_rate_is_parsed_from_each_form_of_output(output: str, rate: float) -> None:
-    assert redis_benchmark.parse(output) == rate
+    assert load.parse(output) == rate
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_rate_is_parsed_from_each_form_of_output(output: str, rate: float) -> No
 )
 def test_output_without_a_rate_is_an_error(output: str) -> None:
     with pytest.raises(BenchError, match="no rate"):
-        redis_benchmark.parse(output)
+        load.parse(output)
 
 
 def figure(**samples: list[float]) -> Figure:
@@ -181,7 +181,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     assert {"direct", "bare", "proxy", "interpreted", "splice", "lane"} <= set(found["hit-1"])
     assert {"proxy", "interpreted", "splice"} <= set(found["start memory"])
     assert {"proxy", tasks.SCRIPT} <= set(found["tasks-refused"])
-    if redis_benchmark.installed():
+    if load.has_redis_benchmark():
         assert {"direct", "proxy"} <= set(found["cluster-get-16"])
     assert {"direct", "proxy"} <= set(found["latency-50"])
     assert found["latency-50"]["proxy"] <= found["latency-50 max"]["proxy"]

@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 
-from bench import redis_benchmark
-from bench.model import charts, laws, page, result, runs
+from bench import load
+from bench.model import laws, page, result, runs
 from bench.model.footprint import Footprint
 from bench.model.laws import Laws
 from bench.model.runs import Run
@@ -122,7 +122,7 @@ def test_fit_finds_the_laws_that_made_the_runs() -> None:
 
 def test_page_follows_the_rules_of_pages() -> None:
     text, images = drawn()
-    pages.check_page(text, "Scale", images, charts.PREFIX)
+    pages.check_page(text, "Scale", images, page.PREFIX)
 
 
 def test_pictures_are_legible_and_accessible() -> None:
@@ -144,7 +144,7 @@ print(json.dumps({"runs": runs, "lanes": [look.lanes for look in found.looks]}))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="CPU times are read from /proc")
-@pytest.mark.skipif(not redis_benchmark.installed(), reason="redis-benchmark makes the load")
+@pytest.mark.skipif(not load.has_redis_benchmark(), reason="redis-benchmark makes the load")
 def test_every_load_is_measured() -> None:
     argv = [sys.executable, "-c", MEASURE]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, cwd=ROOT)

@@ -14,7 +14,7 @@ from rlproxy.ratelimit.grammar import OPTIONS
 
 from bench import costs, pictures
 from bench.errors import UsageError
-from bench.model import charts as model_charts
+from bench.model import page as model_page
 from bench.page import PREFIX
 from bench.pictures import Picture
 from tests import documents
@@ -103,12 +103,12 @@ def test_every_algorithm_has_a_row_a_picture_and_a_command() -> None:
 def test_every_picture_is_shown() -> None:
     shown = set(re.findall(r"!\[[^]]+\]\(images/([\w.]+)\)", CHOOSING))
     assert shown == {f"{picture.name}.svg" for picture in pictures.PICTURES}
-    measured = (PREFIX, model_charts.PREFIX)
+    measured = (PREFIX, model_page.PREFIX)
     assert shown == {path.name for path in images() if not path.name.startswith(measured)}
 
 
 @pytest.mark.parametrize(
-    ("prefix", "page"), [(PREFIX, BENCHMARKS), (model_charts.PREFIX, DOCS / "scale.md")]
+    ("prefix", "page"), [(PREFIX, BENCHMARKS), (model_page.PREFIX, DOCS / "scale.md")]
 )
 def test_every_picture_of_the_benchmark_is_shown(prefix: str, page: Path) -> None:
     drawn = {path.name for path in images() if path.name.startswith(prefix)}
