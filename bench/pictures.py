@@ -22,7 +22,7 @@ from . import parts, plots, traffic
 from .client import Client
 from .errors import UsageError, reported
 from .plots import COLOURS, DOTS, GRID, PAIRS, SETTINGS, SOFT, WIDTH
-from .traffic import MAX, PARTS, SECONDS, WINDOW_S, Run
+from .traffic import MAX, PARTS, SECONDS, TRAFFIC, WINDOW_S, Run
 
 HEIGHT: Final = 336 / DOTS  # inches
 RED: Final = ("#cf222e", "#f85149")
@@ -119,7 +119,7 @@ def describe(picture: Picture, run: Run) -> str:
         f"The fullest {WINDOW_S} s, from {begin_us / MICROSECONDS:g} s on, admit {count}.",
     ]
     hits = iter(run.hits)
-    for name, times_us in PARTS:
+    for name, times_us in PARTS.items():
         if part := [next(hits) for _ in times_us]:
             admitted = sum(hit.admitted for hit in part)
             words.append(f"{name.capitalize()}: {admitted} of {len(part)} admitted.")
@@ -156,11 +156,10 @@ def _hits(run: Run, axes: Axes) -> None:
     style = {"ha": "center", "weight": "bold", "color": colour}
     axes.text((left + right) / 2, 50, f"{count} in {WINDOW_S} s{over}", style)
     last_us = 0
-    for place, (name, times_us) in enumerate(PARTS):
+    for name, times_us in PARTS.items():
         # A part without hits reaches from the last hit before it to the first one behind it.
-        first_us, last_us = (
-            (times_us[0], times_us[-1]) if times_us else (last_us, PARTS[place + 1][1][0])
-        )
+        first_us = times_us[0] if times_us else last_us
+        last_us = times_us[-1] if times_us else min(at for at in TRAFFIC if at > last_us)
         middle = (first_us + last_us) / 2 / MICROSECONDS
         axes.text(middle, 66, name, {"ha": "center", "color": SOFT[0]})
 

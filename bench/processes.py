@@ -91,7 +91,14 @@ class Process:
 
     def await_port(self, port: int) -> None:
         """Wait until the program accepts connections at `port`. Raises BenchError."""
-        self.until(lambda: accepts(port))
+
+        def accepts() -> bool:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return True
+            return False
+
+        self.until(accepts)
 
     def check(self) -> None:
         """Raise BenchError if the program has ended."""
@@ -158,14 +165,6 @@ def run(argv: Sequence[str], limit_s: float = START_S) -> str:
 
 
 # -- ports -----------------------------------------------------------------------------------------
-
-
-def accepts(port: int) -> bool:
-    """Return whether a program accepts connections at a port of this machine."""
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        return True
-    return False
 
 
 def _is_free(port: int) -> bool:

@@ -83,10 +83,8 @@ def read(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
         return parse(json.loads(path.read_text()))
     except OSError as error:
         why = str(error.strerror)
-    except json.JSONDecodeError as error:
-        why = f"is no JSON: {error}"
     except (KeyError, TypeError, ValueError) as error:
-        why = f"lacks a part of a result: {error}"
+        why = f"is no JSON of a whole result: {error}"
     except UsageError as error:
         why = str(error)
     raise UsageError(f"{path}: {why}")

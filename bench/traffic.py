@@ -29,17 +29,14 @@ def _every(first_us: int, step_us: int, count: int) -> list[int]:
     return [first_us + step_us * index for index in range(count)]
 
 
-# The parts of the traffic: name, and the times of hits in microseconds from the beginning.
-PARTS: Final[tuple[tuple[str, list[int]], ...]] = (
-    (
-        "a burst across an edge",
-        [0, *_every(8_000_000, 200_000, 9), *_every(10_200_000, 200_000, 10)],
-    ),
-    ("12.5 hits per 10 s", _every(13_000_000, 800_000, 20)),
-    ("a pause", []),
-    ("14 at once", _every(39_000_000, 200_000, 14)),
-)
-TRAFFIC: Final = tuple(at_us for _, hits in PARTS for at_us in hits)
+# The parts of the traffic: the times of hits in microseconds from the beginning, by name.
+PARTS: Final[dict[str, list[int]]] = {
+    "a burst across an edge": [0, *_every(8_000_000, 200_000, 9), *_every(10_200_000, 200_000, 10)],
+    "12.5 hits per 10 s": _every(13_000_000, 800_000, 20),
+    "a pause": [],
+    "14 at once": _every(39_000_000, 200_000, 14),
+}
+TRAFFIC: Final = tuple(at_us for hits in PARTS.values() for at_us in hits)
 
 
 @dataclass(frozen=True)

@@ -58,16 +58,6 @@ class Forecast:
     client_bytes_s: float
     node_bytes_s: float
 
-    @property
-    def proxy_machines(self) -> int:
-        """Machines for the workers."""
-        return math.ceil(self.workers / MACHINE_CORES)
-
-    @property
-    def redis_machines(self) -> int:
-        """Machines for the masters."""
-        return math.ceil(self.masters / MACHINE_CORES)
-
     def connections_with(self, case: Case) -> float:
         """Return the connections of one master, with those of clients that began as `case` does."""
         return self.connections + self.clients * self.share_reached(case)
@@ -86,7 +76,7 @@ def predict(laws: Laws, rate: float, case: Case) -> Forecast:
     proxy_us = laws.proxy_us(case.pipeline, batch)
     workers, clients = cores(rate, proxy_us), math.ceil(rate / CLIENT_RATE)
     of_a_worker = CONTROLS + IDENTITIES  # connections to each master
-    proxies, each = math.ceil(workers / MACHINE_CORES), min(workers, MACHINE_CORES)
+    proxies, each = machines(workers), min(workers, MACHINE_CORES)
     private = clients / proxies * reach(case.pipeline, masters)
     of_hit = laws.bytes_of_hit
     return Forecast(
@@ -103,6 +93,11 @@ def predict(laws: Laws, rate: float, case: Case) -> Forecast:
         rate * (of_hit[runs.CLIENT_IN] + of_hit[runs.CLIENT_OUT]),
         rate * (of_hit[runs.NODE_IN] + of_hit[runs.NODE_OUT]),
     )
+
+
+def machines(processes: int) -> int:
+    """Return how many machines run so many workers or masters, one on each core."""
+    return math.ceil(processes / MACHINE_CORES)
 
 
 def cores(rate: float, spent_us: float) -> int:

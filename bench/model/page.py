@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rlproxy.upstream.cluster.cluster import PERIOD_S
@@ -245,7 +245,8 @@ def _predictions(made: Laws, picture: Image) -> str:
     for case, rate in itertools.product(forecast.CASES, forecast.RATES):
         one = forecast.predict(made, rate, case)
         held = one.connections_with(case)
-        counts = (one.workers, one.masters, one.proxy_machines, one.redis_machines, one.clients)
+        machines = (forecast.machines(one.workers), forecast.machines(one.masters))
+        counts = (one.workers, one.masters, *machines, one.clients)
         lines.append(
             [
                 *(f"{rate / MEGA:,.0f} million/s", case.name),
@@ -278,29 +279,22 @@ cores like this one's.
 
 def _cost_picture(result: Result, laws: Laws, pipeline: int) -> Image:
     """Draw batch and CPU time by masters, for 50 clients and one worker."""
-    wanted = (runs.ADMITTED, 50, pipeline, 1)
-    found = [
-        run for run in result.runs if (run.work, run.clients, run.pipeline, run.workers) == wanted
-    ]
+    wanted = (f"50/{pipeline}", 1)
+    found = [run for run in _of(result, runs.ADMITTED) if (run.load, run.workers) == wanted]
+
+    def panel(title: str, value: str, model: Callable[[Run], float]) -> Panel:
+        measured = Line("measured", 1, [(run.masters, run.value(value)) for run in found])
+        modelled = Line("model", 2, [(run.masters, model(run)) for run in found])
+        return Panel(title, "masters", [measured, modelled])
+
     panels = [
-        Panel(
-            title,
-            "masters",
-            [
-                Line("measured", 1, [(run.masters, run.value(value)) for run in found]),
-                Line("model", 2, [(run.masters, model(run)) for run in found]),
-            ],
-        )
-        for title, value, model in (
-            ("hits in one batch", runs.BATCH, laws.batch_of),
-            ("the proxy, µs for a hit", runs.PROXY_US, laws.proxy_us_of),
-            ("all masters, µs for a hit", runs.REDIS_US, laws.redis_us_of),
-        )
+        panel("hits in one batch", runs.BATCH, laws.batch_of),
+        panel("the proxy, µs for a hit", runs.PROXY_US, laws.proxy_us_of),
+        panel("all masters, µs for a hit", runs.REDIS_US, laws.redis_us_of),
     ]
     writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
-    sentence = (
-        f"50 clients, each with {writes} in a write, one worker. The model has not seen 6 masters."
-    )
+    clients = f"50 clients, each with {writes} in a write, one worker."
+    sentence = f"{clients} The model has not seen 6 masters."
     title = f"Cost of a hit by masters, {writes} in a write"
     alt = f"{title}: measured, as in the table above, and by the model"
     return plots.image(f"{PREFIX}cost-{pipeline}.svg", alt, title, sentence, panels)
@@ -333,6 +327,7 @@ def _limits(result: Result, made: Laws) -> str:
     half, alone = (forecast.rate_of(made, nodes, SINGLE) for nodes in (MAX_NODES // 2, MAX_NODES))
     hot_us = _hot_us(result)
     gigabits = hundred.client_bytes_s * BITS / GIGA
+    gigabits_each = gigabits / forecast.machines(hundred.workers)
     return f"""\
 ## What breaks first
 
@@ -352,7 +347,7 @@ def _limits(result: Result, made: Laws) -> str:
   {_rate(forecast.rate_of_full_masters(made, SINGLE))} hits per second (predicted).
 - **Clients.** 100 million hits per second are {hundred.clients:,} connections of
   {CLIENT_RATE:,.0f} hits per second, {hundred.clients / hundred.workers:,.0f} for each worker.
-  Their payload is {gigabits:,.0f} Gbit/s, {gigabits / hundred.proxy_machines:.2f} Gbit/s for each
+  Their payload is {gigabits:,.0f} Gbit/s, {gigabits_each:.2f} Gbit/s for each
   machine with proxies (predicted)."""
 
 
