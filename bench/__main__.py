@@ -29,7 +29,6 @@ MEASURES: Final[dict[str, Callable[[Row, Plan, Mapping[str, Part]], list[Figure]
     kinds.START: fresh.start,
     kinds.COST: costs.measure,
 }
-MODEL: Final = "model"  # the word for the cost model instead of rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # SIGTERM is handled like Ctrl-C, so that all started programs end as well.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return reported(lambda: _model(words[1:]) if words[:1] == [MODEL] else _run(parse(words)))
+        return reported(lambda: _model(words[1:]) if words[:1] == ["model"] else _run(parse(words)))
     finally:
         signal.signal(signal.SIGTERM, before)
 

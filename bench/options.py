@@ -48,7 +48,7 @@ class Plan:
     executable: the server.
     output: the file of the result.
     requests: commands of one run without pipelining.
-    only: the names of the rows; empty for all.
+    only: the names of the rows, as given; empty for all.
     """
 
     executable: str
@@ -57,15 +57,8 @@ class Plan:
     output: Path
     requests: int = REQUESTS
     only: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
     progress: Progress = field(default_factory=Progress)
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """The rows to measure."""
-        rows = choose(self.only)
-        return tuple(
-            replace(row, keys=min(row.keys, QUICK_KEYS)) if self.quick else row for row in rows
-        )
 
 
 class Parser(argparse.ArgumentParser):
@@ -118,9 +111,9 @@ def parse(argv: Sequence[str]) -> Plan:
 
     Raises UsageError, and BenchError without a server; --help prints and raises SystemExit.
     """
-    rows = "".join(f"  {row.name:15} {row.unit:5} {row.help}\n" for row in ROWS)
+    table = "".join(f"  {row.name:15} {row.unit:5} {row.help}\n" for row in ROWS)
     what = "Compare the proxy with Redis called directly and with other proxies."
-    epilog = f"rows:\n{rows}\n{EPILOG}"
+    epilog = f"rows:\n{table}\n{EPILOG}"
     parser = Parser("python -m bench", what, epilog, REPEATS, "latest.json")
     requests = f"commands of one run; more of them at pipeline 16 (default {REQUESTS:,})"
     parser.add_argument("--requests", metavar="N", type=positive, help=requests)
@@ -130,11 +123,15 @@ def parse(argv: Sequence[str]) -> Plan:
     names = tuple(name.strip() for name in (args.only or "").split(",") if name.strip())
     if args.only is not None and not names:
         parser.error("--only: names no row")
+    rows = choose(names)
+    if args.quick:
+        rows = tuple(replace(row, keys=min(row.keys, QUICK_KEYS)) for row in rows)
     return replace(
         parser.plan(args),
         only=names,
+        rows=rows,
         requests=args.requests or (QUICK_REQUESTS if args.quick else REQUESTS),
-        progress=Progress(len(choose(names))),
+        progress=Progress(len(rows)),
     )
 
 

@@ -85,7 +85,6 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     count = max(CLIENTS, plan.requests // PART)
     keys = [f"key:{number:012}" for number in range(row.keys)]
     dice = random.Random(1)
-
     (command,) = row.commands
 
     def once(column: str, _turn: int) -> dict[str, float]:

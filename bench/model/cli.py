@@ -36,13 +36,8 @@ to 1 and 3 masters, and checked against 6.
 
 def parse(argv: Sequence[str]) -> Plan:
     """Parse the arguments behind `model`. Raises as options.parse()."""
-    parser = Parser(
-        "python -m bench model",
-        "Measure what hits on a Redis Cluster cost, and fit a model to it.",
-        EPILOG,
-        REPEATS,
-        "model.json",
-    )
+    what = "Measure what hits on a Redis Cluster cost, and fit a model to it."
+    parser = Parser("python -m bench model", what, EPILOG, REPEATS, "model.json")
     return parser.plan(parser.parse_args(argv))
 
 
