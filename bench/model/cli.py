@@ -30,7 +30,7 @@ examples:
   python -m bench.model.page bench/results/model.json docs/scale.md
 
 Clusters of 1, 3 and 6 masters are measured behind a proxy of 1 and 2 workers. The laws are fitted
-to 1 and 3 masters, and checked against 6.
+to 1 and 3 masters, and checked against 6. redis-benchmark makes the load.
 """
 
 
