@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from . import costs, fresh, latency, load, machine, parts, rate, tables, tasks, values
-from . import rows as kinds
+from . import costs, fresh, latency, load, machine, parts, rate, rows, tables, tasks, values
 from .errors import BenchError, reported
 from .figures import Figure
 from .options import Plan, parse
@@ -19,15 +18,15 @@ from .rows import CLIENTS, Row
 
 # What measures the rows of each kind.
 MEASURES: Final[dict[str, Callable[[Row, Plan, Mapping[str, Part]], list[Figure]]]] = {
-    kinds.RATE: rate.measure,
-    kinds.VALUES: values.measure,
-    kinds.TASKS: tasks.measure,
-    kinds.WORKERS: rate.workers,
-    kinds.CLUSTER: rate.cluster,
-    kinds.LATENCY: latency.measure,
-    kinds.IDLE: fresh.idle,
-    kinds.START: fresh.start,
-    kinds.COST: costs.measure,
+    rows.RATE: rate.measure,
+    rows.VALUES: values.measure,
+    rows.TASKS: tasks.measure,
+    rows.WORKERS: rate.workers,
+    rows.CLUSTER: rate.cluster,
+    rows.LATENCY: latency.measure,
+    rows.IDLE: fresh.idle,
+    rows.START: fresh.start,
+    rows.COST: costs.measure,
 }
 
 
@@ -86,7 +85,7 @@ def _method(plan: Plan) -> list[str]:
         f"{turns} of {parties}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",
     ]
-    if any(row.kind == kinds.TASKS for row in plan.rows):
+    if any(row.kind == rows.TASKS for row in plan.rows):
         program = f"{CLIENTS} asyncio tasks of one Python process, whose CPU is the limit"
         found.append(f"one Python program: {program}, on uvloop")
     return [*found, "a quick run: these figures mean nothing"] if plan.quick else found

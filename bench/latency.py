@@ -195,6 +195,7 @@ def run(
                     if late_ns < 0:
                         break
                     lag_ns[number] = late_ns
+                    # Some hundred bytes, which the kernel takes at once.
                     made[number % clients].sock.sendall(prepared[number % len(prepared)])
                     sent += 1
                 now_ns = time.monotonic_ns() - begin_ns

@@ -14,20 +14,19 @@ from .figures import RATIOS, Figure
 from .parts import PARTIES
 from .progress import number
 from .result import Head, Result
-from .rows import CLUSTER, CPU, TASKS, WORKERS, choose
 
 WIDTH: Final = 110  # characters of a line of text
 _WRAP: Final = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
 # The tables, in order: title, and the kinds of figures in them.
 TABLES: Final = (
     ("Speed", (rows.RATE, rows.VALUES)),
-    ("CPU seconds per million commands", (CPU,)),
-    ("Hits of one Python program", (TASKS,)),
-    ("Hits of one Python program, CPU seconds per million", (f"{TASKS}-{CPU}",)),
-    ("One and two proxy processes", (WORKERS,)),
-    ("One and two proxy processes, CPU seconds per million", (f"{WORKERS}-{CPU}",)),
-    ("Three masters", (CLUSTER,)),
-    ("Three masters, CPU seconds per million", (f"{CLUSTER}-{CPU}",)),
+    ("CPU seconds per million commands", (rows.CPU,)),
+    ("Hits of one Python program", (rows.TASKS,)),
+    ("Hits of one Python program, CPU seconds per million", (f"{rows.TASKS}-{rows.CPU}",)),
+    ("One and two proxy processes", (rows.WORKERS,)),
+    ("One and two proxy processes, CPU seconds per million", (f"{rows.WORKERS}-{rows.CPU}",)),
+    ("Three masters", (rows.CLUSTER,)),
+    ("Three masters, CPU seconds per million", (f"{rows.CLUSTER}-{rows.CPU}",)),
     ("Latency at fixed rates", (rows.LATENCY,)),
     ("Start", (rows.START,)),
     ("Memory of each idle client", (rows.IDLE,)),
@@ -84,7 +83,7 @@ def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int]
 
 def verdicts(result: Result, bounds: Sequence[Bound] = BOUNDS) -> Iterable[str]:
     """Yield the bounds of the rows that were run, beginning with the bounds that are not met."""
-    found = judge(result.figures, [row.name for row in choose(result.only)], bounds)
+    found = judge(result.figures, [row.name for row in rows.choose(result.only)], bounds)
     if not found:
         return
     yield "## What is required, and what was measured"

@@ -96,7 +96,7 @@ def predict(laws: Laws, rate: float, case: Case) -> Forecast:
 
 
 def machines(processes: int) -> int:
-    """Return how many machines run so many workers or masters, one on each core."""
+    """Return the machines for a number of workers or masters, one on each core."""
     return math.ceil(processes / MACHINE_CORES)
 
 
