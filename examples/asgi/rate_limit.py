@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from typing import Any
 
 import redis.exceptions as errors
@@ -26,10 +27,17 @@ UNABLE_TEXTS = ("UPSTREAMDOWN ", "BUSY ", "MISCONF ", "NOREPLICAS ")
 
 
 def by_address(scope: Any) -> str | None:
-    """A key for each client address. Behind a load balancer that is the balancer's, unless the
-    server is told to trust its header (uvicorn: --proxy-headers, --forwarded-allow-ips).
+    """A key for each client address, of IPv6 for its first 64 bits: one client has all the rest.
+    Behind a load balancer the address is the balancer's, unless the server is told to trust its
+    header (uvicorn: --proxy-headers, --forwarded-allow-ips).
     """
-    return f"limit:{scope['client'][0]}" if scope.get("client") else None
+    if not scope.get("client"):
+        return None
+    address = scope["client"][0]
+    if ":" in address:
+        ip = IPv6Address(address.partition("%")[0])
+        address = ip.ipv4_mapped or ip.exploded[:19]
+    return f"limit:{address}"
 
 
 def away(error: Exception) -> bool:

@@ -9,8 +9,9 @@
 // max requests in any window seconds (a whole number) for each key; 429 for the rest.
 // policy: in place of max and window, a policy of the proxy's settings; its times are in seconds. The
 //   reply has the quota, but no window, so RateLimit-Policy has no w.
-// key: request -> the key, or null for what is not to be limited. (Behind a load balancer
-//   request.ip is the balancer's address, unless the application sets "trust proxy".)
+// key: request -> the key, or null for what is not to be limited. byAddress() has one for each
+//   client. (Behind a load balancer request.ip is the balancer's address, unless the application
+//   sets "trust proxy".)
 // timeout: milliseconds to wait for the reply.
 // failOpen: while Redis is away, or can't run hits, requests pass, uncounted; false: they get 503.
 //   After another error reply (a wrong password, a missing right, a wrong rule) they get 500.
@@ -26,7 +27,17 @@ function away(error) {
   return UNABLE.test(error.message) || !/^[A-Z]+ /.test(error.message);
 }
 
-function rateLimit({ client, call, max, window, policy, key = (request) => `limit:${request.ip}`,
+// A key for each client address, of IPv6 for its first 64 bits: one client has all the rest.
+function byAddress({ ip }) {
+  const mapped = /^::ffff:([\d.]+)$/i.exec(ip);
+  if (mapped || !ip.includes(":")) return `limit:${mapped?.[1] ?? ip}`;
+  const [head, tail] = ip.split("::").map((part) => part.split(":").filter(Boolean));
+  const zeros = Array(tail ? 8 - head.length - tail.length : 0).fill("0");
+  const groups = [...head, ...zeros, ...(tail ?? [])].slice(0, 4);
+  return `limit:${groups.map((group) => group.padStart(4, "0")).join(":").toLowerCase()}`;
+}
+
+function rateLimit({ client, call, max, window, policy, key = byAddress,
                      name = policy ?? "default", timeout = 500, failOpen = true }) {
   const rule = policy ? ["POLICY", policy] : [String(max), String(window)];
   const length = policy ? "" : `;w=${window}`;
@@ -76,4 +87,4 @@ function problem(response, body) {
   response.status(body.status).type("application/problem+json").send(JSON.stringify(body));
 }
 
-module.exports = { rateLimit };
+module.exports = { byAddress, rateLimit };

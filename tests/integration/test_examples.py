@@ -680,6 +680,42 @@ def test_express_can_fail_closed(express: Any) -> None:
     assert get(address)[0] == 200
 
 
+# -- keys by address -------------------------------------------------------------------------------
+
+ADDRESSES = {
+    "10.1.2.3": "limit:10.1.2.3",
+    "::ffff:10.1.2.3": "limit:10.1.2.3",
+    "2001:db8:0:1::7": "limit:2001:0db8:0000:0001",
+    "2001:0DB8:0:1:f:e:d:c": "limit:2001:0db8:0000:0001",
+    "2001:db8:1:2:3:4:5::": "limit:2001:0db8:0001:0002",
+    "fe80::1": "limit:fe80:0000:0000:0000",
+    "::1": "limit:0000:0000:0000:0000",
+}
+
+
+def test_asgi_clients_of_one_ipv6_network_share_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "asgi"))
+    by_address = importlib.import_module("rate_limit").by_address
+    keys = {address: by_address({"client": (address, 1)}) for address in ADDRESSES}
+    assert keys == ADDRESSES
+    assert by_address({"client": None}) is None
+
+
+def test_express_clients_of_one_ipv6_network_share_a_key() -> None:
+    if CLIENTS["express"].missing():
+        pytest.skip(CLIENTS["express"].missing())
+    program = "console.log(JSON.stringify(process.argv.slice(2).map((ip) => byAddress({ ip }))))"
+    words = ["node", "-e", f'const {{ byAddress }} = require("./rate_limit.js"); {program}', "-"]
+    done = subprocess.run(
+        [*words, *ADDRESSES],
+        cwd=EXAMPLES / "express",
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert json.loads(done.stdout) == list(ADDRESSES.values()), done.stderr
+
+
 # -- the page --------------------------------------------------------------------------------------
 
 
