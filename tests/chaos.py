@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
@@ -51,12 +52,26 @@ CALM_S = 0.7  # seconds between faults, at least
 Fault = Callable[["Chaos"], Awaitable[None]]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a run does.
+
+    clients: of each kind of redis-py's.
+    faults: FAULTS if there are none.
+    """
+
+    clients: int = 6
+    back_s: float = BACK_S
+    calm_s: float = CALM_S
+    faults: tuple[Fault, ...] = ()
+
+
 class Chaos:
     """One run."""
 
-    def __init__(self, world: World, relay: Relay, proxy: WatchedProxy, back_s: float) -> None:
+    def __init__(self, world: World, relay: Relay, proxy: WatchedProxy, plan: Plan) -> None:
         self.world = world
-        self.back_s = back_s
+        self.plan = plan
         self.relay = relay
         self.proxy = proxy
         self.source = random.Random(world.seed + 1)
@@ -83,7 +98,7 @@ class Chaos:
         # Processes that share a core wait for it, the proxy longer than the relay.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         self.busiest = max(self.busiest, busy)
-        checks.check_recovery(self.world.violations, name, seconds, self.back_s * busy)
+        checks.check_recovery(self.world.violations, name, seconds, self.plan.back_s * busy)
 
     async def back(self, port: int, proxied: bool) -> float:
         """Seconds until the ECHO of a new connection, and then its hit, are served at `port`."""
@@ -132,6 +147,12 @@ async def _stopped(chaos: Chaos) -> None:
         await asyncio.sleep(chaos.seconds(0.2, 3))
 
 
+async def stopped_briefly(chaos: Chaos) -> None:
+    """For about as long as a short hit timeout."""
+    with paused(chaos.world.server.pid):
+        await asyncio.sleep(chaos.seconds(0.01, 0.3))
+
+
 async def _connections_killed(chaos: Chaos) -> None:
     def kill() -> None:
         with harness.Raw(chaos.world.server.port) as raw:
@@ -144,7 +165,7 @@ async def _connections_killed(chaos: Chaos) -> None:
     await asyncio.to_thread(kill)
 
 
-async def _scripts_flushed(chaos: Chaos) -> None:
+async def scripts_flushed(chaos: Chaos) -> None:
     def flush() -> None:
         with harness.Raw(chaos.world.server.port) as raw:
             for _ in range(chaos.source.randrange(1, 20)):
@@ -171,7 +192,7 @@ async def _stalled(chaos: Chaos) -> None:
         chaos.relay.cut(1.0, reset=True)
 
 
-async def _cut(chaos: Chaos) -> None:
+async def cut(chaos: Chaos) -> None:
     chaos.relay.cut(chaos.source.choice((0.2, 1.0)), reset=chaos.source.random() < 0.5)
 
 
@@ -187,8 +208,8 @@ async def _refused(chaos: Chaos) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(_killed, _stopped, _connections_killed, _scripts_flushed, _delayed, _throttled, _stalled),
-    *(_cut, _cut_in_mid_frame, _refused),
+    *(_killed, _stopped, stopped_briefly, _connections_killed, scripts_flushed, _delayed),
+    *(_throttled, _stalled, cut, _cut_in_mid_frame, _refused),
 )
 
 
@@ -228,14 +249,7 @@ async def _reports(world: World, chaos: Chaos, every_s: float) -> None:
         )
 
 
-async def run(
-    seconds: float,
-    seed: int,
-    engine: str,
-    args: list[str],
-    clients: int = 6,
-    back_s: float = BACK_S,
-) -> int:
+async def run(seconds: float, seed: int, engine: str, args: list[str], plan: Plan) -> int:
     """Run; return the exit code."""
     violations = Violations()
     world = World(engine, seed, violations)
@@ -249,22 +263,15 @@ async def run(
         async with watched_proxy(violations, f"redis://127.0.0.1:{relay.port}", args) as proxy:
             world.port = await asyncio.to_thread(proxy.port)
             log(f"chaos for {seconds:g} s, seed {seed}, {engine}, proxy {args or 'plain'}")
-            facts = await _run(world, relay, proxy, seconds, clients, back_s)
+            facts = await _run(Chaos(world, relay, proxy, plan), seconds)
     finally:
         await relay.close()
         world.server.close()
     return verdict("chaos", world, facts)
 
 
-async def _run(
-    world: World,
-    relay: Relay,
-    proxy: WatchedProxy,
-    seconds: float,
-    clients: int,
-    back_s: float,
-) -> list[str]:
-    chaos = Chaos(world, relay, proxy, back_s)
+async def _run(chaos: Chaos, seconds: float) -> list[str]:
+    world, relay, proxy, clients = chaos.world, chaos.relay, chaos.proxy, chaos.plan.clients
     for _ in range(3):  # a lane must be open before the base is measured
         await chaos.back(world.port, True)
     await asyncio.sleep(0.3)
@@ -284,8 +291,8 @@ async def _run(
     other = await foreign.start(4)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        await asyncio.sleep(CALM_S + world.source.random())
-        await chaos.cause(chaos.source.choice(FAULTS))
+        await asyncio.sleep(chaos.plan.calm_s * (1 + world.source.random()))
+        await chaos.cause(chaos.source.choice(chaos.plan.faults or FAULTS))
         await world.check_counts()
     world.stop.set()
     await foreign.finish()
@@ -317,7 +324,7 @@ async def _run(
         f"faults: {dict(sorted(chaos.faults.items()))}",
         f"service was back within {max(recovered, default=0):.2f} s at most: {', '.join(slowest)}",
         f"(beyond the {chaos.slowest_direct:.2f} s at most that it took without the proxy)",
-        f"(required: {chaos.back_s:g} s times {chaos.busiest:.1f}, the processes for each core)",
+        f"(required: {chaos.plan.back_s:g} s times {chaos.busiest:.1f}, the processes per core)",
         f"proxy before clients: {base}",
         f"proxy after clients: {now}",
         f"the relay made {relay.connections} connections and cut {relay.cuts}",
@@ -339,7 +346,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.fails_open:
         args += ["--on-upstream-failure", "allow"]
     seconds, engine = options.seconds, options.engine
-    return finish(run(seconds, options.seed, engine, args, options.clients, options.back))
+    return finish(run(seconds, options.seed, engine, args, Plan(options.clients, options.back)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ connections at the moment a test chooses.
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import time
@@ -22,7 +21,6 @@ from tests.conformance.routing_support import (
     admitted,
     hit,
     join_lane,
-    kill_lanes,
 )
 from tests.gate import Gate, gated
 from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
@@ -122,43 +120,6 @@ def test_killed_idle_lane_costs_no_hit(bench: Bench) -> None:
         bench.forwarded(2)
         assert bench.client.ask("RL.HIT", "k", MANY, 60) == admitted(index)
     join_lane(bench.client, bench.look)
-
-
-# The reply of a hit, or the error of one that was lost or late.
-REPLIES = re.compile(rb"\*5\r\n(?::-?\d+\r\n){5}|-UPSTREAMDOWN [^\r]*\r\n")
-
-
-def test_lanes_killed_under_load_lose_no_reply_and_count_none_twice(bench: Bench) -> None:
-    size = 3000
-    data = hit() * size
-    sent = 0
-    replies = bytearray()
-    client = bench.client
-    client.sock.setblocking(False)
-    kills = 0
-    seen = 0
-    while seen < size:
-        readable, writable, _ = select.select(
-            [client.sock], [client.sock] if sent < len(data) else [], [], harness.DEADLINE_S
-        )
-        assert readable or writable, (sent, seen, kills, bytes(replies[-500:]))
-        if writable:
-            sent += client.sock.send(data[sent : sent + 3000])
-        if readable:
-            got = client.sock.recv(1 << 16)
-            assert got
-            replies += got
-            seen = len(REPLIES.findall(replies))
-            if seen > (kills + 1) * 300:
-                kills += 1
-                kill_lanes(bench.look)
-    assert kills > 3
-    fine = replies.count(b"*5\r\n")
-    total = counted(bench.look)
-    assert isinstance(total, int)
-    assert fine <= total <= size
-    client.sock.setblocking(True)
-    assert client.ask("ECHO", "end") == b"end"
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "late"])

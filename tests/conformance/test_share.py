@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,11 +106,6 @@ def join(client: Raw, look: Raw) -> Raw:
 def lanes(look: Raw) -> list[int]:
     """The ids of the shared connections."""
     return [number for number, row in connections(look).items() if row["name"] == "rlproxy-share"]
-
-
-def cut_lanes(look: Raw) -> None:
-    for number in lanes(look):
-        look.ask("CLIENT", "KILL", "ID", number)
 
 
 class Pair:
@@ -465,111 +459,7 @@ def test_errors_of_a_cluster_reach_the_client_unchanged(one: str) -> None:
             assert not by_lane(client, look, "GET", "bar")
 
 
-# -- many concurrent clients -----------------------------------------------------------------------
-
-
-class Worker:
-    """A client with its own keys, which computes each expected reply. It reconnects when it is
-    closed.
-    """
-
-    def __init__(self, pair: Pair, number: int, steps: int) -> None:
-        self.pair = pair
-        self.name = f"w{number}"
-        self.steps = steps
-        self.dice = random.Random(number)
-        self.protocol = 2 + number % 2
-        self.raw = self._connect()
-        self.sent = 0  # INCRs
-        self.acknowledged = 0
-        self.values: dict[str, set[bytes]] = {}  # the values a key may hold
-        self.closed = 0
-        self.sized = (10, 10, 100, 3000, 65_500, 65_536, 65_540, 200_000)
-
-    def _connect(self) -> Raw:
-        raw = self.pair.proxy.raw()
-        if self.protocol == 3:
-            with contextlib.suppress(ClosedError):
-                raw_reply(raw, "HELLO", 3)
-        return raw
-
-    def run(self) -> None:
-        try:
-            for _ in range(self.steps):
-                try:
-                    self.one()
-                except ClosedError:
-                    self.closed += 1
-                    self.raw.close()
-                    self.raw = self._connect()
-        finally:
-            self.raw.close()
-
-    def one(self) -> None:
-        dice = self.dice
-        what = dice.random()
-        if what < 0.3:
-            self.sent += 1
-            answer = raw_reply(self.raw, "INCR", f"{self.name}:n")
-            assert answer.startswith(b":"), answer
-            assert self.acknowledged < int(answer[1:]) <= self.sent
-            self.acknowledged += 1
-        elif what < 0.55:
-            key = f"{self.name}:{dice.randrange(4)}"
-            size = dice.choice(self.sized)
-            value = f"{key}={self.dice.randrange(10**9)}:".encode().ljust(size, b".")
-            known = self.values.setdefault(key, {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"})
-            known.add(b"$%d\r\n%b\r\n" % (len(value), value))
-            assert raw_reply(self.raw, "SET", key, value) == b"+OK\r\n"
-            self.values[key] = {b"$%d\r\n%b\r\n" % (len(value), value)}
-        elif what < 0.85:
-            key = f"{self.name}:{dice.randrange(4)}"
-            none = {b"$-1\r\n" if self.protocol == 2 else b"_\r\n"}
-            answer = raw_reply(self.raw, "GET", key)
-            assert answer in self.values.get(key, none), (key, answer[:60])
-            self.values[key] = {answer}
-        elif what < 0.95:
-            word = f"{self.name}:{dice.randrange(10**9)}".encode()
-            assert raw_reply(self.raw, "ECHO", word) == b"$%d\r\n%b\r\n" % (len(word), word)
-        else:
-            words = [f"{self.name}:{at}".encode() for at in range(3)]
-            self.raw.send(b"".join(command("ECHO", word) for word in words))
-            for word in words:
-                assert frame(self.raw) == b"$%d\r\n%b\r\n" % (len(word), word)
-
-
-@pytest.mark.parametrize("faults", [False, True])
-def test_no_client_gets_another_clients_reply(pair: Pair, faults: bool) -> None:
-    """Lanes and private connections are cut under load in some runs: no reply is wrong, no write
-    runs twice.
-    """
-    with pair.clients(1), pair.clients(1, 3):
-        workers = [Worker(pair, number, 100) for number in range(12)]
-        done = threading.Event()
-        dice = random.Random(1)
-        with ThreadPoolExecutor(len(workers)) as pool:
-            tasks = [pool.submit(worker.run) for worker in workers]
-            while faults and not all(task.done() for task in tasks):
-                done.wait(0.01)
-                if dice.random() < 0.6:
-                    cut_lanes(pair.look)
-                else:
-                    ours = [
-                        number
-                        for number, row in connections(pair.look).items()
-                        if row["name"] == "" and row["cmd"] in ("get", "incr", "echo", "set")
-                    ]
-                    if ours:
-                        pair.look.ask("CLIENT", "KILL", "ID", dice.choice(ours))
-            for task in tasks:
-                task.result()
-    for worker in workers:
-        count = pair.look.ask("GET", f"{worker.name}:n")
-        assert isinstance(count, bytes)
-        assert worker.acknowledged <= int(count) <= worker.sent
-        if not faults:
-            assert worker.closed == 0
-            assert worker.acknowledged == worker.sent
+# -- many clients ----------------------------------------------------------------------------------
 
 
 def test_client_that_takes_redirects_shares_no_connection(pair: Pair) -> None:

@@ -5,13 +5,10 @@ recovery.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import random
 import re
 import signal
 import socket
-import threading
 import time
 
 import pytest
@@ -19,7 +16,7 @@ from rlproxy.session.missing_script import MAX_BY_SHA
 
 from tests import harness
 from tests.gate import gated
-from tests.harness import DEADLINE_S, Proxy, Raw, RedisServer, command, is_error, wait_until
+from tests.harness import Proxy, Raw, RedisServer, command, is_error, wait_until
 from tests.integration.started import by_lane, by_lane_of, lanes, private
 from tests.processes import paused
 
@@ -419,93 +416,3 @@ def test_hits_beyond_a_full_lane_use_private_connections(own_server: RedisServer
                 assert left == sorted(left, reverse=True)
             (stats,) = [admin.ask("INFO", "commandstats")]
             assert b"cmdstat_eval:" in stats  # type: ignore[operator]
-
-
-# -- random faults ---------------------------------------------------------------------------------
-
-
-class Client:
-    """Sends hits and echoes; every hit has the client's own key and a distinct max."""
-
-    def __init__(self, port: int, number: int, mode: str) -> None:
-        self.raw = Raw(port)
-        self.number = number
-        self.mode = mode
-        self.sent = self.admitted = self.without = 0
-        self.places: set[int] = set()
-        self.problems: list[str] = []
-
-    def run(self, over: threading.Event) -> None:
-        chance = random.Random(self.number)
-        numbers = itertools.count()
-        while not over.is_set() and not self.problems:
-            kind = chance.randrange(4)
-            many: list[tuple[str | int, ...]] = []
-            for _ in range(chance.choice((1, 1, 2, 5, 70))):
-                if kind == 0 and chance.random() < 0.4:
-                    many.append(("ECHO", f"{self.number}-{next(numbers)}"))
-                else:
-                    self.sent += 1
-                    limit = 100_000 + self.sent % 9973
-                    many.append(("RL.HIT", f"key:{self.number}", limit, 3600))
-            self.raw.send(b"".join(command(*words) for words in many))
-            for words in many:
-                self.note(words, self.raw.reply())
-
-    def note(self, words: tuple[str | int, ...], reply: object) -> None:
-        if words[0] == "ECHO":
-            if reply != str(words[1]).encode():
-                self.problems.append(f"{words} got {reply!r}")
-            return
-        limit = int(words[2])
-        if by_mode(self.mode, reply, limit):
-            self.without += 1
-        elif counted(reply, limit):
-            assert isinstance(reply, list)
-            place = limit - reply[2]
-            if place in self.places:
-                self.problems.append(f"{words} got {reply!r}, as another did")
-            self.places.add(place)
-            self.admitted += 1
-        else:
-            self.problems.append(f"{words} got {reply!r}")
-
-
-def test_every_reply_matches_its_request_during_random_hangs(own_server: RedisServer) -> None:
-    mode = "allow"
-    chance = random.Random(mode)
-    args = ("--on-upstream-failure", mode, "--hit-timeout", "60")
-    with harness.proxy(own_server, *args) as proxy:
-        clients = [Client(proxy.port, number, mode) for number in range(8)]
-        over = threading.Event()
-        threads = [threading.Thread(target=client.run, args=(over,)) for client in clients]
-
-        def enough() -> bool:
-            counts = sum(one.without for one in clients), sum(one.admitted for one in clients)
-            return min(counts) > 20 or any(one.problems for one in clients)
-
-        for thread in threads:
-            thread.start()
-        began = time.monotonic()
-        late = began + DEADLINE_S
-        while time.monotonic() < began + 2.2 or (not enough() and time.monotonic() < late):
-            time.sleep(chance.uniform(0.02, 0.2))
-            with paused(own_server.pid):
-                time.sleep(chance.choice((0.01, 0.05, 0.09, 0.15, 0.3)))
-        over.set()
-        for thread in threads:
-            thread.join(DEADLINE_S)
-        assert [text for client in clients for text in client.problems] == []
-        begin = time.monotonic()
-        for client in clients:
-            assert recovered_after_s(client.raw, begin) < BACK_S
-            assert client.raw.ask("ECHO", "end") == b"end"
-            client.raw.close()
-        with own_server.raw() as admin:
-            for client in clients:
-                held = admin.ask("LLEN", f"key:{client.number}")
-                assert isinstance(held, int)
-                assert client.admitted <= held <= client.sent, client.number
-                assert client.admitted + client.without == client.sent
-        assert sum(client.without for client in clients) > 20
-        assert sum(client.admitted for client in clients) > 20

@@ -44,6 +44,12 @@ def check_own_key(violations: Violations, key: str, may_be: set[str | None], got
         )
 
 
+def check_increment(violations: Violations, name: str, sent: int, got: int) -> None:
+    """A counter that only one client increments is no higher than the number of its INCRs."""
+    if got > sent:
+        violations.add("counted twice", f"the counter of {name} is {got} after {sent} INCR")
+
+
 def check_order(violations: Violations, sent: Sequence[str], got: Sequence[object]) -> None:
     """The replies of a pipeline are in the order of its commands; any may be an error."""
     if len(sent) != len(got):

@@ -36,6 +36,7 @@ REPLY_TIMEOUT_S = 12.0  # seconds; a client that waits longer for a reply has be
 EPOCH_S = 1.0  # seconds for which a key is hit before its count is checked
 FIRST_MAX = 20_000  # of the rules, which are identified by their max
 LIVE_S = 3600
+AMONG = 6  # the place of an ECHO among twelve hits
 RELEASE_S = 5.0  # seconds in which the proxy must have released its clients
 
 # Errors a client may get while the server is unreachable; they reveal no other client's data.
@@ -260,13 +261,14 @@ async def until_stopped(
 
 
 class EchoWork:
-    """ECHO alone and pipelined, its own key, MULTI."""
+    """ECHO alone and pipelined, its own key, its own counter, MULTI."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
         self._name = name
         self._count = 0
         self._wrote: set[str | None] = {None}
+        self._increments = 0
 
     def _next(self) -> str:
         self._count += 1
@@ -274,7 +276,7 @@ class EchoWork:
 
     async def __call__(self, one: client_library.Redis) -> None:
         world, source = self._world, self._world.source
-        kind = source.randrange(4)
+        kind = source.randrange(5)
         if kind == 0:
             sent = self._next()
             checks.check_echo(world.violations, sent, await one.echo(sent))
@@ -296,6 +298,12 @@ class EchoWork:
                 world.violations, self._name, self._wrote, await one.get(self._name)
             )
             world.answered += 2
+        elif kind == 3:
+            self._increments += 1
+            checks.check_increment(
+                world.violations, self._name, self._increments, await one.incr(f"{self._name}:n")
+            )
+            world.answered += 1
         else:
             sents = [self._next() for _ in range(3)]
             pipe = one.pipeline(transaction=True)
@@ -306,7 +314,7 @@ class EchoWork:
 
 
 class HitWork:
-    """Hits on its own key, alone and pipelined, that are counted and compared."""
+    """Hits on its own key, alone, pipelined and among others, that are counted and compared."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -336,9 +344,13 @@ class HitWork:
             got = [await _told(command(one, *words))]
         else:
             pipe = one.pipeline(transaction=many == 3)
-            for _ in range(many):
+            for number in range(many):
+                if many == 12 and number == AMONG:  # so that they go by the private connection
+                    pipe.echo(self._key)
                 pipe.execute_command(*words)
             got = await pipe.execute(raise_on_error=False)
+            if many == 12:
+                checks.check_order(world.violations, [self._key], [got.pop(AMONG)])
         for reply in got:
             world.answered += 1
             if isinstance(reply, errors.ResponseError):

@@ -26,6 +26,7 @@ HOLDS: list[Judge] = [
     lambda v: checks.check_echo(v, "a:1", "a:1"),
     lambda v: checks.check_own_key(v, "a", {None, "1"}, "1"),
     lambda v: checks.check_own_key(v, "a", {"1"}, None),
+    lambda v: checks.check_increment(v, "a", 2, 2),
     lambda v: checks.check_order(v, ["1", "2"], ["1", "2"]),
     lambda v: checks.check_order(v, ["1", "2"], [NO, "2"]),
     lambda v: checks.check_hit(v, "k", 7, FIVE),
@@ -47,6 +48,7 @@ HOLDS: list[Judge] = [
 FAILS: list[tuple[str, Judge]] = [
     ("another's reply", lambda v: checks.check_echo(v, "a:1", "b:1")),
     ("another's reply", lambda v: checks.check_own_key(v, "a", {None, "1"}, "2")),
+    ("counted twice", lambda v: checks.check_increment(v, "a", 2, 3)),
     ("order", lambda v: checks.check_order(v, ["1", "2"], ["2", "1"])),
     ("order", lambda v: checks.check_order(v, ["1", "2"], ["1"])),
     ("order", lambda v: checks.check_order(v, ["1", "2"], ["1", "2", "3"])),
