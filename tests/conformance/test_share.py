@@ -19,6 +19,7 @@ from tests import harness
 from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.routing_support import password, rounds
 from tests.conformance.test_cluster import cluster_node
+from tests.conformance.troubles import TROUBLES, trouble
 from tests.gate import Gate, Pipe, gated
 from tests.harness import (
     DEADLINE_S,
@@ -347,52 +348,6 @@ def test_random_streams_cut_at_random_places(pair: Pair, seed: int) -> None:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def busy(look: Raw, other: Raw) -> Iterator[None]:
-    look.ask("CONFIG", "SET", "lua-time-limit", 1)
-    other.send(command("EVAL", "while true do end", 0))
-
-    def is_busy() -> bool:
-        return str(look.ask("PING")).startswith("BUSY")
-
-    wait_until(is_busy, "a script is busy")
-    try:
-        yield
-    finally:
-        assert look.ask("SCRIPT", "KILL") == "OK"
-        other.reply()
-
-
-# The error of each, what begins it and what ends it.
-TROUBLES: dict[str, tuple[str, ...]] = {
-    "OOM": ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
-    "READONLY": ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
-    "MASTERDOWN": (
-        *("CONFIG SET replica-serve-stale-data no", "REPLICAOF 127.0.0.1 1"),
-        *("REPLICAOF NO ONE", "CONFIG SET replica-serve-stale-data yes"),
-    ),
-    "NOREPLICAS": ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
-    "BUSY": (),  # see busy()
-}
-
-
-@contextlib.contextmanager
-def trouble(error: str, look: Raw, other: Raw) -> Iterator[None]:
-    if error == "BUSY":
-        with busy(look, other):
-            yield
-        return
-    lines = TROUBLES[error]
-    half = len(lines) // 2
-    for line in lines[:half]:
-        assert look.ask(*line.split()) == "OK"
-    try:
-        yield
-    finally:
-        for line in lines[half:]:
-            assert look.ask(*line.split()) == "OK"
 
 
 # The proxy cuts its connections if replicas keep answering: other tests have another proxy.
