@@ -117,6 +117,8 @@ DATABASE = [
     case("MOVE", HIT, command("MOVE", "k", 2), HIT, HIT),
 ]  # fmt: skip
 
+LONG_HIT = command("RL.HIT", "k" * 70_000, 10, 60)
+
 SILENCE = [
     case("OFF", OFF, HIT, PING, HIT),
     case("OFF and ON", OFF, HIT, PING, HIT, ON, HIT, PING),
@@ -126,6 +128,8 @@ SILENCE = [
     case("SKIP and PING", SKIP, PING, HIT, PING),
     case("SKIP and a hit", SKIP, HIT, HIT, PING),
     case("SKIP and a wrong hit", SKIP, UNKNOWN_HIT, HIT, PING),
+    case("SKIP and a hit that is too long", SKIP, LONG_HIT, HIT, PING),
+    case("OFF and a hit that is too long", OFF, LONG_HIT, HIT, ON, HIT, PING),
     case("SKIP twice", SKIP, SKIP, HIT, HIT, PING),
     case("SKIP between hits", HIT, HIT, SKIP, HIT, HIT, SKIP, PING, HIT),
     case("SKIP at the end", HIT, SKIP),

@@ -203,62 +203,6 @@ def test_slow_reader_gets_every_reply_in_order(proxy: Proxy, look: Raw) -> None:
         join_lane(client, look)
 
 
-TOO_LONG = ReplyError("ERR RL command longer than 65536 bytes")
-LONG = command("RL.HIT", b"k" * 66_000, 5, 60)
-LONG_STATES: dict[str, tuple[bytes, int, bytes, list[object]]] = {
-    # Earlier commands, the number of their replies, later commands, and the replies.
-    "plain": (b"", 0, hit(), [TOO_LONG, admitted(1)]),
-    "behind hits": (hit() * 3, 3, hit(), [TOO_LONG, admitted(4)]),
-    "behind a write": (command("SET", "s", 1), 1, hit(), [TOO_LONG, admitted(1)]),
-    "in MULTI": (
-        command("MULTI") + hit(),
-        2,
-        command("EXEC") + hit(),
-        [TOO_LONG, ReplyError("EXECABORT Transaction discarded because of previous errors."),
-         admitted(1)],
-    ),
-    "under SKIP": (command("CLIENT", "REPLY", "SKIP"), 0, hit(), [admitted(1)]),
-    "under OFF": (
-        command("CLIENT", "REPLY", "OFF"),
-        0,
-        command("CLIENT", "REPLY", "ON") + hit(),
-        ["OK", admitted(1)],
-    ),
-    "in private": (command("FOO"), 1, hit(), [TOO_LONG, admitted(1)]),
-    "watching": (
-        command("WATCH", "k"),
-        1,
-        command("MULTI") + hit() + command("EXEC"),
-        [TOO_LONG, "OK", "QUEUED", [admitted(1)]],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("size", [66_000, 3_000_000], ids=["66 KB", "3 MB"])
-@pytest.mark.parametrize("name", LONG_STATES)
-def test_too_long_hit_in_every_state(proxy: Proxy, look: Raw, name: str, size: int) -> None:
-    before, count, behind, replies = LONG_STATES[name]
-    long = command("RL.HIT", b"k" * size, 5, 60)
-    for data in (before + long + behind, None):
-        look.ask("FLUSHALL")
-        with proxy.raw() as client:
-            join_lane(client, look)
-            if data is not None:
-                client.send(data)
-            else:
-                client.send(before)
-                rounds(proxy, 3)
-                client.send(long[:70_000])
-                rounds(proxy, 3)
-                client.send(long[70_000:])
-                rounds(proxy, 3)
-                client.send(behind)
-            for _ in range(count):
-                client.reply()
-            assert [client.reply() for _ in replies] == replies
-            assert client.ask("ECHO", "end") == b"end"
-
-
 @pytest.mark.parametrize("argc", [5, 200_000], ids=["few", "many"])
 def test_too_long_hit_with_a_malformed_tail(proxy: Proxy, look: Raw, argc: int) -> None:
     words: list[bytes | str | int] = ["RL.HIT", "k", 5, 60]
