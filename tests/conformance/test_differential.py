@@ -6,20 +6,33 @@ import random
 
 import pytest
 
+from tests import harness
 from tests.conformance.compare import Bench, Swap, case
 from tests.fuzz import differential
 from tests.fuzz.differential import Differential, Stream, stream
-from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, command
+from tests.harness import ON_EVERY_ENGINE, ON_ONE_ENGINE, RedisServer, command
 
 STREAMS = 40
 
 
-@ON_EVERY_ENGINE
-def test_random_streams(bench: Bench) -> None:
+def check(bench: Bench) -> None:
     done = differential.run(bench, 20_260, STREAMS)
     assert done.streams == STREAMS
     assert done.differences == []
     assert done.unsteady <= 2
+
+
+@ON_EVERY_ENGINE
+def test_random_streams(bench: Bench) -> None:
+    check(bench)
+
+
+@ON_ONE_ENGINE
+def test_random_streams_of_a_proxy_that_shares(module_server: RedisServer) -> None:
+    with harness.proxy(module_server, "--share") as proxy:
+        bench = Bench(module_server, proxy)
+        check(bench)
+        bench.close()
 
 
 @ON_ONE_ENGINE

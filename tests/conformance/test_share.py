@@ -16,7 +16,6 @@ import pytest
 from rlproxy.resp import commands
 
 from tests import harness
-from tests.conformance.compare import _VARIES, rewritten
 from tests.conformance.routing_support import password, rounds
 from tests.conformance.test_cluster import cluster_node
 from tests.conformance.troubles import TROUBLES, trouble
@@ -251,100 +250,6 @@ def test_each_command_goes_by_lane(pair: Pair) -> None:
             name for name in sorted(READS | WRITES) if not by_lane(client, pair.look, *sample(name))
         ]
     assert private == []
-
-
-# -- random streams, cut at random places ----------------------------------------------------------
-
-_STATEFUL: tuple[tuple[bytes, ...], ...] = (
-    (command("HELLO", 3),),
-    (command("HELLO", 2),),
-    (command("HELLO", 3), command("GET", "s"), command("HGETALL", "h")),
-    (command("HELLO", 4), command("GET", "s")),
-    (command("HELLO", 3, "SETNAME", "a b"), command("GET", "s")),
-    (command("RESET"), command("GET", "s")),
-    (command("SELECT", 1), command("SET", "s", "in 1"), command("GET", "s"), command("SELECT", 0)),
-    (command("SELECT", 99),),
-    (command("MULTI"), command("INCR", "n"), command("GET", "n"), command("EXEC")),
-    (command("MULTI"), command("INCR"), command("GET", "n"), command("EXEC")),
-    (command("MULTI"), command("INCR", "n"), command("DISCARD"), command("GET", "n")),
-    (command("WATCH", "n"), command("INCR", "n"), command("MULTI"), command("EXEC")),
-    (command("WATCH", "n"), command("GET", "n"), command("UNWATCH")),
-    (command("CLIENT", "SETNAME", "me"), command("CLIENT", "GETNAME")),
-    (command("CLIENT", "REPLY", "ON"),),
-    (command("READONLY"), command("GET", "s"), command("RESET")),
-    (command("ASKING"), command("GET", "s")),
-    (command("NO.SUCH", "GET"), command("GET", "s"), command("RESET")),
-    (b"get s\r\n",),
-    (b"\r\n", b"*0\r\n", command("GET", "s")),
-    (b"*2\rX$3\rXGET\r\n$1\r\ns--",),
-    (b"*4\r\n$3\r\nSET\r\n$1\r\ns\r\n$1\r\nv\r\n$3\r\nGET--",),
-    (command("SET", "big", b"x" * 70_000), command("GET", "big")),
-    (command("GET", "s"), command("SET", "s", "1"), command("GET", "s"), command("GET", "n")),
-)
-_SIMPLE = [name for name in SAMPLES if name not in VARIES]
-
-
-def stream(dice: random.Random) -> list[bytes]:
-    """Commands in sequence."""
-    out: list[bytes] = []
-    for _ in range(130):
-        if dice.random() < 0.25:
-            out += dice.choice(_STATEFUL)
-        else:
-            out.append(command(*sample(dice.choice(_SIMPLE))))
-    return out
-
-
-def is_blank(written: bytes) -> bool:
-    return written in (b"\r\n", b"*0\r\n")
-
-
-def play(raw: Raw, dice: random.Random, written: list[bytes], answers: list[bytes]) -> bytes:
-    """Send the commands together or one by one, some in two pieces. Mostly the replies are read
-    (while there are `reply_slots`) before more is sent.
-    """
-    got = b""
-    owed = at = 0
-    while at < len(written):
-        size = 1 if dice.random() < 0.75 else dice.randint(2, 6)
-        data = b"".join(written[at : at + size])
-        owed += sum(map(len, answers[at : at + size]))
-        at += size
-        cut = dice.randrange(len(data)) if dice.random() < 0.15 else 0
-        if cut:
-            raw.send(data[:cut])
-            if dice.random() < 0.5:
-                time.sleep(0.002)
-        raw.send(data[cut:])
-        if dice.random() < 0.85:
-            got += raw.exactly(owed)
-            owed = 0
-    return got + raw.exactly(owed)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_streams_cut_at_random_places(pair: Pair, seed: int) -> None:
-    dice = random.Random(seed)
-    written = stream(dice)
-    if pair.server.engine.startswith("valkey"):  # Valkey takes no lenient forms
-        written = [each for each in written if b"--" not in each]
-    prepare(pair.look)
-    with pair.server.raw() as raw:
-        answers: list[bytes] = []
-        for each in written:
-            raw.send(each)
-            answers.append(b"" if is_blank(each) else frame(raw))
-    prepare(pair.look)
-    with pair.client(3):
-        pass  # the lanes of that protocol are open, too
-    with pair.client() as client:
-        proxied = play(client, dice, written, answers) + client.quiet(0.02)
-    direct = rewritten(b"".join(answers), _VARIES)
-    proxied = rewritten(proxied, _VARIES)
-    if direct != proxied:
-        pairs = enumerate(zip(direct, proxied, strict=False))
-        at = next((at for at, (one, two) in pairs if one != two), min(len(direct), len(proxied)))
-        raise AssertionError((at, direct[at - 80 : at + 80], proxied[at - 80 : at + 80]))
 
 
 # -- errors ----------------------------------------------------------------------------------------
