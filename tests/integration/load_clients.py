@@ -57,12 +57,12 @@ class LoadClient:
 
 
 def python_loaders(connections: int) -> list[LoadClient]:
-    """Four load clients in Python, of its libraries and without one, with `connections` in all."""
+    """Four load clients of Python's libraries and both protocols, with `connections` in all."""
     fourth = "valkey" if importlib.util.find_spec("valkey") else "redis"
     script = str(CLIENTS / "python_client.py")
     return [
         LoadClient(name, [sys.executable, script, name], connections // 4)
-        for name in ("redis", "hiredis", "sockets", fourth)
+        for name in ("redis", "redis-3", "redis.asyncio", fourth)
     ]
 
 

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import json
 import re
-import select
 import socket
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from redis._parsers.base import BaseParser
 from rlproxy.session.context import CANNOT_RUN
 
 from tests import documents, harness
+from tests.gate import Gate, Pipe
 from tests.harness import DEADLINE_S, ROOT, Proxy, Raw, RedisServer
 from tests.integration import examples
 from tests.integration.examples import EXAMPLES, PROGRAMS, SERVICES, Example
@@ -35,6 +35,7 @@ from tests.integration.test_acl import RULES
 
 PAGE = ROOT / "docs" / "examples.md"
 ALL_S = 60.0  # forty processes at once
+CUT_S = 0.02  # from a hit to the end of its connection
 ATTEMPTS = 5  # a reply that took half a second came from a busy machine
 ADMITTED = [f"admitted, {left} left" for left in (4, 3, 2, 1, 0)]
 UNCOUNTED = ["admitted, not counted"] * 6
@@ -120,41 +121,17 @@ def test_a_program_takes_the_rule_of_a_policy(directory: Path, url: str) -> None
     assert re.fullmatch(r"refused, again in (59|60) s", refused)
 
 
-class CuttingRelay:
-    """A relay to the proxy that cuts a connection after a hit has passed and before its reply."""
+class Cutting(Gate):
+    """A gate that cuts a connection after a hit has passed and before its reply."""
 
-    def __init__(self, port: int) -> None:
-        self.hits = 0
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+    hits = 0
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(
-                    target=self._relay, args=[self._listener.accept()[0]], daemon=True
-                ).start()
-
-    def _relay(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._to)) as there:
-            while True:
-                for ready in select.select([client, there], [], [])[0]:
-                    try:
-                        data = ready.recv(65536)
-                    except ConnectionResetError:
-                        return
-                    if not data:
-                        return
-                    (there if ready is client else client).sendall(data)
-                    if ready is client and b"RL.HIT" in data.upper():
-                        self.hits += 1
-                        return
-
-    def close(self) -> None:
-        """Accept no more."""
-        self._listener.close()
+    def sends(self, pipe: Pipe, sent: bytes) -> None:
+        """See Gate.sends()."""
+        if b"RL.HIT" in sent.upper():
+            self.hits += 1
+            pipe.hold()
+            threading.Timer(CUT_S, pipe.cut).start()
 
 
 def prepared(directory: Path) -> list[Example]:
@@ -192,7 +169,7 @@ def test_hits_without_an_answer_are_admitted(
         before = stack.enter_context(harness.proxy(full.url))
         down = stack.enter_context(harness.proxy(f"redis://127.0.0.1:{harness.free_port()}"))
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
-        cuts = {program.file: CuttingRelay(front.port) for program in programs}
+        cuts = {program.file: Cutting(front.port) for program in programs}
         for cut in cuts.values():
             stack.callback(cut.close)
         ports = {

@@ -1,15 +1,17 @@
-"""A load client for Python's libraries: `python_client.py LIBRARY PORT SECONDS CONNECTIONS`."""
+"""A load client for Python's libraries:
+`python_client.py LIBRARY[-PROTOCOL] PORT SECONDS CONNECTIONS`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import random
-import socket
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 Words = tuple[str | int, ...]
@@ -48,20 +50,24 @@ def batch() -> list[Words]:
     return out
 
 
-def threaded(connect: Any, end: float) -> None:
+def turns(end: float) -> Iterator[tuple[str, list[Words]]]:
+    """What one connection sends until `end`, and how."""
+    turn = random.randrange(3)
+    while time.monotonic() < end:
+        turn += 1
+        how = ("one by one", "pipeline", "transaction")[turn % 3]
+        yield how, batch() if how == "pipeline" else [hit() for _ in range(4)]
+
+
+def threaded(client: Any, end: float) -> None:
     """One connection of a library with redis-py's interface."""
-    client = connect()
     try:
-        turn = random.randrange(3)
-        while time.monotonic() < end:
-            turn += 1
-            if turn % 3 == 0:
-                for _ in range(4):
-                    words = hit()
+        for how, many in turns(end):
+            if how == "one by one":
+                for words in many:
                     note(words, client.execute_command(*words))
                 continue
-            many = batch() if turn % 3 == 1 else [hit() for _ in range(4)]
-            pipe = client.pipeline(transaction=turn % 3 == 2)
+            pipe = client.pipeline(transaction=how == "transaction")
             for words in many:
                 pipe.execute_command(*words)
             for words, reply in zip(many, pipe.execute(), strict=True):
@@ -72,133 +78,44 @@ def threaded(connect: Any, end: float) -> None:
         client.close()
 
 
-def packed(words: Words) -> bytes:
-    """A request of these words."""
-    parts = [str(word).encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
-
-
-async def streams(port: int, end: float) -> None:
-    """hiredis' parser over asyncio streams."""
-    import hiredis
-
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    parser = hiredis.Reader()
-    replies: list[Any] = []
-
-    async def take(count: int) -> list[Any]:
-        while len(replies) < count:
-            data = await reader.read(65536)
-            if not data:
-                raise ConnectionError("closed")
-            parser.feed(data)
-            while (reply := parser.gets()) is not False:
-                replies.append(reply)
-        taken = replies[:count]
-        del replies[:count]
-        return taken
-
+async def awaited(client: Any, end: float) -> None:
+    """The same of redis.asyncio."""
     try:
-        turn = random.randrange(3)
-        while time.monotonic() < end:
-            turn += 1
-            if turn % 3 == 0:
-                for _ in range(4):
-                    words = hit()
-                    writer.write(packed(words))
-                    note(words, (await take(1))[0])
-            elif turn % 3 == 1:
-                many = batch()
-                writer.write(b"".join(packed(words) for words in many))
-                for words, reply in zip(many, await take(len(many)), strict=True):
-                    note(words, reply)
-            else:
-                many = [hit() for _ in range(4)]
-                writer.write(b"".join(packed(w) for w in [("MULTI",), *many, ("EXEC",)]))
-                got = await take(6)
-                if got[:5] != [b"OK"] + [b"QUEUED"] * 4:
-                    raise ConnectionError(f"MULTI got {got}")
-                for words, reply in zip(many, got[5], strict=True):
-                    note(words, reply)
+        for how, many in turns(end):
+            if how == "one by one":
+                for words in many:
+                    note(words, await client.execute_command(*words))
+                continue
+            pipe = client.pipeline(transaction=how == "transaction")
+            for words in many:
+                pipe.execute_command(*words)
+            for words, reply in zip(many, await pipe.execute(), strict=True):
+                note(words, reply)
     except Exception as error:
         errors.append(repr(error))
     finally:
-        writer.close()
+        await client.aclose()
 
 
-class Sockets:
-    """A client of a few lines over a blocking socket, with as much of redis-py's interface."""
-
-    def __init__(self, port: int) -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port), 20)
-        self._file = self._sock.makefile("rb")
-        self._queue: list[Words] | None = None
-        self._transaction = False
-
-    def _reply(self) -> Any:
-        line = self._file.readline()
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"*":
-            return [self._reply() for _ in range(int(rest))]
-        if kind == b"$":
-            return self._file.read(int(rest) + 2)[:-2]
-        if kind == b":":
-            return int(rest)
-        if kind == b"+":
-            return rest
-        raise ConnectionError(repr(line))
-
-    def execute_command(self, *words: str | int) -> Any:
-        """Send now, or queue in a pipeline."""
-        if self._queue is not None:
-            self._queue.append(words)
-            return None
-        self._sock.sendall(packed(words))
-        return self._reply()
-
-    def pipeline(self, transaction: bool) -> Sockets:
-        """Begin to queue."""
-        self._queue, self._transaction = [], transaction
-        return self
-
-    def execute(self) -> list[Any]:
-        """Send what is queued."""
-        many, self._queue = self._queue or [], None
-        if self._transaction:
-            self._sock.sendall(b"".join(packed(w) for w in [("MULTI",), *many, ("EXEC",)]))
-            for _ in range(len(many) + 1):
-                self._reply()
-            taken = self._reply()
-            assert isinstance(taken, list)
-            return taken
-        self._sock.sendall(b"".join(packed(words) for words in many))
-        return [self._reply() for _ in many]
-
-    def close(self) -> None:
-        """Close it."""
-        self._file.close()
-        self._sock.close()
+async def all_awaited(clients: list[Any], end: float) -> None:
+    """Run all clients at once."""
+    await asyncio.gather(*(awaited(client, end) for client in clients))
 
 
 def main() -> None:
     """See the head of the package."""
-    library, port, seconds, connections = sys.argv[1], *map(int, sys.argv[2:])
+    name, port, seconds, connections = sys.argv[1], *map(int, sys.argv[2:])
     end = time.monotonic() + seconds
-    if library == "hiredis":
-
-        async def by_streams() -> None:
-            await asyncio.gather(*(streams(port, end) for _ in range(connections)))
-
-        asyncio.run(by_streams())
+    library, _, protocol = name.partition("-")
+    module = importlib.import_module(library)
+    made = getattr(module, library.partition(".")[0].capitalize())
+    clients = [
+        made(port=port, socket_timeout=20, protocol=int(protocol or 2)) for _ in range(connections)
+    ]
+    if library.endswith("asyncio"):
+        asyncio.run(all_awaited(clients, end))
     else:
-        if library == "sockets":
-            connect: Any = lambda: Sockets(port)  # noqa: E731
-        else:
-            client = getattr(importlib.import_module(library), library.capitalize())
-            connect = lambda: client(port=port, socket_timeout=20)  # noqa: E731
-        threads = [
-            threading.Thread(target=threaded, args=(connect, end)) for _ in range(connections)
-        ]
+        threads = [threading.Thread(target=threaded, args=(each, end)) for each in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
