@@ -328,69 +328,38 @@ def docker(args: list[str], terminal: Shell) -> None:
         assert set(found.service) <= set(services)
 
 
-def kubectl(args: list[str], terminal: Shell) -> None:
-    parser = Strict("kubectl")
-    parser.add_argument("verb", choices=["apply"])
-    parser.add_argument("-f", required=True)
-    found = parser.parse_args(args)
-    documents_found = list(yaml.safe_load_all((terminal.directory / found.f).read_text()))
-    assert all({"apiVersion", "kind"} <= set(each) for each in documents_found)
+def arguments(pattern: str) -> Callable[[list[str], Shell], None]:
+    """Return a check of arguments by a pattern. The files, units, users and extras that its groups
+    name must exist.
+    """
 
+    def check(args: list[str], terminal: Shell) -> None:
+        found = re.fullmatch(pattern, " ".join(args))
+        assert found is not None, args
+        named, deploy = found.groupdict(), terminal.directory / "deploy"
+        if file := named.get("file"):
+            manifests = yaml.safe_load_all((terminal.directory / file).read_text())
+            assert all({"apiVersion", "kind"} <= set(each) for each in manifests)
+        if unit := named.get("unit"):
+            assert (deploy / f"{unit}.service").exists()
+        if user := named.get("user"):
+            assert f"\nUser={user}\n" in (deploy / "rlproxy.service").read_text()
+        if extras := named.get("extras"):
+            project = tomllib.loads((terminal.directory / "pyproject.toml").read_text())["project"]
+            assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
-def systemctl(args: list[str], terminal: Shell) -> None:
-    parser = Strict("systemctl")
-    parser.add_argument("verb", choices=["daemon-reload", "enable", "reload", "restart", "status"])
-    parser.add_argument("--now", action="store_true")
-    parser.add_argument("unit", nargs="?")
-    found = parser.parse_intermixed_args(args)
-    assert (found.unit is None) == (found.verb == "daemon-reload")
-    if found.unit is not None:
-        assert (terminal.directory / "deploy" / f"{found.unit}.service").exists()
-
-
-def pip(args: list[str], terminal: Shell) -> None:
-    (verb, target) = args
-    assert verb == "install"
-    found = re.fullmatch(r"(\.|rlproxy)(?:\[([\w,]+)\])?", target)
-    assert found is not None, target
-    project = tomllib.loads((terminal.directory / "pyproject.toml").read_text())["project"]
-    if found[2]:
-        assert set(found[2].split(",")) <= set(project["optional-dependencies"])
-
-
-def useradd(args: list[str], terminal: Shell) -> None:
-    unit = (terminal.directory / "deploy" / "rlproxy.service").read_text()
-    assert f"\nUser={args[-1]}\n" in unit
-
-
-def dmesg(args: list[str], terminal: Shell) -> None:
-    assert set(args) <= {"--ctime", "-T", "--human", "-H"}
-
-
-def journalctl(args: list[str], terminal: Shell) -> None:
-    parser = Strict("journalctl")
-    parser.add_argument("-u", "--unit", required=True)
-    for flag in ("-f", "-o", "-n", "--since", "--output"):
-        parser.add_argument(flag, nargs="?" if flag == "-f" else None)
-    assert (terminal.directory / "deploy" / f"{parser.parse_args(args).unit}.service").exists()
-
-
-def ps(args: list[str], terminal: Shell) -> None:
-    parser = Strict("ps")
-    parser.add_argument("-o", required=True)
-    parser.add_argument("-C", required=True, choices=["rlproxy"])
-    parser.parse_args(args)
+    return check
 
 
 CHECKS: dict[str, Callable[[list[str], Shell], None]] = {
-    "dmesg": dmesg,
+    "dmesg": arguments("((--ctime|-T|--human|-H) ?)*"),
     "docker": docker,
-    "journalctl": journalctl,
-    "kubectl": kubectl,
-    "pip": pip,
-    "ps": ps,
-    "systemctl": systemctl,
-    "useradd": useradd,
+    "journalctl": arguments(r"(-u|--unit) (?P<unit>\S+)( -f| (-o|-n|--since|--output) \S+)*"),
+    "kubectl": arguments(r"apply -f (?P<file>\S+)"),
+    "pip": arguments(r"install (\.|rlproxy)(\[(?P<extras>[\w,]+)\])?"),
+    "ps": arguments(r"-o \S+ -C rlproxy|-C rlproxy -o \S+"),
+    "systemctl": arguments(r"daemon-reload|(enable( --now)?|reload|restart|status) (?P<unit>\S+)"),
+    "useradd": arguments(r".* (?P<user>\S+)"),
 }
 
 
