@@ -395,34 +395,6 @@ def test_stuck_reader_is_cut_and_slow_reader_is_not(own_server: RedisServer) -> 
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def test_unauthenticated_clients_use_bounded_memory(own_server: RedisServer) -> None:
-    """Forty unauthenticated clients send data that is held until a request is whole, or for
-    ever.
-    """
-    endless = [
-        b"*4\r\n$6\r\nRL.HIT\r\n$65000\r\n" + b"x" * 64_000,
-        b"*3\r\n$6\r\nCLIENT\r\n$16000\r\n" + b"x" * 15_000,
-        b"x" * 65_000,
-        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$500000000\r\n" + b"x" * 1_000_000,
-        command("RL.HIT", "k" * 30_000, 10, 60) * 30,
-        b"*1048577\r\n$3\r\nDEL\r\n" + b"$1\r\na\r\n" * 150_000,
-    ]
-    with own_server.raw() as direct:
-        direct.ask("CONFIG", "SET", "requirepass", "s3")
-    with harness.proxy(own_server) as proxy, contextlib.ExitStack() as stack:
-        raws = [stack.enter_context(proxy.raw()) for _ in range(42)]
-        for raw in raws:
-            assert str(raw.ask("PING")).startswith("NOAUTH")
-        before = proxy.memory()
-        for index, raw in enumerate(raws):
-            raw.sock.settimeout(0.2)
-            with contextlib.suppress(OSError):
-                raw.sock.sendall(endless[index % len(endless)])
-        with proxy.raw() as other:
-            assert str(other.ask("PING")).startswith("NOAUTH")
-        assert proxy.memory() - before < 42 * 2 * 131_072
-
-
 def test_clients_use_bounded_memory_during_an_outage(own_server: RedisServer) -> None:
     """Redis accepts no connection because its queue is full: the data that clients send has a
     bound.
