@@ -13,12 +13,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from rlproxy.process.restart_policy import MAX_FAILURES
 
 from tests.harness import DEADLINE_S, Raw, RedisServer, command, wait_until
@@ -114,9 +110,12 @@ def closing(raws: list[Raw]) -> Iterator[list[Raw]]:
 # -- load ------------------------------------------------------------------------------------------
 
 
+LOST = (OSError, AssertionError, ValueError)  # ValueError: a partial reply
+
+
 @dataclass
 class Hammer:
-    """A redis-py client that hits its own key until it fails or is stopped."""
+    """A client that hits its own key until its connection ends or it is stopped."""
 
     port: int
     number: int
@@ -125,31 +124,17 @@ class Hammer:
     error: str = ""
     wrong: list[object] = field(default_factory=list)
 
-    @property
-    def words(self) -> tuple[str | int, ...]:
-        return ("RL.HIT", f"k{self.number}", 1_000_000, 3600)
-
     def run(self, stop: threading.Event) -> None:
-        client = redis.Redis(
-            port=self.port,
-            single_connection_client=True,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=DEADLINE_S,
-        )
         try:
-            self.peer = client.connection._sock.getsockname()[1]  # type: ignore[union-attr]
-            while not stop.is_set():
-                reply: Any = client.execute_command(*self.words)  # type: ignore[no-untyped-call]
-                if reply[:2] != [0, 1_000_000]:
-                    self.wrong.append(reply)
-                self.admitted += 1
-        except redis.ConnectionError as error:
+            with Raw(self.port) as raw:
+                self.peer = peer(raw)
+                while not stop.is_set():
+                    reply = raw.ask("RL.HIT", f"k{self.number}", 1_000_000, 3600)
+                    if not isinstance(reply, list) or reply[:2] != [0, 1_000_000]:
+                        self.wrong.append(reply)
+                    self.admitted += 1
+        except LOST as error:
             self.error = repr(error)
-        except redis.RedisError as error:
-            self.wrong.append(error)
-        finally:
-            with contextlib.suppress(redis.RedisError):
-                client.close()
 
 
 @dataclass
@@ -170,7 +155,7 @@ class Opener:
                     reply = raw.ask("RL.HIT", "opened", 1_000_000, 3600)
                 if not isinstance(reply, list):
                     self.failed.append((begin, repr(reply)))
-            except (OSError, AssertionError, ValueError) as error:  # ValueError: a partial reply
+            except LOST as error:
                 self.failed.append((begin, repr(error)))
             self.begun.append(begin)
 
@@ -435,12 +420,14 @@ def test_worker_that_cannot_start_is_logged_and_ends_the_proxy() -> None:
 # -- the end ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("count", ["1", "2"])
 def test_no_reply_is_lost_when_all_processes_are_signalled(
-    one_server: RedisServer, upstream: str
+    one_server: RedisServer, upstream: str, count: str
 ) -> None:
-    with started(*ANY_PORT, "--upstream", upstream, *TWO) as made, made.raw() as waiting:
+    args = (*ANY_PORT, "--upstream", upstream, "--workers", count)
+    with started(*args) as made, made.raw() as waiting:
         port = made.port()
-        pids = workers(made)
+        pids = workers(made)  # none, if there is one process
         waiting.send(command("BLPOP", "list", 0))
         wait_until(lambda: blocked_clients(one_server) == 1, "BLPOP waits")
         hammers = [Hammer(port, number) for number in range(6)]
@@ -466,8 +453,10 @@ def test_no_reply_is_lost_when_all_processes_are_signalled(
         assert "WARNING" not in made.log()
 
 
-def test_second_signal_cuts_at_once(one_server: RedisServer, upstream: str) -> None:
-    args = (*ANY_PORT, "--upstream", upstream, *TWO, "--drain-timeout", "60")
+@pytest.mark.parametrize("count", [1, 2])
+def test_second_signal_cuts_at_once(one_server: RedisServer, upstream: str, count: int) -> None:
+    args = (*ANY_PORT, "--upstream", upstream, "--workers", str(count), "--drain-timeout", "60")
+    each = 2 // count  # clients of each process
     with started(*args) as made, made.raw() as one, made.raw() as two:
         pids = workers(made)
         one.send(command("BLPOP", "list", 0))
@@ -476,13 +465,14 @@ def test_second_signal_cuts_at_once(one_server: RedisServer, upstream: str) -> N
         for pid in (made.pid, *pids):
             os.kill(pid, signal.SIGINT)
         stopped_listening(made)
+        made.logged(rf"clients owed replies: {each}; waiting up to 60 s; a second signal cuts")
         assert made.running()
         assert all(alive(pid) for pid in pids)
         made.signal(signal.SIGINT)
         assert made.wait() == 0
         assert one.closes()
         assert two.closes()
-        assert made.log().count("clients cut: 1; they were") == 2  # by each of the workers
+        assert made.log().count(f"clients cut: {each}; they were") == count
 
 
 def test_stuck_worker_is_killed_and_logged(upstream: str) -> None:
