@@ -126,30 +126,6 @@ def test_invalid_hits_in_multi(client: Raw, direct: Raw) -> None:
     assert client.ask("RL.HIT", "k", 10, 60) == [0, 10, 9, -1, 60]
 
 
-@in_multi
-def test_invalid_hits_in_multi_in_one_write(client: Raw, direct: Raw) -> None:
-    multi, end = command("MULTI"), command("EXEC")
-    hit = command("RL.HIT", "k", 1000, 60)
-    client.send(b"".join(multi + wrong(text) + hit + end + hit for text, _ in WRONG))
-    for index, (text, error) in enumerate(WRONG):
-        assert client.reply() == "OK"
-        assert client.reply() == ReplyError(error), text
-        assert client.reply() == "QUEUED"
-        assert client.reply() == ABORTED
-        assert client.reply() == [0, 1000, 999 - index, -1, 60]
-    assert direct.ask("LLEN", "k") == len(WRONG)
-
-
-@in_multi
-def test_invalid_hits_in_a_discarded_multi(client: Raw) -> None:
-    for text, error in WRONG[::3]:
-        client.send(command("MULTI") + wrong(text) + wrong(text) + command("DISCARD"))
-        expected = ["OK", ReplyError(error), ReplyError(error), "OK"]
-        assert [client.reply() for _ in expected] == expected
-    client.send(command("MULTI") + command("RL.HIT", "k", 10, 60) + command("EXEC"))
-    assert [client.reply() for _ in range(3)] == ["OK", "QUEUED", [[0, 10, 9, -1, 60]]]
-
-
 @pytest.mark.parametrize("client", ["FOO"], indirect=True)
 def test_invalid_hits_in_multi_after_an_unknown_command(client: Raw, direct: Raw) -> None:
     for text, _ in WRONG:
@@ -186,16 +162,6 @@ def test_unknown_name_gets_the_servers_own_error(client: Raw, direct: Raw) -> No
         client.send(command("PING") + command(*words) + command("RL.HIT", "k", 1000, 60))
         assert [client.reply() for _ in range(2)] == ["PONG", own]
         assert isinstance(client.reply(), list)
-
-
-def test_unknown_name_aborts_multi(client: Raw, direct: Raw) -> None:
-    for words in UNKNOWN:
-        own = direct.ask(*words)
-        assert client.ask("MULTI") == "OK"
-        assert client.ask("RL.HIT", "k", 10, 60) == "QUEUED"
-        assert client.ask(*words) == own
-        assert client.ask("EXEC") == ABORTED
-    assert direct.ask("DBSIZE") == 0
 
 
 # -- 64 KB -----------------------------------------------------------------------------------------
