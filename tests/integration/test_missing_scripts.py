@@ -116,32 +116,6 @@ def test_two_algorithms_on_one_key_keep_their_order(
             fixed_then_log(raw, f"k{turn}")
 
 
-def test_a_client_that_has_sent_its_end_of_file_keeps_its_order(
-    redis_server: RedisServer, proxy: Proxy
-) -> None:
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        by_lane(redis_server, raw, admin)
-        assert admin.ask("SCRIPT", "FLUSH") == "OK"
-        raw.send(command("GET", "other") + command("RL.HIT", "k", 5, 60) + command("DEL", "k"))
-        raw.finish()
-        assert [raw.reply() for _ in range(3)] == [None, [0, 5, 4, -1, 60], 1]
-        assert raw.closes()
-        assert admin.ask("EXISTS", "k") == 0
-
-
-def test_a_client_that_has_gone_consumes_no_element(
-    redis_server: RedisServer, proxy: Proxy
-) -> None:
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        by_lane(redis_server, raw, admin)
-        raw.send(command("BLPOP", "q", 0) + command("RL.HIT", "k", 5, 60) + command("DEL", "k"))
-        wait_until(lambda: info.blocked_clients(admin) == 1, "it blocks")
-        raw.close()
-        wait_until(lambda: info.blocked_clients(admin) == 0, "Redis has noticed the disconnect")
-        admin.ask("RPUSH", "q", "element")
-        assert admin.ask("LLEN", "q") == 1
-
-
 # -- scripts that are evicted ---------------------------------------------------------------------
 
 

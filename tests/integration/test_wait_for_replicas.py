@@ -240,36 +240,6 @@ def test_wait_covers_hits_whose_key_has_changed(pair: Pair, client: Raw, left: s
         assert 0 <= before[1] - after[1] < 60_000
 
 
-def test_wait_after_a_hit_with_an_error(pair: Pair, client: Raw) -> None:
-    pair.look.ask("SET", "foreign", "x")
-    assert client.ask("WAIT", 1, IN_TIME_MS) == 1
-    with pair.stopped():
-        for before in ((), (HIT,)):
-            for words in before:
-                client.ask(*words)
-            calls = lane_calls(pair.look)
-            assert str(client.ask("RL.HIT", "foreign", 5, 60)).startswith("WRONGTYPE")
-            assert lane_calls(pair.look) > calls
-            assert client.ask("WAIT", 1, 20) == 0
-    assert pair.look.ask("GET", "foreign") == b"x"
-
-
-def test_wait_covers_a_refund_without_a_hit(pair: Pair, proxy: Proxy) -> None:
-    with proxy.raw() as raw:
-        raw.ask("RL.PEEK", "warm", 1_000_000, 60)
-
-        def refunds_by_lane() -> bool:
-            calls = lane_calls(pair.look)
-            raw.ask("RL.REFUND", "warm", 1_000_000, 60, 1)
-            return lane_calls(pair.look) > calls
-
-        wait_until(refunds_by_lane, "a refund goes by lane")
-        with pair.stopped():
-            assert refunds_by_lane()
-            assert raw.ask("WAIT", 1, 20) == 0
-        assert raw.ask("WAIT", 1, IN_TIME_MS) == 1
-
-
 @ON_EVERY_ENGINE
 def test_waitaof_covers_hits(engine: str) -> None:
     if engine in ("redis-6.2", "redis-7.0"):
@@ -303,70 +273,9 @@ def test_waitaof_covers_hits(engine: str) -> None:
         assert replies[1] == replies[0]
 
 
-# -- states in which WAIT does not cover hits ------------------------------------------------------
-
-UNCOUNTED: dict[str, tuple[tuple[str | int, ...], str]] = {
-    "tracking": (("CLIENT", "TRACKING", "ON"), NOT_COVERED),
-    "unknown": (("PFDEBUG", "GETREG", "none"), NOT_COVERED),  # to the proxy alone
-    "multi": (("MULTI",), NOT_COVERED),
-    "subscribe": (("SUBSCRIBE", "a"), NOT_COVERED),
-}
-
-
-@pytest.mark.parametrize("state", UNCOUNTED)
-def test_wait_is_unchanged_where_replies_are_not_counted(
-    pair: Pair, client: Raw, state: str
-) -> None:
-    words, error = UNCOUNTED[state]
-    client.ask("HELLO", 3)
-    assert goes_by_lane(client, pair.look)
-    with pair.stopped():
-        client.ask(*HIT)
-        client.ask(*words)
-        client.send(command("WAIT", 1, 20) + command("ECHO", "behind"))
-        assert error in str(client.reply())
-        assert client.reply() in (b"behind", "QUEUED")
-        if state == "multi":
-            assert str(client.ask("EXEC")).startswith("EXECABORT")
-            assert client.ask("WAIT", 1, 20) == 0
-
-
-def test_wait_behind_a_command_that_redis_does_not_know(pair: Pair, client: Raw) -> None:
-    assert goes_by_lane(client, pair.look)
-    with pair.stopped():
-        client.ask(*HIT)
-        assert str(client.ask("NEW.COMMAND")).startswith("ERR unknown command")
-        assert client.ask("WAIT", 1, 20) == 0
-
-
-def test_wait_after_reset(pair: Pair, client: Raw) -> None:
-    with pair.stopped():
-        client.ask(*HIT)
-        client.ask("CLIENT", "TRACKING", "ON")
-        assert NOT_COVERED in str(client.ask("WAIT", 1, 20))
-        assert client.ask("RESET") == "RESET"
-        assert client.ask("WAIT", 1, 20) == 0
-
-
-def test_wait_is_unchanged_before_the_first_hit_by_lane(pair: Pair, proxy: Proxy) -> None:
-    for words, _ in UNCOUNTED.values():
-        with proxy.raw() as raw:
-            raw.ask("HELLO", 3)
-            raw.ask(*words)
-            raw.ask("SET", "a", 1)
-            assert raw.ask("WAIT", 1, IN_TIME_MS) in (1, "QUEUED")
-
-
 def test_wait_after_a_lost_lane(pair: Pair, client: Raw) -> None:
     with pair.stopped():
         assert goes_by_lane(client, pair.look)
         assert kill_lanes(pair.look) > 0
         assert client.ask("WAIT", 1, 20) == 0
     assert client.ask("WAIT", 1, IN_TIME_MS) == 1
-
-
-def test_several_waits_in_one_write(pair: Pair, client: Raw) -> None:
-    with pair.stopped():
-        assert goes_by_lane(client, pair.look)
-        client.send(command("WAIT", 1, 20) + command("SET", "a", 1) + command("WAIT", 0, 0))
-        assert [client.reply() for _ in range(3)] == [0, "OK", 0]
