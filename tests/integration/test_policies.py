@@ -25,7 +25,6 @@ from tests.harness import (
     numbers,
     wait_until,
 )
-from tests.info import script_calls
 from tests.integration.started import children, ended
 from tests.repeating import RepeatingClients
 
@@ -299,66 +298,6 @@ def test_errors_of_a_shadow_hit_are_those_of_redis(shared: Named) -> None:
         raw.ask("MULTI")
         raw.ask("RL.HIT", "k", "POLICY", "trial")
         assert raw.ask("EXEC") == [wrong]
-
-
-def test_a_remembered_refusal_of_a_shadow_hit_admits(made: Named) -> None:
-    with made.proxy.raw() as raw, made.proxy.raw() as admin:
-        before = script_calls(admin)
-        hits = 0
-
-        def remembered() -> bool:
-            nonlocal hits
-            reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
-            hits += 1
-            assert isinstance(reply, list)
-            assert (reply[0], reply[3]) == (0, -1)
-            return script_calls(admin) < before + hits
-
-        wait_until(remembered, "a refusal is remembered")
-    made.settled({**made.policies(), b"trial": [b"1 60", b"shadow", hits, hits - 1]})
-    assert made.stats()["shadow_refused"] == str(hits - 1)
-    assert made.stats()["refused_locally"] == "0"
-
-
-def test_a_shadow_hit_that_is_sent_again_admits(shared: Named) -> None:
-    with shared.proxy.raw() as raw, shared.proxy.raw() as other:
-        shadow_hits(raw, "k")
-        for _ in range(5):
-            other.ask("SCRIPT", "FLUSH")
-            raw.send(command("GET", "x") + hit("k", "trial") + hit("k", "trial"))
-            assert raw.reply() is None
-            for _ in range(2):
-                assert in_shadow(raw.reply())
-
-
-@ON_ONE_ENGINE
-@pytest.mark.parametrize("mode", ["allow", "deny", "error"])
-def test_shadow_hits_while_redis_is_away(
-    redis_server: RedisServer, tmp_path: Path, mode: str
-) -> None:
-    with named(redis_server, tmp_path, "--on-upstream-failure", mode) as made:
-        redis_server.stop()
-        try:
-            with made.proxy.raw() as raw:
-                reply = raw.ask("RL.HIT", "k", "POLICY", "trial")
-                if mode == "error":
-                    assert str(reply).startswith("UPSTREAMDOWN ")
-                else:
-                    assert reply == [0, 1, 1, -1, 0]
-                    enforced = raw.ask("RL.HIT", "k", "POLICY", "login")
-                    assert enforced == ([0, 2, 2, -1, 0] if mode == "allow" else [1, 2, 0, 1, 1])
-        finally:
-            redis_server.start()
-
-
-@ON_ONE_ENGINE
-def test_a_shadow_hit_behind_hits_that_wait_is_admitted(made: Named) -> None:
-    with made.proxy.raw() as waits, made.proxy.raw() as raw:
-        raw.ask("RL.HIT", "k", "1", "60")
-        waits.send(command("RL.HIT", "k", "1", "60", "WAIT", "3000"))
-        wait_until(lambda: made.stats()["waiting"] == "1", "a hit waits")
-        for _ in range(3):
-            assert in_shadow(raw.ask("RL.HIT", "k", "POLICY", "trial"))
 
 
 # -- a cluster -------------------------------------------------------------------------------------
