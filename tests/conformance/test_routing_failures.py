@@ -7,7 +7,6 @@ connections at the moment a test chooses.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from tests.conformance.routing_support import (
     join_lane,
 )
 from tests.gate import Gate, gated
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, ReplyError, command
 
 LOST = ReplyError(UPSTREAMDOWN)
 
@@ -295,75 +294,3 @@ def test_outstanding_lane_replies_arrive_after_a_half_close(bench: Bench, behind
         admitted(n + 1) for n in range(behind + 1)
     ]
     assert bench.client.line() == b"" and bench.client.closed
-
-
-# -- restart of the server -------------------------------------------------------------------------
-
-
-def test_commands_get_errors_while_the_server_is_down_and_work_afterwards(engine: str) -> None:
-    with harness.server(engine) as server, harness.proxy(server) as proxy:
-        with server.raw() as look, proxy.raw() as old:
-            join_lane(old, look)
-            server.stop()
-            old.send(hit())
-            assert old.closes()
-        with proxy.raw() as client:
-            for _ in range(2):
-                client.send(hit() + command("SET", "s", "x" * 100_000) + b"rl.hit k 5 60\r\n")
-                client.send(command("RL.HIT", "k") + command("MULTI") + command("GET", "s"))
-                got = [str(client.reply()).split()[0] for _ in range(6)]
-                assert got == ["UPSTREAMDOWN"] * 3 + ["ERR"] + ["UPSTREAMDOWN"] * 2
-            server.start()
-            # until the proxy has noticed, it does not connect
-            wait_until(
-                lambda: client.ask("RL.HIT", "k", MANY, 60) == admitted(1), "hits are counted"
-            )
-            with server.raw() as look:
-                join_lane(client, look)
-                server.stop()
-        with proxy.raw() as last:
-            last.send(command("PING") + command("QUIT") + hit())
-            assert str(last.reply()).startswith("UPSTREAMDOWN")
-            assert last.reply() == "OK"
-            assert last.line() == b"" and last.closed
-
-
-# -- the server's own timeout ---------------------------------------------------------------------
-
-
-def test_client_with_regular_hits_is_not_idle(engine: str) -> None:
-    with (
-        harness.server(engine, "--timeout", "1") as server,
-        gated(server) as (gate, proxy),
-        proxy.raw() as busy,
-        proxy.raw() as steady,
-        proxy.raw() as idle,
-    ):
-        assert idle.ask("PING") == "PONG"
-        for client in (busy, steady):
-            wait_until(
-                lambda client=client: (
-                    client.ask("RL.HIT", "w", MANY, 60)  # type: ignore[misc]
-                    and any(b"rlproxy-lane" in pipe.sent for pipe in gate.pipes)
-                ),
-                "a lane",
-            )
-        gate.lane().delay_s = 0.05  # so that one hit is always in flight
-        sent = 0
-        left = 20  # hits after the idle client has left
-        while left:
-            left -= idle.closed
-            if not idle.closed and select.select([idle.sock], [], [], 0)[0]:
-                assert idle.closes()
-            busy.send(hit("busy"))
-            sent += 1
-            if sent % 20 == 0:
-                steady.send(hit("steady"))
-            time.sleep(0.01)
-            assert sent < 2000, "an idle client is still closed"
-        assert [busy.reply() for _ in range(sent)] == [admitted(n + 1) for n in range(sent)]
-        assert [steady.reply() for _ in range(sent // 20)] == [
-            admitted(n + 1) for n in range(sent // 20)
-        ]
-        # The control connection must not reconnect each second, nor fill the log.
-        assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()

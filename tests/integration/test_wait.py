@@ -551,6 +551,8 @@ def test_waiting_client_outlives_the_servers_timeout(one_engine: str) -> None:
         for client in (head, behind, held):
             assert client.ask("PING") == "PONG"
         assert idle.closes()  # as with Redis itself
+        # The control connection must not reconnect each second, nor fill the log.
+        assert proxy.read_log().count("WARNING") <= 1, proxy.read_log()
 
 
 def test_stop_refuses_waiting_hits(server: RedisServer) -> None:
