@@ -4,19 +4,13 @@ connections to its nodes that close when they are idle.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from functools import partial
 
 import pytest
-from rlproxy.config.urls import parse_upstream
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import key_slot
-from rlproxy.upstream.cluster import cluster as discovered
-from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.links import IDLE_S
-from rlproxy.upstream.cluster.target import SWEEPS, ClusterTarget
 
 from tests import harness, info
 from tests.clusters import Cluster, Node
@@ -234,94 +228,3 @@ def test_wait_never_returns_too_high_a_number(replicated: Cluster) -> None:
                 assert "can't cover" in str(shared.ask("WAIT", 1, 100))
             finally:
                 cluster.cont(lag)
-
-
-# -- private connections ------------------------------------------------------------------------
-
-
-class Client(asyncio.Protocol):
-    """One connection to the cluster, and what it has received."""
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.closed = False
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-
-    async def take(self, size: int) -> bytes:
-        async with asyncio.timeout(5):
-            while len(self.received) < size:
-                await asyncio.sleep(0.005)
-        taken, self.received = self.received, b""
-        return taken
-
-
-async def test_idle_links_close_and_come_back(cluster: Cluster) -> None:
-    for node in cluster.nodes:
-        node.do("ACL", "SETUSER", "ann", "reset", "on", ">pw", "+@all", "~*", "&*")
-    keys = [cluster.key_at(node) for node in cluster.nodes]
-    found = discovered.Cluster(parse_upstream(cluster.url), 5.0)
-    found.start()
-    await found.settled.wait()
-    target = ClusterTarget("cluster", found, lambda _: Face("h", 1), True)
-    clients = [Client(), Client()]
-    try:
-        transports = [await target.connect(partial(_same, each)) for each in clients]
-        client, waiting = clients
-        transport, other = transports
-
-        def links(name: str) -> int:
-            rows = [row for node in cluster.nodes for row in info.clients(node)]
-            return sum(row["name"] == name and row["user"] == "ann" for row in rows)
-
-        async def uses_all(which: int) -> None:
-            for key in keys:
-                transports[which].write(bulks(b"STRLEN", key.encode()))
-            assert await clients[which].take(12) == b":0\r\n" * 3
-
-        for each, written, name in ((client, transport, b"idle"), (waiting, other, b"watches")):
-            written.write(bulks(b"AUTH", b"ann", b"pw") + bulks(b"CLIENT", b"SETNAME", name))
-            assert await each.take(10) == b"+OK\r\n" * 2
-        await uses_all(0)
-        await uses_all(1)
-        home = str(next(iter(target._exchanges)).links.home().address)
-        watched = next(key for key in keys if cluster.owner_of_key(key).address != home)
-        other.write(bulks(b"WATCH", watched.encode()))
-        assert await waiting.take(5) == b"+OK\r\n"
-        assert (links("idle"), links("watches")) == (3, 3)
-
-        now = asyncio.get_running_loop().time()
-
-        def sweep(after: float) -> None:
-            nonlocal now
-            end = now + after
-            while now < end:
-                now += 1.0
-                target.close_idle(now)
-
-        sweep(IDLE_S - SWEEPS)
-        transport.write(b"*0\r\n")  # no command, so no use of a connection
-        await asyncio.sleep(0.05)
-        assert (links("idle"), links("watches")) == (3, 3)
-        sweep(3 * SWEEPS)
-        await asyncio.sleep(0.2)
-        assert (links("idle"), links("watches")) == (1, 2)  # home, and the watched key's node
-        assert not client.closed and not waiting.closed
-        await uses_all(0)
-        assert links("idle") == 3
-        other.write(bulks(b"MULTI") + bulks(b"STRLEN", watched.encode()) + bulks(b"EXEC"))
-        assert await waiting.take(22) == b"+OK\r\n+QUEUED\r\n*1\r\n:0\r\n"
-    finally:
-        for opened in transports:
-            opened.close()
-        await found.stop()
-    await asyncio.sleep(0)
-    assert not target._exchanges
-
-
-def _same(client: Client) -> Client:
-    return client
