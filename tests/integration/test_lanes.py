@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from tests import harness
-from tests.harness import Proxy, Raw, RedisServer, ReplyError, command, wait_until
+from tests.harness import Proxy, Raw, RedisServer, command, wait_until
 from tests.integration.started import (
     by_lane,
     by_lane_as_eval,
@@ -62,38 +62,6 @@ def test_hits_of_many_clients_share_one_connection(
         assert {address for address, _ in found} == {lane["addr"].encode()}
         assert sum(int(hits) for _, hits in found) == 60
         assert [row["id"] for row in lanes(own_server)] == [lane["id"]]
-
-
-def test_each_user_password_and_database_has_its_lane(
-    own_server: RedisServer, own_proxy: Proxy
-) -> None:
-    with own_server.raw() as admin:
-        for user in ("bob", "eve"):
-            rule = ["ACL", "SETUSER", user, "on", ">one", ">two", "~*", "&*", "+@all"]
-            assert admin.ask(*rule) == "OK"
-    kinds: list[list[tuple[str, ...]]] = [
-        [],
-        [("SELECT", "1")],
-        [("AUTH", "bob", "one")],
-        [("AUTH", "bob", "two")],
-        [("AUTH", "eve", "one")],
-        [("AUTH", "bob", "one"), ("SELECT", "1")],
-        [("SELECT", "1"), ("AUTH", "bob", "one")],  # the same as the one before
-        [("HELLO", "3", "AUTH", "bob", "one")],  # the same as the third
-    ]
-    with contextlib.ExitStack() as stack:
-        for kind in kinds:
-            client = stack.enter_context(own_proxy.raw())
-            for words in kind:
-                assert not isinstance(client.ask(*words), ReplyError)
-            by_lane(own_server, client)
-            key = f"of-{len(kind)}"
-            assert isinstance(client.ask("RL.HIT", key, 100, 60), list)
-        found = sorted((row["user"], row["db"]) for row in lanes(own_server))
-        assert found == sorted(
-            [("default", "0"), ("default", "1"), ("bob", "0"), ("bob", "0"), ("eve", "0")]
-            + [("bob", "1")]
-        )
 
 
 # -- a user that Redis refuses ---------------------------------------------------------------------
