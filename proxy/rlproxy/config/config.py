@@ -200,7 +200,7 @@ class Config:
         "clients of each worker per IP address; further ones get the same error. 0: no limit",
     )
     max_accept_rate: int = LIMITS.reloadable(
-        number(1000, 0, 1_000_000),
+        number(3000, 0, 1_000_000),
         "new clients of each worker per second while other clients are served; the rest wait in "
         "the system's queue. 0: no limit",
     )
