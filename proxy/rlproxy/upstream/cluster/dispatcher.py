@@ -136,8 +136,8 @@ class Dispatcher:
         if not exchange.redirects.slot_drained(slot):
             return False
         request = Request(written, slot, route.check)
-        if route.blocks != routes.BLOCKS_NOT:
-            request.blocks = route.blocks
+        if route.blocks:
+            request.blocks = True
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
@@ -199,7 +199,7 @@ class Dispatcher:
         parts = ((link, Request(written)) for link in links)
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
         if route.how == routes.WAIT:
-            whole.blocks = routes.BLOCKS_LAST
+            whole.blocks = True
         exchange.send_parts(whole, parts)
 
     # -- several slots ----------------------------------------------------------------------------

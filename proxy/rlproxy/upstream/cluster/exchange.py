@@ -21,7 +21,6 @@ from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, Request, under_way
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
@@ -152,7 +151,7 @@ class Exchange(LinkOwner):
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""
         for request in under_way(self.queue):
-            if request.blocks != BLOCKS_NOT and request.node is not None:
+            if request.blocks and request.node is not None:
                 link = self.links.by_address.get(request.node)
                 return link if link is not None and link.client_id else None
         return None
@@ -195,7 +194,7 @@ class Exchange(LinkOwner):
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
-        if not self.queue or self.queue[0].blocks == BLOCKS_NOT:
+        if not (self.queue and self.queue[0].blocks):
             return
         for request in under_way(islice(self.queue, 1)):
             link = self.links.by_address.get(request.node) if request.node is not None else None

@@ -10,7 +10,6 @@ from typing import Final, cast
 from rlproxy.config.urls import Address
 from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
 LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
@@ -87,7 +86,7 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
-        if request.blocks != BLOCKS_NOT and self.client_id == 0:
+        if request.blocks and self.client_id == 0:
             self._query_client_id()
         if request.asking:
             self.send(Request(_ASKING))

@@ -33,7 +33,6 @@ from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT, BLOCKS_OPTION, timeout_at
 
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command, or a hit, that no node could run is sent again
@@ -41,6 +40,12 @@ AT_ONCE: Final = 5  # redirects of one command or hit that are followed without 
 _ENDLESS: Final = encoding.error(
     f"TRYAGAIN the nodes of the cluster redirected this command {MAX_REDIRECTS} times"
 )
+# The word of a blocking command that is its timeout, in seconds. Of all others it is the one behind
+# BLOCK, in milliseconds.
+_TIMEOUTS: Final[dict[bytes, int]] = {
+    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), -1),
+    **dict.fromkeys(b"BLMPOP BZMPOP".split(), 1),
+}
 # Least timeout of a blocking command that goes again. Redis 6.2 rounds 0.001 down to 0: for ever.
 _LEAST_S: Final = 0.002
 # As nodes of all versions write it.
@@ -95,7 +100,7 @@ class Redirects:
             request.checked = None
             if not is_redirect(frame):
                 return error
-        unblocked = frame.startswith(b"-UNBLOCKED") and request.blocks == BLOCKS_NOT
+        unblocked = frame.startswith(b"-UNBLOCKED") and not request.blocks
         if unblocked or not is_redirect(frame):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
@@ -132,10 +137,10 @@ class Redirects:
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
-        if request.blocks != BLOCKS_NOT:
+        if request.blocks:
             now = self._loop.time()
             passed_s, request.blocks_from = now - request.blocks_from, now
-            request.written = with_remaining_timeout(request.written, request.blocks, passed_s)
+            request.written = with_remaining_timeout(request.written, passed_s)
         self.pending.append(request)
         self.drain()
 
@@ -210,30 +215,37 @@ class Redirects:
         return not drains or queue[0].number > drains.get(slot, 0)
 
 
-def with_remaining_timeout(written: bytes, blocks: int, passed_s: float) -> bytes:
+def with_remaining_timeout(written: bytes, passed_s: float) -> bytes:
     """Return a blocking command with what remains of its timeout.
 
     written: the command as an array of bulks.
-    blocks: where its timeout stands; see Route.blocks.
     passed_s: time that it has blocked.
     """
     words = words_of(written)
-    at = timeout_at(blocks, words[1:]) + 1
-    if at == 0:
-        return written
-    unit_s = 0.001 if blocks == BLOCKS_OPTION else 1.0
+    in_ms = words[0].upper() not in _TIMEOUTS
+    at = _behind_block(words) if in_ms else _TIMEOUTS[words[0].upper()]
     try:
-        timeout_s = float(words[at]) * unit_s
+        timeout_s = float(words[at]) * (0.001 if in_ms else 1.0)
     except ValueError:
         return written
     if timeout_s <= 0.0:
         return written
     left_s = timeout_s - passed_s
-    if unit_s < 1.0:
-        words[at] = b"%d" % max(1, round(left_s / unit_s))
-    else:
-        words[at] = b"%.3f" % max(left_s, _LEAST_S)
+    words[at] = b"%d" % max(1, round(left_s * 1000)) if in_ms else b"%.3f" % max(left_s, _LEAST_S)
     return encoding.bulks(*words)
+
+
+def _behind_block(words: list[bytes]) -> int:
+    """Return the index behind BLOCK in XREAD or XREADGROUP; 0, its name, if it does not block."""
+    at = 1
+    while at + 1 < len(words):
+        word = words[at].upper()
+        if word == b"BLOCK":
+            return at + 1
+        if word == b"STREAMS":
+            break
+        at += 3 if word == b"GROUP" else 1
+    return 0
 
 
 def without_program(written: bytes, instead: bytes) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.upstream.cluster.routes import BLOCKS_NOT
 
 
 class Request:
@@ -32,7 +31,7 @@ class Request:
     caching: the CLIENT CACHING that it is sent behind, unless it is `asking`: each of the two ends
         the effect of the other one.
     front: the proxy's own requests that are sent between these and this one.
-    blocks: see Route.blocks; blocks_from: loop time at which a blocking command was sent.
+    blocks: it may block. blocks_from: loop time at which such a command was sent.
     on_error: called with the node, the request and the node's error. Returns the reply; empty if
         the request is sent again. None: redirects are followed.
     on_reply: called with the reply, behind on_error. Returns what the client gets.
@@ -58,7 +57,7 @@ class Request:
         self.asking = False
         self.caching: bytes = b""
         self.front: list[Request] = []
-        self.blocks: int = BLOCKS_NOT
+        self.blocks = False
         self.blocks_from: float = 0.0
         self.on_reply: Callable[[bytes], bytes] | None = None
         self.on_error: Callable[[Address, Request, bytes], bytes] | None = None

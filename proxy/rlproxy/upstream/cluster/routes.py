@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlproxy.resp.commands import COMMANDS
+from rlproxy.resp.commands import BLOCKING, COMMANDS
 from rlproxy.resp.encoding import error
 
 # Routes by key.
@@ -64,12 +64,6 @@ UNWATCH: Final = 37
 CLUSTER: Final = 38
 OK: Final = 39
 REFUSED: Final = 40  # see unavailable()
-
-# Where the timeout of a blocking command stands.
-BLOCKS_NOT: Final = 0
-BLOCKS_LAST: Final = 1  # the last argument, seconds
-BLOCKS_FIRST: Final = 2  # the first argument, seconds
-BLOCKS_OPTION: Final = 3  # behind BLOCK, milliseconds
 
 # The commands that are refused, and why.
 REASONS: Final[dict[bytes, str]] = {
@@ -176,11 +170,6 @@ _NO_PROGRAM: Final[dict[bytes, bytes]] = {
     **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
 }
 
-_BLOCKS: Final[dict[bytes, int]] = {
-    **dict.fromkeys(b"BLPOP BRPOP BRPOPLPUSH BLMOVE BZPOPMIN BZPOPMAX".split(), BLOCKS_LAST),
-    **dict.fromkeys(b"BLMPOP BZMPOP".split(), BLOCKS_FIRST),
-    **dict.fromkeys(b"XREAD XREADGROUP".split(), BLOCKS_OPTION),
-}
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
 
@@ -291,7 +280,7 @@ class Route:
     how: BY_KEY, SPLIT_SUM, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
     specs: where its keys stand; empty if it has none, or their places are unknown.
-    blocks: BLOCKS_NOT, BLOCKS_LAST, BLOCKS_FIRST or BLOCKS_OPTION.
+    blocks: it may block.
     check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
         program of the client may; this one replaces it in the command that checks the redirect.
         Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
@@ -302,7 +291,7 @@ class Route:
         """`row`: name in upper case, with a bar before a subcommand."""
         self.how = how
         self.name: bytes = row.replace(b"|", b" ")
-        self.blocks: int = _BLOCKS.get(row, BLOCKS_NOT)
+        self.blocks = row in BLOCKING
         command = row.partition(b"|")[0]
         reviewed = command in COMMANDS and command != b"DEBUG"
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
@@ -321,27 +310,6 @@ class Route:
             if not spec.find(args, found):
                 break
         return found
-
-
-def timeout_at(blocks: int, args: list[bytes]) -> int:
-    """Return the index of the timeout in `args`; -1 if the command does not block.
-
-    blocks: see Route.
-    """
-    size = len(args)
-    if blocks == BLOCKS_LAST:
-        return size - 1
-    if blocks == BLOCKS_FIRST:
-        return 0
-    at = 0
-    while at + 1 < size:
-        word = args[at].upper()
-        if word == b"BLOCK":
-            return at + 1
-        if word == b"STREAMS":
-            return -1
-        at += 3 if word == b"GROUP" else 1
-    return -1
 
 
 class Routes:

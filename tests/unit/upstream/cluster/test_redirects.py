@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rlproxy.config.urls import Address
+from rlproxy.resp import commands as c
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
@@ -18,7 +19,7 @@ from rlproxy.upstream.cluster.redirects import (
     with_remaining_timeout,
 )
 from rlproxy.upstream.cluster.request import Request
-from rlproxy.upstream.cluster.routes import BLOCKS_LAST, BY_KEY, Route
+from rlproxy.upstream.cluster.routes import BY_KEY, Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 from tests.harness import command
@@ -86,12 +87,28 @@ def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool
             0.25,
             "XREADGROUP GROUP BLOCK 5 BLOCK 650 STREAMS s >",
         ),
+        ("XREADGROUP GROUP BLOCK 5 STREAMS s >", 0.25, "XREADGROUP GROUP BLOCK 5 STREAMS s >"),
+        ("XREAD BLOCK", 0.25, "XREAD BLOCK"),
+        ("BLPOP", 0.25, "BLPOP"),
     ],
 )
 def test_the_rest_of_a_timeout(line: str, passed_s: float, expected: str) -> None:
-    words = line.encode().split()
-    blocks = Route(words[0].upper(), BY_KEY).blocks
-    assert with_remaining_timeout(command(*words), blocks, passed_s) == command(*expected.split())
+    written = command(*line.split())
+    assert with_remaining_timeout(written, passed_s) == command(*expected.split())
+
+
+def test_the_timeout_of_every_blocking_command_is_known() -> None:
+    in_s = [
+        *("BLPOP a {}", "BRPOP a {}", "BZPOPMIN a {}", "BZPOPMAX a {}", "BRPOPLPUSH a b {}"),
+        *("BLMOVE a b LEFT LEFT {}", "BLMPOP {} 1 a LEFT", "BZMPOP {} 1 a MIN"),
+    ]
+    in_ms = ["XREAD BLOCK {} STREAMS a 1", "XREADGROUP GROUP g c BLOCK {} STREAMS a 1"]
+    names = {line.split()[0].encode() for line in in_s + in_ms}
+    assert names == set(c.BLOCKING) == {each for each in c.COMMANDS if Route(each, BY_KEY).blocks}
+    for lines, before, after in ((in_s, 9, "8.000"), (in_ms, 9000, "8000")):
+        for line in lines:
+            written = command(*line.format(before).split())
+            assert with_remaining_timeout(written, 1.0) == command(*line.format(after).split())
 
 
 def where_two_is_a_master() -> tuple[Redirects, Link]:
@@ -201,7 +218,7 @@ def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:
     client = Redirected(2)
     frame = b"-UNBLOCKED force unblock from blocking operation\r\n"
     waits, other = client.queue
-    waits.blocks = BLOCKS_LAST
+    waits.blocks = True
     waits.written = command("BLPOP", "k", 0)
     assert client.redirects.take(ASKED, waits, frame) == b""
     assert client.redirects.take(ASKED, other, frame) == frame

@@ -266,31 +266,6 @@ def test_route(line: str, how: int) -> None:
     assert found(OLD, line)[0].how == how
 
 
-@pytest.mark.parametrize(
-    ("line", "at"),
-    [
-        ("GET k", -1),
-        ("BLPOP a b 7", 2),
-        ("BZMPOP 7 1 a MIN", 0),
-        ("XREAD STREAMS a 0", -1),
-        ("XREAD COUNT 1 block 7 STREAMS a 0", 3),
-        ("XREAD STREAMS BLOCK 0", -1),
-        ("XREADGROUP GROUP BLOCK c BLOCK 7 NOACK STREAMS a >", 4),
-        ("XREADGROUP GROUP BLOCK c STREAMS a >", -1),
-        ("XREAD BLOCK", -1),
-        ("BLPOP", -1),
-    ],
-)
-def test_timeout(line: str, at: int) -> None:
-    name, *args = line.encode().split()
-    assert r.timeout_at(OLD.of(name, args).blocks, args) == at
-
-
-def test_the_timeout_of_every_blocking_command_is_known() -> None:
-    blocking = {name for name in c.COMMANDS if Route(name, r.BY_KEY).blocks != r.BLOCKS_NOT}
-    assert blocking == set(c.BLOCKING)
-
-
 def test_a_refusal_has_its_reason() -> None:
     route = OLD.of(b"migrate", [b"h", b"1", b"k", b"0", b"5"])
     assert r.unavailable(route).startswith(b"-ERR MIGRATE is not available through rlproxy: the")
@@ -351,4 +326,3 @@ def test_no_arguments_break_it(
     route = served.of(name, args)
     keys = route.keys(args)
     assert all(0 <= index < len(args) for index in keys)
-    assert -1 <= r.timeout_at(route.blocks, args) < len(args)
