@@ -97,9 +97,11 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
 
     args: the arguments behind CLIENT; written: the command as a request.
     """
-    if route.how == routes.CLIENT_UNBLOCK:
+    if route.name == b"CLIENT UNBLOCK":
         _unblock(exchange, args, written)
-    elif route.how == routes.CLIENT_SHOWN:
+    elif route.name in (b"CLIENT LIST", b"CLIENT KILL"):
+        _to_all(exchange, route.name, args)
+    else:
         home = exchange.links.home()
         request = Request(written)
         node = exchange.cluster.map.number(home.address)
@@ -109,8 +111,6 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
             shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
             request.on_reply = partial(shown, node=node)
         exchange.send(home, request)
-    else:
-        _to_all(exchange, route, args)
 
 
 def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
@@ -121,7 +121,7 @@ def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
     return shown
 
 
-def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
+def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
     """Send CLIENT LIST or KILL to all masters."""
     parts = []
     for link in exchange.links.masters():
@@ -129,8 +129,8 @@ def _to_all(exchange: Exchange, route: Route, args: list[bytes]) -> None:
         part = Request(bulks(_CLIENT, *args_for(args, node)))
         part.on_reply = partial(shown_text, node=node)
         parts.append((link, part))
-    how = route.how
-    if how == routes.CLIENT_KILL:  # CLIENT KILL address replies +OK, else with a number
+    how = routes.CLIENT_IDS
+    if name == b"CLIENT KILL":  # CLIENT KILL address replies +OK, else with a number
         how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
     exchange.send_parts(Divided(len(parts), gather.MERGES[how]), iter(parts))
 

@@ -58,14 +58,13 @@ class ConnectionSetup:
 
     def send(self, route: Route, args: list[bytes], written: bytes) -> None:
         """Send a command that sets something up."""
-        how = route.how
-        if how == routes.AUTH or how == routes.HELLO:
-            self._log_in(how, args, written)
-        elif how == routes.CLIENT_REPLY:
+        if route.how == routes.CLIENT_REPLY:
             self._reply(args, written)
-        elif how == routes.CLIENT_CACHING:
+        elif route.how == routes.CLIENT_CACHING:
             self._cache(args, written)
-        elif how == routes.SELECT:
+        elif route.name in (b"AUTH", b"HELLO"):
+            self._log_in(route.name, args, written)
+        elif route.name == b"SELECT":
             self._set(route.name, written)
         else:
             self._set_state([word.upper() for word in args], written)
@@ -81,16 +80,16 @@ class ConnectionSetup:
         request.on_reply = on_reply
         self._exchange.send(self._exchange.links.home(), request)
 
-    def _log_in(self, how: int, args: list[bytes], written: bytes) -> None:
+    def _log_in(self, name: bytes, args: list[bytes], written: bytes) -> None:
         exchange = self._exchange
 
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"-"):
-                words = [word.upper() for word in args[1:]] if how == routes.HELLO else []
+                words = [word.upper() for word in args[1:]] if name == b"HELLO" else []
                 if b"AUTH" in words and frame.startswith(b"-ERR "):
                     exchange.leaving = True  # Redis 6.2 and 7.0 may have logged the client in
                 return frame
-            if how == routes.AUTH:
+            if name == b"AUTH":
                 self._setup[b"AUTH"] = written
             else:
                 self._take_hello(args)

@@ -36,8 +36,8 @@ from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 # its reply. In RESP2, a node that subscribes runs no other command. A command that is redirected
 # would enter the transaction behind it. WAIT covers the nodes that have run the writes before it.
 _ALONE: Final = (
-    *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.RESET),
-    *(routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR, routes.WATCH, routes.MULTI, routes.WAIT),
+    *(routes.SETUP, routes.RESET, routes.SUBSCRIBE, routes.MONITOR),
+    *(routes.WATCH, routes.MULTI, routes.WAIT),
 )
 # Commands that MULTI doesn't queue.
 _NOT_QUEUED: Final = (
@@ -48,20 +48,13 @@ _ANSWERED_HERE: Final = (
     *(routes.CLUSTER, routes.OK, routes.REFUSED, routes.MULTI),
     *(routes.CLIENT_REPLY, routes.CLIENT_CACHING),
 )
-_SETUP: Final = (
-    *(routes.AUTH, routes.HELLO, routes.SELECT),
-    *(routes.CLIENT_STATE, routes.CLIENT_REPLY, routes.CLIENT_CACHING),
-)
 _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
-_WITH_IDS: Final = (
-    *(routes.CLIENT_SHOWN, routes.CLIENT_LIST, routes.CLIENT_KILL, routes.CLIENT_UNBLOCK),
-)
 _BY_SLOT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK, routes.ONE_SLOT)
 # Commands that are never part of a transaction: they change the connection, are answered here, or
 # take or return ids of clients, which the transaction's node would number itself.
 _NOT_INSIDE: Final = (
-    *(routes.AUTH, routes.HELLO, routes.SELECT, routes.CLIENT_STATE, routes.CLIENT_REPLY),
-    *(*_WITH_IDS, routes.CLUSTER, routes.OK, routes.REFUSED, routes.SUBSCRIBE, routes.CHANNEL),
+    *(routes.SETUP, routes.CLIENT_REPLY, routes.CLIENT_IDS, routes.SUBSCRIBE),
+    *(routes.CLUSTER, routes.OK, routes.REFUSED),
 )
 
 
@@ -158,13 +151,13 @@ class Dispatcher:
         exchange, how = self._exchange, route.how
         if how in _TRANSACTION:
             self.transactions.send(how, args, _keys(route, args), written)
-        elif how in (routes.SUBSCRIBE, routes.CHANNEL, routes.MONITOR):
+        elif how in (routes.SUBSCRIBE, routes.MONITOR):
             self.subscriptions.send(route, args, written)
         elif how == routes.RESET:
             self.setup.reset(written, self._reset)
-        elif how in _SETUP:
+        elif how in (routes.SETUP, routes.CLIENT_REPLY, routes.CLIENT_CACHING):
             self.setup.send(route, args, written)
-        elif how in _WITH_IDS:
+        elif how == routes.CLIENT_IDS:
             send_with_ids(exchange, route, args, written)
         elif how == routes.INFO or how in gather.MERGES:
             self._to_all(route, written)

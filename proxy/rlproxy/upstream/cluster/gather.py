@@ -166,7 +166,7 @@ def _error_or(merge: Merge) -> Merge:
     return lambda replies: first_error(replies) or merge(replies)
 
 
-# By route. SPLIT_ARRAY, CLIENT_KILL and INFO, which take more than the replies, are not here.
+# By route. SPLIT_ARRAY and INFO, which take more than the replies, are not here.
 MERGES: Final[dict[int, Merge]] = {
     routes.SPLIT_SUM: _error_or(summed),
     routes.SPLIT_OK: _error_or(first),
@@ -180,6 +180,6 @@ MERGES: Final[dict[int, Merge]] = {
     routes.ALL_FIRST: _error_or(first),
     routes.ALL_NODES: _error_or(first),
     routes.ALL_UP: _error_or(first),
-    routes.CLIENT_LIST: _error_or(text),
+    routes.CLIENT_IDS: _error_or(text),  # CLIENT LIST
     routes.WAIT: _error_or(least),
 }

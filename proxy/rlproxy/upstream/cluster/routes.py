@@ -21,49 +21,43 @@ BY_KEY: Final = 0  # the node of the first key; it answers CROSSSLOT for keys of
 SPLIT_SUM: Final = 1  # one part per slot, the integers are added
 SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of their keys
 SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
-CHANNEL: Final = 4  # S(UN)SUBSCRIBE: the node of the shard channels, which hash like keys
-ONE_SLOT: Final = 5  # as BY_KEY, but keys of several slots go to no node, which might take them
-WATCH: Final = 6  # the last one of the routes with keys
+ONE_SLOT: Final = 4  # as BY_KEY, but keys of several slots go to no node, which might take them
+WATCH: Final = 5  # the last one of the routes with keys
 # Routes to home, which is one master for the life of a client.
-HOME: Final = 7
-SUBSCRIBE: Final = 8  # (P)(UN)SUBSCRIBE: home; patterns of keyspace events on all masters
-SELECT: Final = 9  # home; where it succeeds (Valkey 9: cluster-databases), all connections
-AUTH: Final = 10
-HELLO: Final = 11
+HOME: Final = 6
+SUBSCRIBE: Final = 7  # see subscriptions, which sends shard channels and keyspace events elsewhere
+SETUP: Final = 8  # where it succeeds, the command is repeated on all connections of the client
 # Routes to all masters. An error of any node is the reply, except with ALL_ONE.
-ALL_SUM: Final = 12  # integers, added
-ALL_CONCAT: Final = 13  # arrays, joined
-ALL_UNION: Final = 14  # arrays of strings, joined, each string once
-ALL_PAIRS: Final = 15  # arrays of strings and integers in turn: the integers are added
-ALL_LEAST: Final = 16  # arrays of integers, the least of each place
-ALL_ONE: Final = 17  # the reply of the first node without an error, else home's error
-ALL_ANY: Final = 18  # the first reply that is not nil
-ALL_FIRST: Final = 19  # home's reply; masters without slots get the command, too
-ALL_NODES: Final = 20  # home's reply; all other nodes get the command, a failed one is an error
-ALL_UP: Final = 41  # the same, but failed nodes are left out
-INFO: Final = 21
-SCAN: Final = 22
-MONITOR: Final = 23
-WAIT: Final = 24  # the nodes that this client has written to: the least integers
-# Commands with ids of clients in their arguments or reply. Each node counts its own clients.
-CLIENT_SHOWN: Final = 25  # home
-CLIENT_LIST: Final = 26  # all masters: texts, joined
-CLIENT_KILL: Final = 27  # all masters
-CLIENT_UNBLOCK: Final = 28  # the node in the id
-# State of the connection, repeated on each of the client's connections.
-CLIENT_STATE: Final = 29
-CLIENT_REPLY: Final = 30
-CLIENT_CACHING: Final = 31
-RESET: Final = 32
-QUIT: Final = 33
-MULTI: Final = 34
-EXEC: Final = 35
-DISCARD: Final = 36
-UNWATCH: Final = 37
+ALL_SUM: Final = 9  # integers, added
+ALL_CONCAT: Final = 10  # arrays, joined
+ALL_UNION: Final = 11  # arrays of strings, joined, each string once
+ALL_PAIRS: Final = 12  # arrays of strings and integers in turn: the integers are added
+ALL_LEAST: Final = 13  # arrays of integers, the least of each place
+ALL_ONE: Final = 14  # the reply of the first node without an error, else home's error
+ALL_ANY: Final = 15  # the first reply that is not nil
+ALL_FIRST: Final = 16  # home's reply; masters without slots get the command, too
+ALL_NODES: Final = 17  # home's reply; all other nodes get the command, a failed one is an error
+ALL_UP: Final = 18  # the same, but failed nodes are left out
+INFO: Final = 19
+SCAN: Final = 20
+MONITOR: Final = 21
+WAIT: Final = 22  # the nodes that this client has written to: the least integers
+# Commands with ids of clients in their arguments or reply: home, all masters, or the node in the
+# id. Each node counts its own clients.
+CLIENT_IDS: Final = 23
+# What a client does with its connection.
+CLIENT_REPLY: Final = 24
+CLIENT_CACHING: Final = 25
+RESET: Final = 26
+QUIT: Final = 27
+MULTI: Final = 28
+EXEC: Final = 29
+DISCARD: Final = 30
+UNWATCH: Final = 31
 # Answered by the proxy.
-CLUSTER: Final = 38
-OK: Final = 39
-REFUSED: Final = 40  # see unavailable()
+CLUSTER: Final = 32
+OK: Final = 33
+REFUSED: Final = 34  # see unavailable()
 
 # The commands that are refused, and why.
 REASONS: Final[dict[bytes, str]] = {
@@ -82,7 +76,6 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (SPLIT_SUM, b"DEL EXISTS TOUCH UNLINK"),
     (SPLIT_ARRAY, b"MGET"),
     (SPLIT_OK, b"MSET"),
-    (CHANNEL, b"SSUBSCRIBE SUNSUBSCRIBE"),
     (ONE_SLOT, b"MSETEX"),  # Valkey 9.1 looks at no slot
     (WATCH, b"WATCH"),
     # One node's answer is as good as another's, or there is nothing to join in several.
@@ -104,10 +97,14 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (HOME, b"FAILOVER REPLICAOF SLAVEOF SWAPDB"),
     (HOME, b"POST HOST:"),  # web browsers: the node closes the connection
     (HOME, b"DEBUG"),  # except subcommands with a key, in POSITIONS, and those of all masters
-    (SUBSCRIBE, b"PSUBSCRIBE PUNSUBSCRIBE SUBSCRIBE UNSUBSCRIBE"),
-    (SELECT, b"SELECT"),
-    (AUTH, b"AUTH"),
-    (HELLO, b"HELLO"),
+    (SUBSCRIBE, b"PSUBSCRIBE PUNSUBSCRIBE SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE"),
+    (
+        SETUP,
+        b"""
+        AUTH CLIENT|CAPA CLIENT|IMPORT-SOURCE CLIENT|NO-EVICT CLIENT|NO-TOUCH CLIENT|SETINFO
+        CLIENT|SETNAME CLIENT|TRACKING HELLO SELECT
+        """,
+    ),
     # Subscribers of other clients are on other homes.
     (ALL_SUM, b"COMMANDLOG|LEN DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
     (ALL_CONCAT, b"KEYS PUBSUB|SHARDCHANNELS"),
@@ -138,17 +135,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
     (WAIT, b"WAIT WAITAOF"),
-    (CLIENT_SHOWN, b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO"),
-    (CLIENT_LIST, b"CLIENT|LIST"),
-    (CLIENT_KILL, b"CLIENT|KILL"),
-    (CLIENT_UNBLOCK, b"CLIENT|UNBLOCK"),
-    (
-        CLIENT_STATE,
-        b"""
-        CLIENT|CAPA CLIENT|IMPORT-SOURCE CLIENT|NO-EVICT CLIENT|NO-TOUCH CLIENT|SETINFO
-        CLIENT|SETNAME CLIENT|TRACKING
-        """,
-    ),
+    (CLIENT_IDS, b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK"),
     (CLIENT_REPLY, b"CLIENT|REPLY"),
     (CLIENT_CACHING, b"CLIENT|CACHING"),
     (RESET, b"RESET"),

@@ -13,7 +13,7 @@ ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
 BLOB = b"!7\r\nERR one\r\n"
 NIL2, NIL3 = b"$-1\r\n", b"_\r\n"
-MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_LEAST, r.ALL_ANY, r.ALL_FIRST, r.CLIENT_LIST]
+MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_LEAST, r.ALL_ANY, r.ALL_FIRST, r.CLIENT_IDS]
 MULTI_KEY += [r.ALL_UNION, r.ALL_PAIRS, r.ALL_NODES, r.ALL_UP, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
 GOOD = {
     r.ALL_SUM: b":1\r\n",
@@ -22,7 +22,7 @@ GOOD = {
     r.ALL_UNION: bulks(b"a"),
     r.ALL_LEAST: b"*1\r\n:1\r\n",
     r.ALL_PAIRS: b"*2\r\n$1\r\na\r\n:1\r\n",
-    r.CLIENT_LIST: b"$1\r\na\r\n",
+    r.CLIENT_IDS: b"$1\r\na\r\n",
     r.WAIT: b":1\r\n",
 }
 
