@@ -126,7 +126,7 @@ class Dispatcher:
         exchange = self._exchange
         keys = _keys(route, args)
         slot = slot_of(keys)
-        if not exchange.redirects.slot_drained(slot):
+        if not exchange.redirects.drained(slot):
             return False
         request = Request(written, slot, route.check)
         if route.blocks:
@@ -134,7 +134,7 @@ class Dispatcher:
             request.blocks_from = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
-            exchange.redirects.drain_slot(slot)
+            exchange.redirects.drain(slot)
         return True
 
     # -- routes other than by key -----------------------------------------------------------------
@@ -213,7 +213,7 @@ class Dispatcher:
         if not self._splits or route.how == routes.ONE_SLOT:
             exchange.answer(CROSSSLOT)
             return True
-        if not all(map(exchange.redirects.slot_drained, by_slot)):
+        if not all(map(exchange.redirects.drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_OK else 1
@@ -228,7 +228,7 @@ class Dispatcher:
                 taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
                 part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
                 if len(places) > 1:
-                    exchange.redirects.drain_slot(slot)
+                    exchange.redirects.drain(slot)
                 yield self._links.of_slot(slot), part
 
         exchange.send_parts(Divided(len(by_slot), merge), parts())

@@ -2,7 +2,7 @@
 
     MOVED, ASK, TRYAGAIN ──take()──> pending ──send_pending()──> the new owner
                                         │ one slot waits until nothing of it is under way
-    the client's next commands ─────────┴─ wait while drained() is false, or slot_drained()
+    the client's next commands ─────────┴─ wait while drained() is false, for all slots or theirs
 
 The order invariant: a client's commands on one slot run in the order sent, also while it moves.
 A redirect, or a change of the map, drains: the client's next command waits until those sent before
@@ -34,6 +34,7 @@ from rlproxy.upstream.cluster.discovery import node_address
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
 
+ALL_SLOTS: Final = -2  # and the commands without a key, whose slot is NO_SLOT
 MAX_REDIRECTS: Final = 100  # of one command
 PAUSE_S: Final = 0.05  # before a command, or a hit, that no node could run is sent again
 AT_ONCE: Final = 5  # redirects of one command or hit that are followed without that pause
@@ -86,8 +87,7 @@ class Redirects:
         self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
-        self._drain_up_to: int = 0  # number of the last request that drain() waits for
-        self._slot_drains: dict[int, int] = {}  # the same for drain_slot(), by slot
+        self._drains: dict[int, int] = {}  # by slot, the number of the last request to wait for
 
     def take(self, node: Address, request: Request, frame: bytes) -> bytes:
         """Take a request that `node` answered with an error.
@@ -162,10 +162,20 @@ class Redirects:
         self.pending.clear()
         self._resumed = lambda: None
 
-    def drain(self) -> None:
-        """Send no further command before those sent so far are answered."""
+    def drain(self, slot: int = ALL_SLOTS) -> None:
+        """Send no further command on `slot` before those sent so far are answered.
+
+        ALL_SLOTS: no further command at all.
+        """
         if self._queue:
-            self._drain_up_to = self._queue[-1].number
+            self._drains[slot] = self._queue[-1].number
+
+    def drained(self, slot: int = ALL_SLOTS) -> bool:
+        """Return whether all that drain() waits for is answered."""
+        queue, drains = self._queue, self._drains
+        if not queue:
+            drains.clear()
+        return not drains or queue[0].number > drains.get(slot, 0)
 
     def _pause(self) -> None:
         if not self._paused:
@@ -197,22 +207,6 @@ class Redirects:
             request.target = link.address
             link.send(request)
         self.pending = left
-
-    def drain_slot(self, slot: int) -> None:
-        """Send no further command on `slot` before the latest command is answered."""
-        self._slot_drains[slot] = self._queue[-1].number
-
-    def drained(self) -> bool:
-        """Return whether all that drain() waits for is answered."""
-        queue = self._queue
-        return not queue or queue[0].number > self._drain_up_to
-
-    def slot_drained(self, slot: int) -> bool:
-        """Return whether all that drain_slot() waits for is answered."""
-        queue, drains = self._queue, self._slot_drains
-        if not queue:
-            drains.clear()
-        return not drains or queue[0].number > drains.get(slot, 0)
 
 
 def with_remaining_timeout(written: bytes, passed_s: float) -> bytes:

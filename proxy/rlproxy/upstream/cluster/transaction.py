@@ -257,7 +257,7 @@ class Transactions:
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
-        exchange.redirects.drain_slot(transaction.slot)
+        exchange.redirects.drain(transaction.slot)
 
     def _on_exec_error(
         self, transaction: Transaction, node: Address, request: Request, frame: bytes
