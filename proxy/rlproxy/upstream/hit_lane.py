@@ -282,14 +282,8 @@ class HitLane(ServerLane):
 
     def drained(self) -> bool:
         """See ServerLane.drained(). A late call is not waited for: it is not sent again."""
-        return self.has_answered(self._by_sha_until)
-
-    def has_answered(self, last: int) -> bool:
-        """Return whether all calls up to number `last` are answered or late.
-
-        The numbers are those of one connection.
-        """
-        return max(self._times.late_until, self._times.sent - len(self._inflight)) >= last
+        answered = max(self._times.late_until, self._times.sent - len(self._inflight))
+        return answered >= self._by_sha_until
 
 
 def _group_size(calls: list[Call], at: int, most: int) -> int:

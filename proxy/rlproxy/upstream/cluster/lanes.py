@@ -5,8 +5,8 @@
                              again, calls  <────── _not_run() ─────────────┘
 
 The order invariant: the hits of one client on one key run in the order sent. A slot is in
-transition if its owner changes while calls are under way at the former one: those are answered
-first (a Drain). What the former owner has not run goes to the new one at once, in the order of the
+transition if its owner changes while calls are under way at the former one, which drains: these are
+answered first. What the former owner has not run goes to the new one at once, in the order of the
 replies. New calls for the slot wait in its queue until then. Calls that got ASK need no queue: all
 calls for the slot take the way over the same node, in order. A redirected call waits for the calls
 before it that this node must get again, as their script was missing there.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
@@ -39,23 +39,14 @@ MAX_WAIT_S: Final = 1.0  # longest wait without a hit timeout
 _REFUSED: Final = encoding.error("WRONGPASS a node of the cluster does not accept this user")
 
 
-class Drain(NamedTuple):
-    """The calls that were under way on a node's lane when the node lost slots.
-
-    last: number of the last of them.
-    """
-
-    lane: NodeLane
-    last: int
-    since: float
-
-
 class SlotQueue:
     """A slot in transition: its calls that wait, and what they wait for.
 
     again: calls that a node has not run; they go first. With each, the node that ASK has named;
         None where the owner of the slot gets the call.
     calls: calls that no node has got, in order of their `since`. They wait for the `drains`, too.
+    drains: the lanes to former owners that have calls of the slot under way, and since when the
+        slot waits for these.
     not_before: earliest loop time at which `again` is sent.
     error: the latest error of a node that could not run a call; empty for none.
     """
@@ -63,7 +54,7 @@ class SlotQueue:
     def __init__(self) -> None:
         self.again: list[tuple[Call, Address | None]] = []
         self.calls: list[Call] = []
-        self.drains: list[Drain] = []
+        self.drains: dict[NodeLane, float] = {}
         self.not_before: float = 0.0
         self.error = b""
 
@@ -135,9 +126,8 @@ class ClusterLane(PooledLane):
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
-                drain = Drain(lane, lane.last(), self._loop.time())
                 for slot in slots & lane.slots():
-                    self._queue(slot).drains.append(drain)
+                    self._queue(slot).drains[lane] = self._loop.time()
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
             for lane in self._by_shard:
@@ -201,10 +191,8 @@ class ClusterLane(PooledLane):
             self._cluster.refresh()
         queue.again.append((call, asked))
 
-    def _not_written(self, lane: NodeLane, calls: list[Call]) -> None:
+    def _not_written(self, calls: list[Call]) -> None:
         """Let calls wait that were not written when their lane was lost."""
-        for queue in self._queues.values():
-            queue.drains = [drain for drain in queue.drains if drain.lane is not lane]
         for call in calls:
             self._queue_of(call).again.append((call, None))
 
@@ -213,7 +201,14 @@ class ClusterLane(PooledLane):
     def _serve_queues(self) -> None:
         """Send what may go on, and answer what has waited for too long."""
         now, limit_s = self._loop.time(), self._pool.limit_s()
+        draining = {lane for queue in self._queues.values() for lane in queue.drains}
+        under_way = {lane: lane.slots() for lane in draining}
         for slot, queue in list(self._queues.items()):
+            queue.drains = {
+                lane: since
+                for lane, since in queue.drains.items()
+                if now - since < limit_s and slot in under_way[lane]
+            }
             self._serve(slot, queue, now, limit_s)
             if not (queue.again or queue.calls or queue.drains):
                 del self._queues[slot]
@@ -226,11 +221,6 @@ class ClusterLane(PooledLane):
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
         index = self._map.owners[slot]
         lane = self._lane_at(index) if index >= 0 else None
-        queue.drains = [
-            drain
-            for drain in queue.drains
-            if now - drain.since < limit_s and not drain.lane.has_answered(drain.last)
-        ]
         if now >= queue.not_before:
             self._send_again(lane, queue)
         if lane is None:

@@ -33,7 +33,7 @@ class NodeLane(HitLane):
     """
 
     not_run: Callable[[NodeLane, Call, bytes], None]
-    not_written: Callable[[NodeLane, list[Call]], None]
+    not_written: Callable[[list[Call]], None]
 
     def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
         super().__init__(context, key)
@@ -79,16 +79,12 @@ class NodeLane(HitLane):
 
     def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
         super()._report_lost(written, [])
-        self.not_written(self, unsent)
+        self.not_written(unsent)
 
     def slots(self) -> set[int]:
-        """Return the slots of the calls without a reply, unsent ones included."""
+        """Return the slots of the calls without a reply, unsent ones included, late ones not."""
         calls = (*self._inflight, *self._again, *self._unsent)
-        return {call.hash_slot() for call in calls}
-
-    def last(self) -> int:
-        """Return the number of the latest call, for has_answered()."""
-        return self._times.sent + len(self._again) + len(self._unsent)
+        return {call.hash_slot() for call in calls if not call.late}
 
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
