@@ -27,10 +27,9 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.cluster.cluster import IS_DOWN, Cluster
-from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.lanes import ClusterLanes
-from rlproxy.upstream.cluster.node import Node, Nodes, NodeSettings
+from rlproxy.upstream.cluster.node import Node, Nodes
 from rlproxy.upstream.cluster.target import ClusterTarget
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.failover import Failover
@@ -173,22 +172,15 @@ class ClusterUpstream:
         self._announce, self._standalone = config.announce, config.present == "standalone"
         self._loop = loop = asyncio.get_running_loop()
         self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
-        self._circuit = ClusterCircuit(self.cluster.is_down)
+        self.settings = replace(settings, on_server=self._identified)
+        self.nodes = Nodes(self.cluster, self.settings)
+        self._circuit = self.nodes.circuit
         self.timeouts = HitTimeouts(self._circuit, loop.time, loop.call_later)
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.on_read_only = self.cluster.refresh
-        self.settings = NodeSettings(
-            **{**vars(settings), "on_server": self._identified},
-            counts=self._circuit.counts,
-            on_state=self._look,
-        )
-        self.nodes = Nodes(self.cluster, self.settings)
-        self._circuit.error_at = self.nodes.error_at
-        self._circuit.on_late = self.nodes.open_silent
         self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
         self.lane_of = self._lanes.lane_of
-        self.cluster.on_change[self._look] = None
         self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
@@ -204,9 +196,6 @@ class ClusterUpstream:
         if address is None:
             return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._standalone)
         return Face(address.host, address.port, self._standalone)
-
-    def _look(self) -> None:
-        self._circuit.look(self._loop.time())
 
     def _unknown(self, problem: str) -> None:
         """Count the cluster as down before it is known: no client can be served."""

@@ -20,13 +20,16 @@ class ClusterCircuit(CircuitBreaker):
         the masters that do not.
     """
 
-    def __init__(self, down: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        down: Callable[[], bool],
+        error_at: Callable[[int], bytes],
+        on_late: Callable[[float, float, float, int], None],
+    ) -> None:
         super().__init__()
         self.down = down
-        self.error_at: Callable[[int], bytes] = lambda _slot: b""
-        self.on_late: Callable[[float, float, float, int], None] = (
-            lambda _since, _now, _limit_s, _answered: None
-        )
+        self.error_at = error_at
+        self.on_late = on_late
 
     def error_of_node(self, call: Call) -> bytes:
         """See CircuitBreaker.error_of_node()."""

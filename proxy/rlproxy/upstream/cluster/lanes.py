@@ -328,7 +328,7 @@ class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
-        timeout_s = self.nodes.settings.timeout_s
+        timeout_s = self.nodes.timeout_s
         return timeout_s if timeout_s < inf else MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> ClusterLane | ClusterCommandLane:
@@ -340,3 +340,4 @@ class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
         self.nodes.take_map()
         for lane in self.lanes():
             lane.take_map()
+        self.nodes.look()

@@ -12,36 +12,21 @@ A former master runs what is under way there, and replies. One that is silent ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.commands import HIT
 from rlproxy.resp.encoding import unreachable
-from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
+from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
 # Seconds for which a former master was silent when another node replied: then it is left.
 GONE_S: Final = 1.0
-
-
-@dataclass
-class NodeSettings(ServerSettings):
-    """What all nodes have in common.
-
-    counts: of the circuits of all nodes together.
-    on_state: called when the circuit of any node opens or closes.
-    """
-
-    counts: Counts
-    on_state: Callable[[], None]
-    timeout_s: float = inf
 
 
 class Node(ServerParts):
@@ -51,16 +36,17 @@ class Node(ServerParts):
     was_master: it has had slots.
     """
 
-    def __init__(self, address: Address, cluster: Cluster, settings: NodeSettings) -> None:
+    def __init__(self, address: Address, nodes: Nodes) -> None:
         self.address = address
         self.used_at: float = asyncio.get_running_loop().time()
         self.was_master = False
-        self._cluster = cluster
-        self._settings = settings
-        super().__init__(cluster.target(address), ServerFacts(str(address)), settings)
-        self.facts.on_read_only = cluster.refresh
-        self.circuit.counts = settings.counts
-        self.timeouts.timeout_s = settings.timeout_s
+        self._cluster = nodes.cluster
+        self._look = nodes.look
+        target = self._cluster.target(address)
+        super().__init__(target, ServerFacts(str(address)), nodes.settings)
+        self.facts.on_read_only = self._cluster.refresh
+        self.circuit.counts = nodes.circuit.counts
+        self.timeouts.timeout_s = nodes.timeout_s
         self.pool.make = self._make
         self.start()
 
@@ -78,22 +64,29 @@ class Node(ServerParts):
         """See ServerParts.circuit_opened()."""
         super().circuit_opened()
         self._cluster.refresh()
-        self._settings.on_state()
+        self._look()
 
     def circuit_closed(self, out_s: float, without: int) -> None:
         """See ServerParts.circuit_closed()."""
         super().circuit_closed(out_s, without)
         for lane in self.pool.lanes():
             lane.retry()
-        self._settings.on_state()
+        self._look()
 
 
 class Nodes:
-    """The nodes of a cluster: all masters with slots, and those to which ASK has led."""
+    """The nodes of a cluster: all masters with slots, and those to which ASK has led.
 
-    def __init__(self, cluster: Cluster, settings: NodeSettings) -> None:
-        self._cluster = cluster
+    settings: what their parts have in common.
+    circuit: what sessions see of the circuits of all nodes.
+    timeout_s: --hit-timeout; infinite for none.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ServerSettings) -> None:
+        self.cluster = cluster
         self.settings = settings
+        self.circuit = ClusterCircuit(cluster.is_down, self._error_at, self._open_silent)
+        self.timeout_s: float = inf
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
         cluster.is_open = self._is_open
@@ -103,7 +96,7 @@ class Nodes:
         """Return the node at `address`, made if needed."""
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = Node(address, self._cluster, self.settings)
+            node = self._nodes[address] = Node(address, self)
         node.used_at = self._loop.time()
         return node
 
@@ -113,22 +106,26 @@ class Nodes:
 
     def masters(self) -> list[Node]:
         """Return the nodes that own slots, in the order of the map."""
-        return [self.of(shard.address) for shard in self._cluster.map.shards]
+        return [self.of(shard.address) for shard in self.cluster.map.shards]
 
-    def error_at(self, slot: int) -> bytes:
+    def _error_at(self, slot: int) -> bytes:
         """Return the error for a call while the circuit of the master of `slot` is open, or b""."""
-        owner = self._cluster.map.owner(slot)
+        owner = self.cluster.map.owner(slot)
         if owner is None or not self._is_open(owner.address):
             return b""
         return unreachable(str(owner.address), self.of(owner.address).circuit.why)
 
-    def open_silent(self, since: float, now: float, limit_s: float, answered: int) -> None:
+    def _open_silent(self, since: float, now: float, limit_s: float, answered: int) -> None:
         """Open the circuits of the masters that have not replied after `since`, though to a PING.
 
         See CircuitBreaker.timed_out(), which has counted the late hits.
         """
         for node in self.masters():
             node.circuit.timed_out(0, since, now, limit_s, answered)
+
+    def look(self) -> None:
+        """Open or close the circuit that sessions see: the state of a node has changed."""
+        self.circuit.look(self._loop.time())
 
     def _is_open(self, address: Address) -> bool:
         return self.of(address).circuit.open
@@ -140,14 +137,14 @@ class Nodes:
 
     def take_map(self) -> None:
         """Make the nodes of the present map. Of other nodes no outage is logged."""
-        for shard in self._cluster.map.shards:
+        for shard in self.cluster.map.shards:
             self.of(shard.address).was_master = True
         for address, node in self._nodes.items():
-            node.control.outages.follow(address in self._cluster.map.index)
+            node.control.outages.follow(address in self.cluster.map.index)
 
     def use(self, timeout_s: float) -> None:
         """Apply --hit-timeout to all nodes."""
-        self.settings.timeout_s = timeout_s
+        self.timeout_s = timeout_s
         for node in self._nodes.values():
             node.timeouts.timeout_s = timeout_s
 
@@ -170,7 +167,7 @@ class Nodes:
         return gone
 
     def _is_gone(self, node: Node) -> bool:
-        if not node.was_master or node.address in self._cluster.map.index:
+        if not node.was_master or node.address in self.cluster.map.index:
             return False
         # Not the present time: if this process has stalled, replies of all nodes are unread.
         latest = max(each.circuit.last_reply_at for each in self._nodes.values())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
 
 
+def made(down: Callable[[], bool], late: list[tuple[float, ...]]) -> ClusterCircuit:
+    return ClusterCircuit(down, lambda _slot: b"", lambda *given: late.append(given))
+
+
 def test_a_look_opens_and_closes_it() -> None:
-    circuit = ClusterCircuit(lambda: False)
+    circuit = made(lambda: False, [])
     circuit.look(4.0)
     assert circuit.last_reply_at < 0  # no reply was seen
     for is_down in (False, True, True, False, False):
@@ -21,9 +26,8 @@ def test_a_look_opens_and_closes_it() -> None:
 
 
 def test_a_reply_of_one_master_is_none_of_another() -> None:
-    late: list[tuple[float, float, float, int]] = []
-    circuit = ClusterCircuit(lambda: False)
-    circuit.on_late = lambda *given: late.append(given)
+    late: list[tuple[float, ...]] = []
+    circuit = made(lambda: False, late)
     circuit.replied(4.9)
     circuit.timed_out(2, 4.0, 5.0, 1.0, 1)
     assert circuit.last_reply_at < 4.0  # so that all are sent a PING before a hit is late
@@ -33,11 +37,11 @@ def test_a_reply_of_one_master_is_none_of_another() -> None:
 
 @pytest.mark.parametrize("is_down", [False, True])
 def test_failures_open_it_only_while_the_cluster_is_down(is_down: bool) -> None:
-    circuit = ClusterCircuit(lambda: is_down)
+    circuit = made(lambda: is_down, [])
     circuit.connect_failed(5.0, "refused")
     assert circuit.open == is_down
     assert circuit.counts.connects_failed == 1
-    circuit = ClusterCircuit(lambda: is_down)
+    circuit = made(lambda: is_down, [])
     circuit.timed_out(3, 4.0, 5.0, 1.0)
     assert circuit.open == is_down
     assert circuit.counts.timeouts == 3

@@ -76,6 +76,9 @@ class Bench:
     def take_map(self) -> None:
         """Do nothing: both nodes exist."""
 
+    def look(self) -> None:
+        """See Nodes."""
+
     def all(self) -> list[SharingNode]:
         return [self.a, self.b]
 

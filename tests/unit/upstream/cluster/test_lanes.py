@@ -137,14 +137,15 @@ class Bench:
         self.sender = Sender()
         self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
-        self.settings = SimpleNamespace(max_lane_hits=100, timeout_s=LIMIT_S)
-        nodes = SimpleNamespace(
-            settings=self.settings,
+        self.nodes = SimpleNamespace(
+            settings=SimpleNamespace(max_lane_hits=100),
+            timeout_s=LIMIT_S,
             of=lambda address: self.by_address[address],
             all=list,
             take_map=lambda: None,
+            look=lambda: None,
         )
-        self.lanes = ClusterLanes(self.cluster, cast("Nodes", nodes), loop)
+        self.lanes = ClusterLanes(self.cluster, cast("Nodes", self.nodes), loop)
         lane = self.lanes.lane_of(Identity(None, None, 0), commands.HIT, 3)
         assert isinstance(lane, ClusterLane)
         self.lane = lane
@@ -322,7 +323,7 @@ def test_a_cluster_that_is_down_is_tried_again(bench: Bench) -> None:
 
 
 def test_a_hit_timeout_shorter_than_the_pause_leaves_one_more_try(bench: Bench) -> None:
-    bench.settings.timeout_s = 0.9 * PAUSE_S
+    bench.nodes.timeout_s = 0.9 * PAUSE_S
     bench.hit()
     assert bench.a.sent()
     bench.a.answer(DOWN)

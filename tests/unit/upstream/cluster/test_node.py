@@ -9,11 +9,11 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.resp import commands as c
-from rlproxy.session.circuit_breaker import Counts
-from rlproxy.upstream.cluster.node import GONE_S, Node, Nodes, NodeSettings
+from rlproxy.upstream.cluster.node import GONE_S, Node, Nodes
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.lane import LaneKey
 from rlproxy.upstream.lane_pool import IDLE_S
+from rlproxy.upstream.server_parts import ServerSettings
 
 from tests.unit.upstream.cluster.test_lanes import A, B, two_masters
 
@@ -25,11 +25,8 @@ def made() -> Nodes:
     """Return the nodes of a cluster whose masters are A and B. A has a lane of each kind."""
     cluster = two_masters()
     cache = DenialCache(100, lambda: 0.0)
-    settings = NodeSettings(
-        *(Upstream(None, cluster=(A, B)), {}, cache, 100, Counters(), lambda: None),
-        counts=Counts(),
-        on_state=lambda: None,
-    )
+    upstream = Upstream(None, cluster=(A, B))
+    settings = ServerSettings(upstream, {}, cache, 100, Counters(), lambda: None)
     nodes = Nodes(cluster, settings)
     nodes.take_map()
     for kind in KINDS:
@@ -57,7 +54,7 @@ async def test_a_silent_former_master_is_closed(
     node = nodes.of(A)
     lanes = node.pool.lanes()
     if replaced:
-        nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
+        nodes.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     silent(node, silent_s + 0.001)
     silent(nodes.of(B))
     assert sweep(nodes) == ([A] if closed else [])
@@ -69,7 +66,7 @@ async def test_a_silent_former_master_is_closed(
 
 async def test_a_former_master_that_never_replied_is_closed() -> None:
     nodes = made()
-    nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
+    nodes.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     silent(nodes.of(B))
     assert sweep(nodes) == [A]
     await nodes.stop()
@@ -77,7 +74,7 @@ async def test_a_former_master_that_never_replied_is_closed() -> None:
 
 async def test_replies_that_a_stalled_process_has_not_read_close_nothing() -> None:
     nodes = made()
-    nodes._cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
+    nodes.cluster.map = slot_map({Shard("b", B): [(0, 16383)]})
     for node in nodes.all():
         silent(node, 2 * GONE_S)
     assert sweep(nodes) == []
