@@ -253,9 +253,8 @@ class ClusterUpstream:
 
     def configure(self, config: Config, tls: ClientSide | None) -> None:
         """Apply new settings."""
-        self.cluster.tls = tls
         self.timeouts.timeout_s = config.hit_timeout_ms / 1000 or inf
-        self.nodes.use(self.timeouts.timeout_s)
+        self.nodes.use(self.timeouts.timeout_s, tls)
 
     async def begin(self) -> list[asyncio.Event]:
         """See OneServer.begin()."""

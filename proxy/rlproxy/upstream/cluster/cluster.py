@@ -37,7 +37,7 @@ class Cluster:
 
     map: empty until discovered. Another owner of a slot makes another map; the replicas of the
         masters change in place.
-    tls: the TLS settings of new connections; may be replaced at any time.
+    tls: the TLS settings of new targets; may be replaced at any time.
     unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
     lost_slots: by the latest change, for each master that has lost some, or that has left.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
@@ -53,8 +53,8 @@ class Cluster:
 
     def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
         self._upstream = upstream
-        self.timeout_s = timeout_s
-        self.keepalive_s = keepalive_s
+        self._timeout_s = timeout_s
+        self._keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
         self.unlisted: dict[Address, str] = {}
@@ -83,7 +83,7 @@ class Cluster:
 
     def target(self, address: Address) -> Target:
         """Return the connector to the node at `address`."""
-        return NodeTarget(self, address)
+        return Target(address, self._timeout_s, self.tls, self._keepalive_s)
 
     def home(self, failed: Address | None = None) -> Address | None:
         """Return the master that is home to all clients of this process; None if none is known.
@@ -194,8 +194,7 @@ class Cluster:
                 log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
-        target = Target(address, self.timeout_s, self.tls)  # its failures need no refresh
-        found = await discovery.view(address, target, self._upstream, self.version)
+        found = await discovery.view(address, self.target(address), self._upstream, self.version)
         found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
         return found
 
@@ -239,20 +238,3 @@ class Cluster:
                 address=where,
                 reason=self.problem,
             )
-
-
-class NodeTarget(Target):
-    """Opens connections to one node. A failed one has the cluster query its nodes soon."""
-
-    def __init__(self, cluster: Cluster, address: Address) -> None:
-        super().__init__(address, cluster.timeout_s, keepalive_s=cluster.keepalive_s)
-        self._cluster = cluster
-
-    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target.connect()."""
-        self.tls = self._cluster.tls
-        try:
-            return await super().connect(protocol)
-        except OSError:
-            self._cluster.refresh()
-            raise

@@ -186,6 +186,7 @@ class Links:
         try:
             await target.connect(lambda: link)
         except OSError as failure:
+            self._cluster.refresh()
             if self.is_home(link):
                 self._home = self._cluster.home(link.address)
             self._lost(link, encoding.unreachable(target.where, reason(failure)))

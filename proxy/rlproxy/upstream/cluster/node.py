@@ -16,6 +16,7 @@ from math import inf
 from typing import Final
 
 from rlproxy.config.urls import Address
+from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.resp.commands import HIT
 from rlproxy.resp.encoding import unreachable
 from rlproxy.session.context import ServerFacts
@@ -32,6 +33,7 @@ GONE_S: Final = 1.0
 class Node(ServerParts):
     """One master and the parts that serve it.
 
+    target: opens the connections to it.
     used_at: loop time at which it had slots or got a call.
     was_master: it has had slots.
     """
@@ -42,8 +44,8 @@ class Node(ServerParts):
         self.was_master = False
         self._cluster = nodes.cluster
         self._look = nodes.look
-        target = self._cluster.target(address)
-        super().__init__(target, ServerFacts(str(address)), nodes.settings)
+        self.target = self._cluster.target(address)
+        super().__init__(self.target, ServerFacts(str(address)), nodes.settings)
         self.facts.on_read_only = self._cluster.refresh
         self.circuit.counts = nodes.circuit.counts
         self.timeouts.timeout_s = nodes.timeout_s
@@ -142,11 +144,11 @@ class Nodes:
         for address, node in self._nodes.items():
             node.control.outages.follow(address in self.cluster.map.index)
 
-    def use(self, timeout_s: float) -> None:
-        """Apply --hit-timeout to all nodes."""
-        self.timeout_s = timeout_s
+    def use(self, timeout_s: float, tls: ClientSide | None) -> None:
+        """Apply --hit-timeout, and the TLS settings of new connections, to all nodes."""
+        self.timeout_s, self.cluster.tls = timeout_s, tls
         for node in self._nodes.values():
-            node.timeouts.timeout_s = timeout_s
+            node.timeouts.timeout_s, node.target.tls = timeout_s, tls
 
     def close_idle(self, since: float) -> list[Address]:
         """Close what is unused since loop time `since`: command lanes, and nodes without slots.
