@@ -179,7 +179,7 @@ class ClusterUpstream:
         self.timeouts.on_silence = self._ping_nodes
         self.facts = ServerFacts(str(upstream), in_cluster=True)
         self.facts.on_read_only = self.cluster.refresh
-        self._lanes = ClusterLanes(self.cluster, self.nodes, loop)
+        self._lanes = ClusterLanes(self.nodes, loop)
         self.lane_of = self._lanes.lane_of
         self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.session.call import Lane
-from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane
@@ -22,10 +21,9 @@ class ClusterCommandLane(PooledLane):
     It is always ready, and takes no command itself: for_slot() returns the master's lane for each.
     """
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, key: LaneKey) -> None:
+    def __init__(self, nodes: Nodes, key: LaneKey) -> None:
         super().__init__(key)
         self.ready = True
-        self._cluster = cluster
         self._nodes = nodes
         self._map: SlotMap = NO_MAP
         self._lanes: list[ServerLane | None] = []  # by the index of the master in the map
@@ -33,7 +31,7 @@ class ClusterCommandLane(PooledLane):
 
     def take_map(self) -> None:
         """Take the present map of the cluster."""
-        self._map = self._cluster.map
+        self._map = self._nodes.cluster.map
         self._lanes = [None] * len(self._map.shards)
 
     def for_slot(self, slot: int) -> Lane | None:

@@ -25,7 +25,6 @@ from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
 from rlproxy.session.call import Call, Caller
-from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_lanes import ClusterCommandLane
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
@@ -69,7 +68,7 @@ class ClusterLane(PooledLane):
         super().__init__(key)
         self.room = lanes.nodes.settings.max_lane_hits
         self._pool = lanes
-        self._cluster = lanes.cluster
+        self._cluster = lanes.nodes.cluster
         self._loop = lanes.loop
         self._map: SlotMap = NO_MAP
         self._by_shard: list[NodeLane | None] = []  # by the index of the shard in the map
@@ -319,12 +318,11 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
 class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
     """The lanes of one process to a cluster, each with lanes to the masters."""
 
-    def __init__(self, cluster: Cluster, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self.cluster = cluster
         self.nodes = nodes
         self.loop = loop
-        cluster.on_change[self._changed] = None
+        nodes.cluster.on_change[self._changed] = None
 
     def limit_s(self) -> float:
         """Return the longest time for which a call waits, in seconds."""
@@ -332,9 +330,7 @@ class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):
         return timeout_s if timeout_s < inf else MAX_WAIT_S
 
     def _made(self, key: LaneKey) -> ClusterLane | ClusterCommandLane:
-        if key.kind == HIT:
-            return ClusterLane(self, key)
-        return ClusterCommandLane(self.cluster, self.nodes, key)
+        return ClusterLane(self, key) if key.kind == HIT else ClusterCommandLane(self.nodes, key)
 
     def _changed(self) -> None:
         self.nodes.take_map()

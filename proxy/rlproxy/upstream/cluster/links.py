@@ -32,8 +32,8 @@ class Links:
     """
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop, owner: LinkOwner) -> None:
-        self._cluster = cluster
-        self._loop = loop
+        self.cluster = cluster
+        self.loop = loop
         self._owner = owner
         self.by_address: dict[Address, Link] = {}
         self.setup: dict[bytes, bytes] = {b"AUTH": b"", b"HELLO": b""}
@@ -59,7 +59,7 @@ class Links:
             link = self.by_address[address] = Link(self._owner, address)
             link.aside = True
             self._set_up(link, list(self.setup.values()))
-            task = self._loop.create_task(self._connect(link))
+            task = self.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return link
@@ -67,8 +67,8 @@ class Links:
     def home(self) -> Link:
         """Return the link to the node that runs the client's commands without a key."""
         address = self._home
-        if address is None or not (address in self._cluster.map.index or self._in_use(address)):
-            address = self._home = self._cluster.home(address)
+        if address is None or not (address in self.cluster.map.index or self._in_use(address)):
+            address = self._home = self.cluster.home(address)
         assert address is not None  # a client gets a connection only once a master is known
         return self.to(address)
 
@@ -85,13 +85,13 @@ class Links:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
         if slot == NO_SLOT:
             return self.home()
-        index = self._cluster.map.owners[slot]
-        return self.to(self._cluster.map.shards[index].address) if index >= 0 else self.home()
+        index = self.cluster.map.owners[slot]
+        return self.to(self.cluster.map.shards[index].address) if index >= 0 else self.home()
 
     def masters(self) -> list[Link]:
         """Return the links to all masters, home first if it is one."""
         home = self.home()
-        links = [self.to(shard.address) for shard in self._cluster.map.shards]
+        links = [self.to(shard.address) for shard in self.cluster.map.shards]
         return sorted(links, key=lambda link: link is not home)
 
     def everywhere(self, replicas: bool) -> list[Link]:
@@ -100,14 +100,14 @@ class Links:
         replicas: also to replicas.
         """
         wanted = (EMPTY, NEW) if replicas else (EMPTY,)
-        others = [at for at, state in self._cluster.unlisted.items() if state in wanted]
+        others = [at for at, state in self.cluster.unlisted.items() if state in wanted]
         if replicas:
             others += self._replicas()
         return list(dict.fromkeys([*self.masters(), *map(self._made, others)]))
 
     def errors_of_failed(self) -> list[bytes]:
         """Return the errors that stand for the replies of the nodes that have failed."""
-        nodes = self._cluster.unlisted.items()
+        nodes = self.cluster.unlisted.items()
         return [encoding.unreachable(str(at), FAILED) for at, state in nodes if state == FAILED]
 
     def used(self) -> list[Link]:
@@ -118,7 +118,7 @@ class Links:
         return found or [self.home()]
 
     def _replicas(self) -> set[Address]:
-        return {each for shard in self._cluster.map.shards for each in shard.replicas}
+        return {each for shard in self.cluster.map.shards for each in shard.replicas}
 
     def others(self) -> list[Link]:
         """Return the links but home's."""
@@ -168,7 +168,7 @@ class Links:
         if len(self.by_address) < 2:
             return
         for link in list(self.by_address.values()):
-            if link.owed and self._cluster.unlisted.get(link.address) == FAILED:
+            if link.owed and self.cluster.unlisted.get(link.address) == FAILED:
                 self._owner.lost(link, encoding.unreachable(str(link.address), FAILED))
             elif not link.idle_since or link.owed:
                 link.idle_since = now
@@ -179,16 +179,16 @@ class Links:
 
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
-        if self._loop.time() < until:
+        if self.loop.time() < until:
             self._lost(link, error)
             return
-        target = self._cluster.target(link.address)
+        target = self.cluster.target(link.address)
         try:
             await target.connect(lambda: link)
         except OSError as failure:
-            self._cluster.refresh()
+            self.cluster.refresh()
             if self.is_home(link):
-                self._home = self._cluster.home(link.address)
+                self._home = self.cluster.home(link.address)
             self._lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
@@ -201,7 +201,7 @@ class Links:
     def _on_first_reply(self, link: Link, is_login: bool, frame: bytes) -> bytes:
         """Take the reply to the first item of a set-up: the login, if it has one."""
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
-            self._refused[link.address] = (self._loop.time() + REFUSED_S, frame)
+            self._refused[link.address] = (self.loop.time() + REFUSED_S, frame)
             self._lost(link, frame)
         elif is_login:
             link.logged_in()

@@ -20,7 +20,6 @@ commands of modules can't be checked: their redirects lead to known masters only
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -72,16 +71,9 @@ class Redirects:
     pending: those that are to be sent again.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-        links: Links,
-        queue: deque[Request],
-        resumed: Callable[[], None],
-    ) -> None:
-        self._cluster = cluster
-        self._loop = loop
+    def __init__(self, links: Links, queue: deque[Request], resumed: Callable[[], None]) -> None:
+        self._cluster = links.cluster
+        self._loop = links.loop
         self._links = links
         self._queue = queue
         self._resumed = resumed

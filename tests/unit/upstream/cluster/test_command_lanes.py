@@ -66,7 +66,7 @@ class Bench:
         self.loop = Loop()
         self.cluster = two_masters()
         self.a, self.b = (SharingNode(self.cluster, each, self.loop) for each in (A, B))
-        self.lanes = ClusterLanes(self.cluster, cast("Nodes", self), self.loop)
+        self.lanes = ClusterLanes(cast("Nodes", self), self.loop)
         self.client = Client()
         self.opened = 0  # connections whose handshake is over
 

@@ -138,6 +138,7 @@ class Bench:
         self.cluster = two_masters()
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
         self.nodes = SimpleNamespace(
+            cluster=self.cluster,
             settings=SimpleNamespace(max_lane_hits=100),
             timeout_s=LIMIT_S,
             of=lambda address: self.by_address[address],
@@ -145,7 +146,7 @@ class Bench:
             take_map=lambda: None,
             look=lambda: None,
         )
-        self.lanes = ClusterLanes(self.cluster, cast("Nodes", self.nodes), loop)
+        self.lanes = ClusterLanes(cast("Nodes", self.nodes), loop)
         lane = self.lanes.lane_of(Identity(None, None, 0), commands.HIT, 3)
         assert isinstance(lane, ClusterLane)
         self.lane = lane

@@ -110,7 +110,7 @@ def test_a_message_on_a_channel_with_the_name_of_a_command_is_no_reply() -> None
 
 def test_home_changes_once_it_is_no_master_and_unused() -> None:
     client = Client()
-    cluster = client.links._cluster
+    cluster = client.links.cluster
     cluster.map = slot_map({Shard(str(at), at): [] for at in (ONE, TWO)})
     cluster.home = lambda failed=None: ONE if failed == HOME else None  # type: ignore[method-assign]
     home = client.fakes[HOME]
