@@ -102,15 +102,12 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
     elif route.name in (b"CLIENT LIST", b"CLIENT KILL"):
         _to_all(exchange, route.name, args)
     else:
-        home = exchange.links.home()
-        request = Request(written)
-        node = exchange.cluster.map.number(home.address)
+        node = exchange.cluster.map.number(exchange.links.home().address)
+        shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
+        on_reply = partial(shown, node=node)
         if route.name == b"CLIENT ID":
-            request.on_reply = partial(_shown, exchange, node)
-        else:
-            shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-            request.on_reply = partial(shown, node=node)
-        exchange.send(home, request)
+            on_reply = partial(_shown, exchange, node)
+        exchange.send_home(written, on_reply)
 
 
 def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
@@ -139,7 +136,7 @@ def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
     word = args[1] if len(args) > 1 else b""
     if not _is_id(word):
-        exchange.send(exchange.links.home(), Request(written))
+        exchange.send_home(written)
         return
     other = exchange.clients.get(int(word))
     blocked = other.blocked() if other is not None else None

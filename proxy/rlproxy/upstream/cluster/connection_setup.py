@@ -75,11 +75,6 @@ class ConnectionSetup:
         written = self._setup.get(b"TRACKING", b"").upper()
         return written if b"\r\nON\r\n" in written else b""
 
-    def _send_home(self, written: bytes, on_reply: Callable[[bytes], bytes]) -> None:
-        request = Request(written)
-        request.on_reply = on_reply
-        self._exchange.send(self._exchange.links.home(), request)
-
     def _log_in(self, name: bytes, args: list[bytes], written: bytes) -> None:
         exchange = self._exchange
 
@@ -99,7 +94,7 @@ class ConnectionSetup:
             exchange.links.set_up_others([self._setup.get(kind, b"") for kind in kinds])
             return frame
 
-        self._send_home(written, on_reply)
+        self._exchange.send_home(written, on_reply)
 
     def _take_hello(self, args: list[bytes]) -> None:
         """Take a HELLO that the home node has accepted."""
@@ -134,7 +129,7 @@ class ConnectionSetup:
                 self._exchange.links.leave_others()
             return frame
 
-        self._send_home(written, on_reply)
+        self._exchange.send_home(written, on_reply)
 
     def _set(self, key: bytes, written: bytes) -> None:
         """Send a command to the home node and, once that has accepted it, on all other links."""
@@ -151,7 +146,7 @@ class ConnectionSetup:
                 self._track()
             return frame
 
-        self._send_home(written, on_reply)
+        self._exchange.send_home(written, on_reply)
 
     def _set_state(self, words: list[bytes], written: bytes) -> None:
         """Send CLIENT SETNAME, TRACKING and the like; `words` are their arguments in upper case."""
@@ -172,7 +167,7 @@ class ConnectionSetup:
             self._exchange.answer(OK)
             self._exchange.caching = written
         else:
-            self._exchange.send(self._exchange.links.home(), Request(written))
+            self._exchange.send_home(written)
 
     def _track(self) -> None:
         """Keep the tracking of keys going that is in force, also once the map has changed."""
@@ -208,4 +203,4 @@ class ConnectionSetup:
         elif mode == b"SKIP":
             exchange.skips = not exchange.silent
         else:
-            exchange.send(exchange.links.home(), Request(written))
+            exchange.send_home(written)

@@ -20,7 +20,7 @@ from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import Redirects
-from rlproxy.upstream.cluster.request import Divided, Request, under_way
+from rlproxy.upstream.cluster.request import Divided, OnReply, Request, under_way
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
@@ -104,6 +104,12 @@ class Exchange(LinkOwner):
         """Send a command of the client."""
         link.send(self._expect_reply(request))
 
+    def send_home(self, written: bytes, on_reply: OnReply | None = None) -> None:
+        """Send a command of the client to the home node."""
+        request = Request(written)
+        request.on_reply = on_reply
+        self.send(self.links.home(), request)
+
     def send_own(self, link: Link, request: Request) -> None:
         """Send a command of the proxy's own in its place among those of the client.
 
@@ -182,10 +188,15 @@ class Exchange(LinkOwner):
         While too many replies wait for the next one, only the nodes that owe that one are read.
         """
         throttled = self._held > MAX_HELD and not self.redirects.pending
-        following = {each.node for each in under_way(islice(self.queue, 1))}
+        following = self._following()
         self._all_read = not (self._paused or throttled)
-        for address, link in self.links.by_address.items():
-            link.read(not self._paused and (not throttled or address in following))
+        for link in self.links.by_address.values():
+            link.read(not self._paused and (not throttled or link in following))
+
+    def _following(self) -> list[Link]:
+        """Return the links to the nodes that owe the next reply."""
+        nodes = {each.node for each in under_way(islice(self.queue, 1))}
+        return [link for address, link in self.links.by_address.items() if address in nodes]
 
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
@@ -194,11 +205,8 @@ class Exchange(LinkOwner):
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
-        if not (self.queue and self.queue[0].blocks):
-            return
-        for request in under_way(islice(self.queue, 1)):
-            link = self.links.by_address.get(request.node) if request.node is not None else None
-            if link is not None:
+        if self.queue and self.queue[0].blocks:
+            for link in self._following():
                 link.finish()
 
     # -- replies ----------------------------------------------------------------------------------
@@ -257,13 +265,13 @@ class Exchange(LinkOwner):
 
     def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
         """See LinkOwner. The client gets the pieces as they come if its next reply is this one."""
-        pieces = request.pieces
+        pieces = link.pieces
         pieces.append(data)
         self._held += len(data)
         streams = len(self.queue) > 0 and self.queue[0] is request and request.on_reply is None
         if not (ended or streams):
             return
-        request.pieces = []
+        link.pieces = []
         self._held -= sum(map(len, pieces))
         if not streams:
             self.replied(link, request, b"".join(pieces))
@@ -336,8 +344,6 @@ class Exchange(LinkOwner):
             call()
         self.wake = lambda: None
         self.links.close()
-        for request in under_way(self.queue):
-            request.pieces.clear()
         # The client's objects refer to each other. Cycles would keep them until a full collection.
         self.redirects.close()
         self.delivers = lambda _link, _frame: False
@@ -352,6 +358,8 @@ class Exchange(LinkOwner):
             return
         if self._streaming and self.queue[0].node == link.address:
             error = b""  # it would be taken for a part of the reply that the client has in part
+        self._held -= sum(map(len, link.pieces))
+        link.pieces.clear()
         owed = [request for request in link.owed if request.number]
         link.owed.clear()  # requests of a transaction refer to their link
         if self.links.holds_state(link) or (owed and not error):

@@ -57,6 +57,7 @@ class Link(asyncio.Protocol):
     """The connection of one client to the node at `address`.
 
     owed: requests that were sent and not answered, in order.
+    pieces: of the large reply that is being read, as far as they wait.
     full: the node takes no more bytes for now.
     finished: the sending direction is closed.
     subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
@@ -69,6 +70,7 @@ class Link(asyncio.Protocol):
         self._owner = owner
         self.address = address
         self.owed: deque[Request] = deque()
+        self.pieces: list[bytes] = []
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed: tuple[bytes, ...] = ()
         self.full = False

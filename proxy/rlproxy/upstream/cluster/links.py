@@ -214,6 +214,7 @@ class Links:
         """
         for link in self.by_address.values():
             link.owed.clear()
+            link.pieces.clear()
             link.close()
         self.by_address.clear()
         self._owner = LinkOwner()

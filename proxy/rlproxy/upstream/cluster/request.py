@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 
+OnReply = Callable[[bytes], bytes]
+
 
 class Request:
     """One command, or the part of one that goes to one node.
@@ -16,7 +18,6 @@ class Request:
     node: the node that owes its reply; None before it is sent and once it is answered.
     reply: what the client gets, once `done`.
     behind: pushes that the client gets behind it.
-    pieces: the reply so far, if it is large.
     silent: the client gets nothing.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
@@ -44,7 +45,6 @@ class Request:
         self.node: Address | None = None
         self.reply: bytes = b""
         self.behind: bytes = b""
-        self.pieces: list[bytes] = []
         self.done = False
         self.silent = False
         self.frames: int = 1
@@ -59,7 +59,7 @@ class Request:
         self.front: list[Request] = []
         self.blocks = False
         self.blocks_from: float = 0.0
-        self.on_reply: Callable[[bytes], bytes] | None = None
+        self.on_reply: OnReply | None = None
         self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None
 

@@ -40,7 +40,7 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     nodes, mark = len(known.shards), known.mark()
     found = split(args[0], nodes + 1, mark) if args else None
     if found is None:
-        exchange.send(exchange.links.home(), Request(written))
+        exchange.send_home(written)
         return
     index, cursor = found
     if index == nodes:

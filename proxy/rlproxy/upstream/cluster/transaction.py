@@ -138,7 +138,7 @@ class Transactions:
                 self.forget()
                 exchange.send(link, Request(written))
             else:
-                exchange.send(exchange.links.home(), Request(written))
+                exchange.send_home(written)
         elif how == routes.EXEC:
             self._exec(transaction, written)
         elif how == routes.DISCARD and not args:

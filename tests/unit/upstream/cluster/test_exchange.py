@@ -251,6 +251,17 @@ async def test_replies_that_wait_are_freed_with_the_client() -> None:
         assert not any(node.link.owed for node in client.nodes)
 
 
+async def test_a_node_that_fails_in_a_large_reply_leaves_no_bytes_of_it_behind() -> None:
+    client = Client()
+    client.send(0, 1)
+    client.nodes[1].reply(bulk(b"x" * 2 * LARGE)[:-2])
+    assert client.exchange._held > LARGE
+    client.exchange.lost(client.nodes[1].link, b"-ERR failed\r\n")
+    client.nodes[0].reply(b"+OK\r\n")
+    assert client.got() == b"+OK\r\n-ERR failed\r\n"
+    assert client.exchange._held == 0
+
+
 async def test_a_message_waits_for_the_end_of_the_reply_before_it() -> None:
     client = Client()
     client.send(0)
