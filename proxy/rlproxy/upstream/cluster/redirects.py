@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -50,9 +51,8 @@ _TIMEOUTS: Final[dict[bytes, int]] = {
 _LEAST_S: Final = 0.002
 # As nodes of all versions write it.
 _TRY_AGAIN: Final = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
-# A node that becomes a replica unblocks its clients with the last of these.
-_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ", b"-UNBLOCKED force ")
-
+_REDIRECTS: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN ")
+_UNBLOCKED: Final = b"-UNBLOCKED force "  # by a node that becomes a replica
 # Errors after which the masters may be other ones. FLUSHALL has no key: a former master redirects
 # it nowhere.
 _OTHER_MASTERS: Final = (b"-CLUSTERDOWN", b"-READONLY")
@@ -86,25 +86,14 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        checked = request.checked
-        if checked is not None:  # `frame` is the reply to the check
-            request.written, error = checked
-            request.checked = None
-            if not is_redirect(frame):
-                return error
-        unblocked = frame.startswith(b"-UNBLOCKED") and not request.blocks
-        if unblocked or not is_redirect(frame):
+        unblocked = request.blocks and frame.startswith(_UNBLOCKED)
+        if not (unblocked or is_redirect(frame)):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
-        real = request.check is None or checked is not None
-        if not (real or request.check == b"" or self._reads_real(node, request, frame)):
+        if request.check and not self._reads_real(node, request, frame):
             return self._check(node, request, frame)
-        request.redirected += 1
-        if request.redirected > MAX_REDIRECTS:
-            return _ENDLESS
-        self._follow(node, request, frame, real)
-        return b""
+        return self._follow(node, request, frame, request.check is None)
 
     def _reads_real(self, node: Address, request: Request, frame: bytes) -> bool:
         """Return whether a redirect of a script is the one that `node` would write.
@@ -115,11 +104,14 @@ class Redirects:
         named = address != node and address in self._cluster.map.index
         return frame == _TRY_AGAIN or (named and slot == request.slot)
 
-    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> None:
-        """Have `request` sent again after a redirect by `node`.
+    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> bytes:
+        """Have `request` sent again after a redirect by `node`; see take().
 
         real: no script of a client, and no module, can have written it.
         """
+        request.redirected += 1
+        if request.redirected > MAX_REDIRECTS:
+            return _ENDLESS
         if real:
             request.target = record_redirect(self._cluster, node, frame)
         else:
@@ -135,6 +127,7 @@ class Redirects:
             request.written = with_remaining_timeout(request.written, passed_s)
         self.pending.append(request)
         self.drain()
+        return b""
 
     def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
         """Check a redirect: send the command with an empty program to the same node.
@@ -143,11 +136,18 @@ class Redirects:
         """
         if request.slot == NO_SLOT:
             return frame
-        request.checked = (request.written, frame)
+        request.on_error = partial(self._checked, request.written, frame)
         request.written = without_program(request.written, request.check or b"")
         self._links.to(node).send(request)
         self.drain()
         return b""
+
+    def _checked(
+        self, written: bytes, error: bytes, node: Address, request: Request, frame: bytes
+    ) -> bytes:
+        """Take the error for the check of `error`, the reply to `written`."""
+        request.written, request.on_error = written, None
+        return self._follow(node, request, frame, True) if is_redirect(frame) else error
 
     def close(self) -> None:
         """Send nothing again: the client has ended."""

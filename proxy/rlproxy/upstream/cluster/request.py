@@ -25,7 +25,6 @@ class Request:
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
         gets no reply.
     check: see Route.check.
-    checked: the command and its redirect, while `written` is the check of that redirect.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
@@ -51,7 +50,6 @@ class Request:
         self.subscribes: bytes = b""
         self.number: int = 0
         self.check = check
-        self.checked: tuple[bytes, bytes] | None = None
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False
