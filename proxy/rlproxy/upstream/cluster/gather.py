@@ -30,10 +30,7 @@ def is_error(frame: bytes) -> bool:
 
 def first_error(replies: list[bytes]) -> bytes:
     """Return the first error among `replies`; empty if there is none."""
-    for frame in replies:
-        if is_error(frame):
-            return frame
-    return b""
+    return next(filter(is_error, replies), b"")
 
 
 def first(replies: list[bytes]) -> bytes:
@@ -46,21 +43,14 @@ def one_succeeded(replies: list[bytes]) -> bytes:
 
     NOTBUSY means that the node runs no script. An error of a node that runs one is more specific.
     """
-    for frame in replies:
-        if not is_error(frame):
-            return frame
-    for frame in replies:
-        if not frame.startswith(b"-NOTBUSY"):
-            return frame
-    return replies[0]
+    done = [frame for frame in replies if not is_error(frame)]
+    specific = [frame for frame in replies if not frame.startswith(b"-NOTBUSY")]
+    return (done or specific or replies)[0]
 
 
 def first_not_nil(replies: list[bytes]) -> bytes:
     """Return the first reply that is not nil, else nil."""
-    for frame in replies:
-        if frame not in NILS:
-            return frame
-    return replies[0]
+    return next((frame for frame in replies if frame not in NILS), replies[0])
 
 
 def summed(replies: list[bytes]) -> bytes:
