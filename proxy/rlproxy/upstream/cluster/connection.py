@@ -101,18 +101,14 @@ class ClusterConnection:
                     self._waits = COMMAND
                     break
             elif code == MALFORMED:
-                self._malformed()
+                if self._exchange.queue:
+                    self._waits = MALFORMED  # tried again once nothing is owed
+                else:
+                    self._pipe()  # home writes the error and closes
                 break
         if not self._waits:
             splitter.forget()
         splitter.release()
-
-    def _malformed(self) -> None:
-        """Let the home node see the mistake: it writes the error and closes."""
-        if self._exchange.queue:
-            self._waits = MALFORMED  # tried again once nothing is owed
-        else:
-            self._pipe()
 
     def _pipe(self) -> None:
         """Send all further bytes of the client to the home node: no other node can take over."""

@@ -143,7 +143,9 @@ class ConnectionSetup:
                 self._setup[key] = written
                 for link in exchange.links.others():
                     link.send(Request(written))
-                self._track()
+                if self.tracking:
+                    self._use_masters()
+                    exchange.on_change(self._map_changed)
             return frame
 
         self._exchange.send_home(written, on_reply)
@@ -168,12 +170,6 @@ class ConnectionSetup:
             self._exchange.caching = written
         else:
             self._exchange.send_home(written)
-
-    def _track(self) -> None:
-        """Keep the tracking of keys going that is in force, also once the map has changed."""
-        if self.tracking and not self._exchange.ended:
-            self._use_masters()
-            self._exchange.on_change(self._map_changed)
 
     def _use_masters(self) -> None:
         """Open a link to each master: with BCAST, it sends the invalidations for its keys."""
