@@ -39,7 +39,7 @@ class Cluster:
         masters change in place.
     tls: the TLS settings of new targets; may be replaced at any time.
     unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
-    lost_slots: by the latest change, for each master that has lost some, or that has left.
+    lost_slots: by the latest change, for each master that has lost some.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
@@ -110,10 +110,10 @@ class Cluster:
     def moved(self, slot: int, address: Address) -> None:
         """Record a redirect: the owner of `slot` is the node at `address`."""
         owner = self.map.owner(slot)
-        if owner is None or owner.address != address:
+        if owner != address:
             self._hint = address
             self._redirected[slot] = address
-            self._take(self.map.with_owner(slot, address), {owner.address: {slot}} if owner else {})
+            self._take(self.map.with_owner(slot, address), {owner: {slot}} if owner else {})
             self.refresh()
 
     def refresh(self) -> None:
@@ -155,8 +155,8 @@ class Cluster:
         self._redirected.clear()
         slots = self.map.owned()
         found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
-        if found is None or not found.map.shards:
-            self._failed(found or View())
+        if not found.map.shards:
+            self._failed(found)
             return self._backoff.pause_s() + LEAST_S
         self._backoff.reset()
         self.problem = self.kind = ""

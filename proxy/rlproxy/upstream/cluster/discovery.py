@@ -163,16 +163,16 @@ async def best_view(
     query: Callable[[Address], Coroutine[Any, Any, View]],
     epoch: int,
     slots: int,
-) -> View | None:
+) -> View:
     """Query `nodes` one after the other, until one has a view that is healthy and not old.
 
     query: returns the view of one node.
     epoch: that of the present map; a view with a smaller one is old.
     slots: number of slots with an owner in the present map; a view with fewer is old. During a
         failover a node may report for a moment no owner of the slots of a former master.
-    Returns the best view; None without nodes. A view without masters has a problem, or is of a
-    cluster without slots. While the cluster is down, silent nodes are not waited for: so the next
-    look, which may find it up again, comes sooner.
+    Returns the best view. A view without masters has a problem, or is of a cluster without slots.
+    While the cluster is down, silent nodes are not waited for: so the next look, which may find it
+    up again, comes sooner.
     """
     left = list(nodes)
     best: View | None = None
@@ -200,4 +200,4 @@ async def best_view(
     finally:
         for task in pending:
             task.cancel()
-    return best
+    return best or View()

@@ -113,9 +113,9 @@ class Nodes:
     def _error_at(self, slot: int) -> bytes:
         """Return the error for a call while the circuit of the master of `slot` is open, or b""."""
         owner = self.cluster.map.owner(slot)
-        if owner is None or not self._is_open(owner.address):
+        if owner is None or not self._is_open(owner):
             return b""
-        return unreachable(str(owner.address), self.of(owner.address).circuit.why)
+        return unreachable(str(owner), self.of(owner).circuit.why)
 
     def _open_silent(self, since: float, now: float, limit_s: float, answered: int) -> None:
         """Open the circuits of the masters that have not replied after `since`, though to a PING.

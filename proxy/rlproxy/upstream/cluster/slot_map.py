@@ -58,10 +58,10 @@ class SlotMap:
         """Return the number of the master at `address` in ids of clients; 0 if it is none."""
         return self._numbers.get(address, 0)
 
-    def owner(self, slot: int) -> Shard | None:
-        """Return the master of `slot`; None if it has none."""
+    def owner(self, slot: int) -> Address | None:
+        """Return the address of the master of `slot`; None if it has none."""
         index = self.owners[slot]
-        return self.shards[index] if index >= 0 else None
+        return self.shards[index].address if index >= 0 else None
 
     def owned(self) -> int:
         """Return the number of slots that have an owner."""
@@ -88,20 +88,13 @@ class SlotMap:
         return SlotMap(shards, owners)
 
     def lost(self, after: SlotMap) -> dict[Address, set[int]]:
-        """Return the slots that each master owns by this map and not by the map `after`.
-
-        A master that is not in `after` has an entry, also without slots.
-        """
+        """Return the slots that each master owns by this map and not by the map `after`."""
         places = [after.index.get(shard.address, -2) for shard in self.shards]
-        slots: list[set[int]] = [set() for _ in self.shards]
+        found: dict[Address, set[int]] = {}
         for slot, (one, other) in enumerate(zip(self.owners, after.owners, strict=True)):
             if one >= 0 and places[one] != other:
-                slots[one].add(slot)
-        return {
-            shard.address: slots[at]
-            for at, shard in enumerate(self.shards)
-            if slots[at] or places[at] < 0
-        }
+                found.setdefault(self.shards[one].address, set()).add(slot)
+        return found
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all masters, then those of their replicas."""

@@ -111,11 +111,6 @@ class Transactions:
         self._watch_slot: int = NO_SLOT
         self._watch_owner: Address | None = None  # of this slot, as the first WATCH was answered
 
-    def _owner(self, slot: int) -> Address | None:
-        """The master of `slot` by the present map."""
-        shard = self._exchange.cluster.map.owner(slot)
-        return shard.address if shard is not None else None
-
     def uses(self, link: Link) -> bool:
         """Return whether `link` holds an open transaction or watched keys."""
         return link is self._watch or (self.current is not None and self.current.link is link)
@@ -171,7 +166,7 @@ class Transactions:
                 else:  # the keys watched before have moved, so EXEC at their former node fails
                     moved_to.send(Request(_UNWATCH))
             if first:
-                self._watch_owner = self._owner(slot)
+                self._watch_owner = exchange.cluster.map.owner(slot)
             return frame
 
         request.on_reply = on_reply
@@ -237,7 +232,7 @@ class Transactions:
     def _exec(self, transaction: Transaction, written: bytes) -> None:
         """Send EXEC. It ends the transaction even if it has arguments, which are an error."""
         exchange = self._exchange
-        link, owner = transaction.link, self._owner(transaction.slot)
+        link, owner = transaction.link, exchange.cluster.map.owner(transaction.slot)
         # A node redirects no transaction without keys.
         where = link.address if link is not None else None
         moved = transaction.watched and owner not in (self._watch_owner, where)
