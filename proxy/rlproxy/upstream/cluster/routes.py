@@ -396,29 +396,25 @@ def _specs(found: list[Any]) -> list[Spec]:
     specs: list[Spec] = []
     for each in found:
         with suppress(*_OTHER_FORM):
-            specs += _spec(_fields(each))
-    return specs
+            specs.append(_spec(_fields(each)))
+    # One that counts from the end is left out: no command has it except MIGRATE, which is refused.
+    return [spec for spec in specs if spec.begin >= 0]
 
 
-def _spec(fields: dict[bytes, Any]) -> list[Spec]:
-    """Return one key specification; nothing if it does not give their places."""
-    begin, find = _fields(fields[b"begin_search"]), _fields(fields[b"find_keys"])
-    at, keys = _fields(begin[b"spec"]), _fields(find[b"spec"])
-    if begin[b"type"] == b"index":
-        start, keyword = at[b"index"] - 1, b""
-    elif begin[b"type"] == b"keyword":
-        start, keyword = at[b"startfrom"], at[b"keyword"].upper()
+def _spec(fields: dict[bytes, Any]) -> Spec:
+    """Return one key specification. Raises one of _OTHER_FORM if it does not give their places."""
+    begin = _fields(_fields(fields[b"begin_search"])[b"spec"])
+    keys = _fields(_fields(fields[b"find_keys"])[b"spec"])
+    keyword = begin.get(b"keyword", b"").upper()
+    if keyword:
+        start = begin[b"startfrom"]
         start -= start > 0
     else:
-        return []
-    if start < 0:  # it counts from the end: no command does except MIGRATE, which is refused
-        return []
+        start = begin[b"index"] - 1
     step = max(keys.get(b"keystep", 0), 1)
-    if find[b"type"] == b"range":
-        return [Spec(start, keys[b"lastkey"], step, keys[b"limit"], keyword)]
-    if find[b"type"] == b"keynum":
-        return [Spec(start, 0, step, 0, keyword, keys[b"keynumidx"], keys[b"firstkey"])]
-    return []
+    if b"lastkey" in keys:
+        return Spec(start, keys[b"lastkey"], step, keys[b"limit"], keyword)
+    return Spec(start, 0, step, 0, keyword, keys[b"keynumidx"], keys[b"firstkey"])
 
 
 def _fields(found: list[Any]) -> dict[bytes, Any]:
