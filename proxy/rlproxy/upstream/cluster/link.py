@@ -195,11 +195,6 @@ class Link(asyncio.Protocol):
         self.flush()
         self._owner.wake()
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        self._framer.feed(data)
-        self._pass()
-
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
         self.full = True
@@ -217,9 +212,10 @@ class Link(asyncio.Protocol):
 
     # -- replies ----------------------------------------------------------------------------------
 
-    def _pass(self) -> None:
-        """Pass on all complete frames, and what may go of an incomplete one."""
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol. Passes on complete frames, and what may go of an incomplete one."""
         framer, owner = self._framer, self._owner
+        framer.feed(data)
         while True:
             if self._in_reply:
                 if not self._piece():
