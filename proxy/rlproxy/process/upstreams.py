@@ -268,7 +268,7 @@ class ClusterUpstream:
         for address in self.nodes.close_idle(now - IDLE_S):
             self.target.leave(address)
         self._lanes.close_idle(now - IDLE_S)
-        self.target.close_idle(now)
+        self.target.sweep(now)
 
     async def stop(self) -> None:
         """Close all lanes and the proxy's own connections."""

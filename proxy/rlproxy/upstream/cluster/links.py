@@ -159,10 +159,9 @@ class Links:
         link.close()
         return known
 
-    def close_idle(self, now: float) -> None:
-        """Close the links but home's that have been idle for IDLE_S.
+    def sweep(self, now: float) -> None:
+        """Close the links but home's that are idle for IDLE_S; answer what failed nodes owe.
 
-        What a failed node owes is answered with an error.
         now: loop time in seconds.
         """
         if len(self.by_address) < 2:

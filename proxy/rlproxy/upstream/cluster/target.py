@@ -17,7 +17,7 @@ from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.connector import Target
 
 SETTLE_S: Final = 2.0  # seconds for which a new connection waits until the cluster is known
-SWEEPS: Final = 10  # calls of close_idle() in which each client is looked at once
+SWEEPS: Final = 10  # calls of sweep() in which each client is looked at once
 
 
 class ClusterTarget(Target):
@@ -58,15 +58,15 @@ class ClusterTarget(Target):
         made.connection_made(transport)
         return transport
 
-    def close_idle(self, now: float) -> None:
-        """Close what clients do not use of their connections; called about once a second.
+    def sweep(self, now: float) -> None:
+        """Look at the connections of some clients; called about once a second.
 
-        now: loop time in seconds.
+        now: loop time in seconds; see Links.sweep().
         """
         for exchange in list(islice(self._exchanges, len(self._exchanges) // SWEEPS + 1)):
             del self._exchanges[exchange]
             self._exchanges[exchange] = None
-            exchange.links.close_idle(now)
+            exchange.links.sweep(now)
 
     def leave(self, address: Address) -> None:
         """Take all connections to the node at `address` for lost."""

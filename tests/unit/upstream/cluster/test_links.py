@@ -55,7 +55,7 @@ class Client:
         end = self.now + seconds
         while self.now < end:
             self.now += 1.0
-            self.links.close_idle(self.now)
+            self.links.sweep(self.now)
 
     def left(self) -> list[Address]:
         return list(self.links.by_address)
@@ -85,18 +85,18 @@ async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
             self.at = at
             self.links = self
 
-        def close_idle(self, _now: float) -> None:
+        def sweep(self, _now: float) -> None:
             looks[self.at] += 1
 
     for at in looks:
         target._exchanges[cast("Exchange", FakeExchange(at))] = None
-    target.close_idle(0.0)
+    target.sweep(0.0)
     assert sum(looks.values()) == 1000 // SWEEPS + 1
     for _ in range(10 * SWEEPS - 1):
-        target.close_idle(0.0)
+        target.sweep(0.0)
     assert set(looks.values()) == {10, 11}
     target._exchanges.clear()
-    target.close_idle(0.0)
+    target.sweep(0.0)
     assert set(looks.values()) == {10, 11}
 
 
