@@ -19,7 +19,7 @@ _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class LinkOwner:
-    """The client of links, as a link sees it.
+    """The client of links, as a link sees it. This class is that of a client that has ended.
 
     unsent: links with something to write.
     wake: called when the client may send more, or less.
@@ -31,26 +31,21 @@ class LinkOwner:
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
         """Take a reply to `request`."""
-        raise NotImplementedError
 
     def piece(self, link: Link, request: Request, data: bytes, ended: bool) -> None:
         """Take a piece of the large reply to `request`."""
-        raise NotImplementedError
 
     def unrequested(self, link: Link, frame: bytes) -> None:
         """Take a push, or any frame that is no reply."""
-        raise NotImplementedError
 
     def batch_over(self) -> None:
         """Act on what has been taken."""
-        raise NotImplementedError
 
     def lost(self, link: Link, error: bytes = b"") -> None:
         """Handle the loss of `link`.
 
         error: the reply to all that it owes, which no node has run. Empty: the outcome is unknown.
         """
-        raise NotImplementedError
 
 
 class Link(asyncio.Protocol):

@@ -179,7 +179,7 @@ class Links:
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
         if self.loop.time() < until:
-            self._lost(link, error)
+            self._owner.lost(link, error)
             return
         target = self.cluster.target(link.address)
         try:
@@ -188,20 +188,16 @@ class Links:
             self.cluster.refresh()
             if self.is_home(link):
                 self._home = self.cluster.home(link.address)
-            self._lost(link, encoding.unreachable(target.where, reason(failure)))
+            self._owner.lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
             link.close()
-
-    def _lost(self, link: Link, error: bytes) -> None:
-        if self.by_address.get(link.address) is link:
-            self._owner.lost(link, error)
 
     def _on_first_reply(self, link: Link, is_login: bool, frame: bytes) -> bytes:
         """Take the reply to the first item of a set-up: the login, if it has one."""
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self.loop.time() + REFUSED_S, frame)
-            self._lost(link, frame)
+            self._owner.lost(link, frame)
         elif is_login:
             link.logged_in()
         return frame
