@@ -70,8 +70,7 @@ class Cluster:
         self.on_unknown: Callable[[str], None] = lambda _problem: None
         self._epoch = 0  # of the view that the map was made from
         self.down_since: float = 0.0
-        self._turn = -1  # the node that is queried first, unless there is a hint
-        self._hint: Address | None = None  # the node that the latest redirect named
+        self._turn = -1  # the node that is queried first, unless a redirect has named one
         self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
@@ -111,7 +110,6 @@ class Cluster:
         """Record a redirect: the owner of `slot` is the node at `address`."""
         owner = self.map.owner(slot)
         if owner != address:
-            self._hint = address
             self._redirected[slot] = address
             self._take(self.map.with_owner(slot, address), {owner: {slot}} if owner else {})
             self.refresh()
@@ -152,9 +150,9 @@ class Cluster:
     async def _discover(self) -> float:
         """Query the nodes and take the best view. Returns the seconds until the next look."""
         self._wake.clear()
+        nodes, slots = self._order(), self.map.owned()
         self._redirected.clear()
-        slots = self.map.owned()
-        found = await discovery.best_view(self._order(), self._query, self._epoch, slots)
+        found = await discovery.best_view(nodes, self._query, self._epoch, slots)
         if not found.map.shards:
             self._failed(found)
             return self._backoff.pause_s() + LEAST_S
@@ -199,24 +197,23 @@ class Cluster:
         return found
 
     def _order(self) -> list[Address]:
-        """Return the nodes in the order of querying, each time another one first."""
+        """Return the nodes in the order of querying: one that a redirect named, then in turn."""
         known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
-        hint, self._hint = self._hint, None
-        return list(dict.fromkeys([*([hint] if hint else []), *known[at:], *known[:at]]))
+        named = list(self._redirected.values())[-1:]
+        return list(dict.fromkeys([*named, *known[at:], *known[:at]]))
 
     def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
         """Make another map the present one."""
-        before, self.map, self.lost_slots = self.map, found, lost
-        masters = [str(shard.address) for shard in self.map.shards]
-        former = [str(shard.address) for shard in before.shards]
-        if former and sorted(masters) != sorted(former):
+        former, masters = (sorted(map(str, each.index)) for each in (self.map, found))
+        self.map, self.lost_slots = found, lost
+        if former and masters != former:
             log.info(
                 "cluster_changed",
                 "the masters of the cluster are now {masters} (were {former})",
-                masters=sorted(masters),
-                former=sorted(former),
+                masters=masters,
+                former=former,
             )
         for changed in list(self.on_change):
             changed()
