@@ -73,9 +73,8 @@ class ClusterLane(PooledLane):
         self._map: SlotMap = NO_MAP
         self._by_shard: list[NodeLane | None] = []  # by the index of the shard in the map
         self._by_address: dict[Address, NodeLane] = {}  # those to former owners included
-        self._queues: dict[int, SlotQueue] = {}  # by slot
+        self._queues: dict[int, SlotQueue] = {}  # by slot; while there is one, they are served
         self._opening_since: float = self._loop.time()
-        self._serving = False  # whether there is a queue
         self.take_map()
 
     # -- calls ------------------------------------------------------------------------------------
@@ -89,7 +88,7 @@ class ClusterLane(PooledLane):
         slot = call.hash_slot()
         index = self._map.owners[slot]
         lane = self._by_shard[index] if index >= 0 else None
-        if lane is None or not lane.usable() or (self._serving and slot in self._queues):
+        if lane is None or not lane.usable() or (self._queues and slot in self._queues):
             self._queue_of(call).calls.append(call)
             return b""
         return lane.submit(call)
@@ -163,10 +162,9 @@ class ClusterLane(PooledLane):
         """Return the queue of a slot in transition."""
         queue = self._queues.get(slot)
         if queue is None:
+            if not self._queues:
+                self._loop.call_soon(self._serve_queues)
             queue = self._queues[slot] = SlotQueue()
-        if not self._serving:
-            self._serving = True
-            self._loop.call_soon(self._serve_queues)
         return queue
 
     def _not_run(self, lane: NodeLane, call: Call, error: bytes) -> None:
@@ -213,8 +211,6 @@ class ClusterLane(PooledLane):
                 del self._queues[slot]
         if self._queues:
             self._loop.call_later(SERVE_S, self._serve_queues)
-        else:
-            self._serving = False
 
     def _serve(self, slot: int, queue: SlotQueue, now: float, limit_s: float) -> None:
         """Send the calls of `queue` that may be sent now, and answer those that waited too long."""
