@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import pytest
 from rlproxy.config.urls import Address, Upstream
+from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit.denial_cache import DenialCache
 from rlproxy.resp import commands as c
@@ -90,4 +92,14 @@ async def test_a_node_that_was_no_master_yet_is_waited_for() -> None:
     node.used_at -= IDLE_S + 1
     assert sweep(nodes) == []
     assert nodes.all() == [nodes.of(A), nodes.of(B)]
+    await nodes.stop()
+
+
+async def test_new_settings_reach_all_nodes() -> None:
+    nodes = made()
+    tls = ClientSide(ssl.create_default_context(), "")
+    nodes.use(0.25, tls)
+    for node in (nodes.of(A), nodes.of(OUTSIDE)):  # an old one, and one that is made now
+        assert (node.timeouts.timeout_s, node.target.tls) == (0.25, tls)
+    assert nodes.cluster.target(A).tls is tls
     await nodes.stop()
