@@ -106,13 +106,19 @@ class Cluster:
         """Return whether no master is known, or the circuits of all are open."""
         return all(map(self.is_open, self.map.index))
 
-    def moved(self, slot: int, address: Address) -> None:
-        """Record a redirect: the owner of `slot` is the node at `address`."""
-        owner = self.map.owner(slot)
-        if owner != address:
+    def redirected(self, node: Address, error: bytes) -> Address | None:
+        """Take the new owner that a MOVED of `node` names; query the nodes soon after other errors.
+
+        Returns the node that a MOVED or ASK names; None for other errors.
+        """
+        slot, address = discovery.redirect(error, node)
+        if address is None:
+            self.refresh()
+        elif error.startswith(b"-MOVED") and (owner := self.map.owner(slot)) != address:
             self._redirected[slot] = address
             self._take(self.map.with_owner(slot, address), {owner: {slot}} if owner else {})
             self.refresh()
+        return address
 
     def refresh(self) -> None:
         """Query the nodes soon."""

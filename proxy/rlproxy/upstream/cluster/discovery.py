@@ -2,6 +2,8 @@
 
 a node ──CLUSTER SLOTS, NODES, INFO──> View ──┐
 another one, if the first is slow or old ─────┴─> the view to use
+
+It reads what nodes write about others, so their redirects, too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import hiredis
 
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.metrics import LOGIN, UNREACHABLE
+from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import hello_error, wrong_mode
@@ -156,6 +159,20 @@ def node_address(host: bytes | None, port: int, reached: str) -> Address:
     """
     named = text(host).strip("[]")
     return Address(reached if named in _NAMELESS else named, port)
+
+
+def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
+    """Read a MOVED or ASK: the slot, and the node that it names. None for other errors.
+
+    node: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
+    """
+    words = frame[1:].split()
+    if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
+        return NO_SLOT, None
+    host, _, port = words[2].rpartition(b":")
+    if not port.isdigit():
+        return NO_SLOT, None
+    return int(words[1]), node_address(host, int(port), node.host)
 
 
 async def best_view(

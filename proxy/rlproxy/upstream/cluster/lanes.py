@@ -28,7 +28,7 @@ from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.command_lanes import ClusterCommandLane
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
-from rlproxy.upstream.cluster.redirects import AT_ONCE, PAUSE_S, record_redirect
+from rlproxy.upstream.cluster.redirects import AT_ONCE, PAUSE_S
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
 from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
@@ -171,7 +171,7 @@ class ClusterLane(PooledLane):
         """Send `call` again, which got `error`, or let it wait in the order of the replies."""
         slot = call.hash_slot()
         call.redirects += 1
-        address = record_redirect(self._cluster, lane.address, error)
+        address = self._cluster.redirected(lane.address, error)
         asked = address if error.startswith(b"-ASK") else None
         pauses = address is None or call.redirects > AT_ONCE
         queue = self._queues.get(slot)

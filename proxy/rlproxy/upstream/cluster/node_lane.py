@@ -9,7 +9,6 @@ from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.cluster.redirects import record_redirect
 from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.hit_lane import HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
@@ -108,5 +107,5 @@ class NodeCommandLane(CommandLane):
     def _not_run(self, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._not_run(error)
-        record_redirect(self._cluster, self._address, error)
+        self._cluster.redirected(self._address, error)
         return True

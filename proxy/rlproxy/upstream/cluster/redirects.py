@@ -28,9 +28,8 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
 from rlproxy.resp.key_slot import NO_SLOT
-from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.command_splitter import words_of
-from rlproxy.upstream.cluster.discovery import node_address
+from rlproxy.upstream.cluster.discovery import redirect
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.request import Request, under_way
 
@@ -113,7 +112,7 @@ class Redirects:
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
         if real:
-            request.target = record_redirect(self._cluster, node, frame)
+            request.target = self._cluster.redirected(node, frame)
         else:
             _, address = redirect(frame, node)
             request.target = address if address in self._cluster.map.index else None
@@ -241,30 +240,3 @@ def without_program(written: bytes, instead: bytes) -> bytes:
     """
     words = words_of(written)
     return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])
-
-
-def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
-    """Read a MOVED or ASK: the slot, and the node that it names. None for other errors.
-
-    node: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
-    """
-    words = frame[1:].split()
-    if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
-        return NO_SLOT, None
-    host, _, port = words[2].rpartition(b":")
-    if not port.isdigit():
-        return NO_SLOT, None
-    return int(words[1]), node_address(host, int(port), node.host)
-
-
-def record_redirect(cluster: Cluster, node: Address, error: bytes) -> Address | None:
-    """Record the new owner that a MOVED of `node` names; refresh the map after other errors.
-
-    Returns the node that a MOVED or ASK names; None for other errors.
-    """
-    slot, address = redirect(error, node)
-    if address is None:
-        cluster.refresh()
-    elif error.startswith(b"-MOVED"):
-        cluster.moved(slot, address)
-    return address

@@ -19,7 +19,7 @@ from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.upstream.cluster import routes
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.redirects import is_redirect, record_redirect
+from rlproxy.upstream.cluster.redirects import is_redirect
 from rlproxy.upstream.cluster.request import Request, slot_of
 
 MAX_KEPT: Final = 1048576  # bytes of the commands of a transaction that are kept
@@ -269,7 +269,7 @@ class Transactions:
         if not is_redirect(frame):
             return frame
         if transaction.aborted or transaction.watched or transaction.kept > MAX_KEPT:
-            record_redirect(exchange.cluster, node, frame)
+            exchange.cluster.redirected(node, frame)
             changed = transaction.watched and not transaction.aborted
             return _NILS[exchange.protocol] if changed else _ABORTED
         frame = exchange.redirects.take(node, request, frame)

@@ -28,7 +28,7 @@ class ClusterOfViews(Cluster):
             return View(problem="no answer")
         if self.moves:
             self.moves = False
-            self.moved(98, B)
+            self.redirected(A, f"-MOVED 98 {B}\r\n".encode())
             assert self.map.owners == MOVED.owners
         return View(MAP, address not in self.failing, 5, "7.0", [])
 

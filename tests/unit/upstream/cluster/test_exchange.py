@@ -65,6 +65,7 @@ class Client:
     def __init__(self) -> None:
         shards: dict[Shard, list[tuple[int, int]]] = {Shard(str(at), at): [] for at in ADDRESSES}
         cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
+        cluster.redirected = lambda _node, _error: None
         self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
         self.exchange.wake = self.exchange.flush
         self.nodes = [Node(self.exchange, address) for address in ADDRESSES]

@@ -10,12 +10,12 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
 from rlproxy.resp.key_slot import NO_SLOT
+from rlproxy.upstream.cluster.discovery import redirect
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import (
     Redirects,
     is_redirect,
-    redirect,
     with_remaining_timeout,
 )
 from rlproxy.upstream.cluster.request import Request
@@ -114,7 +114,7 @@ def test_the_timeout_of_every_blocking_command_is_known() -> None:
 def where_two_is_a_master() -> tuple[Redirects, Link]:
     """The redirects of a client that knows TWO alone, and its link to ASKED. No map may change."""
     cluster: Any = SimpleNamespace(
-        moved=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
+        redirected=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
     )
     loop: Any = SimpleNamespace(call_later=lambda *_: None)
     owner = LinkOwner()
@@ -156,7 +156,7 @@ class Redirected:
     """A client of three nodes whose commands are on slot 5 and were sent to ASKED."""
 
     def __init__(self, count: int) -> None:
-        cluster: Any = SimpleNamespace(moved=lambda *_: None, refresh=lambda: None)
+        cluster: Any = SimpleNamespace(redirected=lambda node, error: redirect(error, node)[1])
         loop: Any = SimpleNamespace(call_later=lambda *_: None, time=lambda: 0.0)
         owner = LinkOwner()
         links = Links(cluster, loop, owner)

@@ -159,7 +159,7 @@ async def test_the_redirect_behind_a_nodes_own_end_of_a_shard_channel_is_no_repl
 async def test_the_nodes_own_end_of_another_shard_channel_is_no_reply() -> None:
     client = shard_subscriber()
     client.ask(b"SUNSUBSCRIBE")
-    client._cluster.moved = lambda _slot, _owner: None
+    client._cluster.redirected = lambda _node, _error: ADDRESSES[1]
     client.nodes[0].reply(shard_push(b"sunsubscribe", 1, b"another") + MOVED + b"+PONG\r\n")
     client.nodes[1].reply(shard_push(b"sunsubscribe", 0))
     assert client.got() == shard_push(b"sunsubscribe", 0)
