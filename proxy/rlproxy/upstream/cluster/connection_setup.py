@@ -111,8 +111,8 @@ class ConnectionSetup:
                 self._setup[b"SETNAME"] = bulks(b"CLIENT", b"SETNAME", *args[at + 1 : at + 2])
                 at += 2
 
-    def reset(self, written: bytes, done: Callable[[], None]) -> None:
-        """Send RESET; `done` is called when it is answered."""
+    def reset(self, written: bytes, *forget: Callable[[], None]) -> None:
+        """Send RESET; each of `forget` is called when it is answered."""
 
         def on_reply(frame: bytes) -> bytes:
             if frame.startswith(b"+RESET"):
@@ -125,7 +125,8 @@ class ConnectionSetup:
                 if self._exchange.silent:  # else behind CLIENT REPLY SKIP
                     self._exchange.queue[0].silent = False
                 self._exchange.silent = self._exchange.skips = False
-                done()
+                for call in forget:
+                    call()
                 self._exchange.links.leave_others()
             return frame
 

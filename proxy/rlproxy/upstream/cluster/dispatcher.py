@@ -154,7 +154,7 @@ class Dispatcher:
         elif how in (routes.SUBSCRIBE, routes.MONITOR):
             self.subscriptions.send(route, args, written)
         elif how == routes.RESET:
-            self.setup.reset(written, self._reset)
+            self.setup.reset(written, self.transactions.forget, self.subscriptions.forget)
         elif how in (routes.SETUP, routes.CLIENT_REPLY, routes.CLIENT_CACHING):
             self.setup.send(route, args, written)
         elif how == routes.CLIENT_IDS:
@@ -172,10 +172,6 @@ class Dispatcher:
             exchange.leaving = how == routes.QUIT
         else:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
-
-    def _reset(self) -> None:
-        self.transactions.forget()
-        self.subscriptions.forget()
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange = self._exchange

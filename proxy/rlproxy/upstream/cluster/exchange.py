@@ -245,11 +245,10 @@ class Exchange(LinkOwner):
         self._held += len(reply)
         whole = request.part_of
         if whole is not None:
-            if not whole.part_done():
-                return
-            self._held -= whole.finish()
-            whole.done = True
-            self._held += len(whole.reply)
+            if whole.part_done():
+                self._held -= sum([len(part.reply) for part in whole.parts])
+                self.done(whole, whole.merged())
+            return
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()

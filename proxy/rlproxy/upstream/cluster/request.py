@@ -89,15 +89,13 @@ class Divided(Request):
         self._left -= 1
         return self._left == 0
 
-    def finish(self) -> int:
-        """Set `reply`, and release the parts. Returns the number of bytes of their replies."""
+    def merged(self) -> bytes:
+        """Return its reply, and release the parts."""
         replies = [part.reply for part in self.parts]
-        size = sum(map(len, replies))
         if self.caching:
             self.asking = any(part.asking for part in self.parts)
         self.parts = []  # they refer to this command: the cycle would keep their replies
-        self.reply = self.merge(replies)
-        return size
+        return self.merge(replies)
 
 
 def under_way(queue: Iterable[Request]) -> Iterator[Request]:
