@@ -163,10 +163,10 @@ class Redirects:
 
     def drained(self, slot: int = ALL_SLOTS) -> bool:
         """Return whether all that drain() waits for is answered."""
-        queue, drains = self._queue, self._drains
-        if not queue:
+        drains = self._drains
+        if drains and not self._queue:
             drains.clear()
-        return not drains or queue[0].number > drains.get(slot, 0)
+        return not drains or self._queue[0].number > drains.get(slot, 0)
 
     def _pause(self) -> None:
         if not self._paused:
