@@ -22,7 +22,7 @@ _LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.
 class Target:
     """Opens connections to one address.
 
-    where: the address as errors and logs name it.
+    address: of the server; where: the same as errors and logs name it.
     tls: the TLS settings of new connections, or None. It may be replaced at any time; open
     connections keep theirs.
     keepalive_s: see keep_alive().
@@ -35,7 +35,7 @@ class Target:
         tls: ClientSide | None = None,
         keepalive_s: int = 0,
     ) -> None:
-        self._address = address
+        self.address = address
         self._timeout_s = timeout_s
         self._keepalive_s = keepalive_s
         self.tls = tls
@@ -70,7 +70,7 @@ class Target:
             raise OSError("the host is not valid") from None
 
     async def _plain(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        loop, address = asyncio.get_running_loop(), self._address
+        loop, address = asyncio.get_running_loop(), self.address
         if address.path:
             return (await loop.create_unix_connection(protocol, address.path))[0]
         *others, last = await addresses(address.host)
@@ -96,7 +96,7 @@ class Target:
             if not done.done():
                 done.set_result(error)
 
-        host = self._address.host
+        host = self.address.host
         try:
             return TlsStream(protocol, tls.context, settled, tls.name or host), done
         except ValueError:

@@ -28,7 +28,7 @@ class MasterTarget(Target):
 
     def move(self, address: Address) -> None:
         """Open connections to `address` from now on."""
-        self._address = address
+        self.address = address
         self.where = str(address)
         self._unknown = ""
         moved, self._moved = self._moved, asyncio.get_running_loop().create_future()

@@ -198,7 +198,7 @@ class Cluster:
                 log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
-        found = await discovery.view(address, self.target(address), self._upstream, self.version)
+        found = await discovery.view(self.target(address), self._upstream, self.version)
         found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
         return found
 

@@ -69,15 +69,15 @@ class View:
         return (bool(self.map.shards), known, self.healthy, self.map.owned(), self.epoch)
 
 
-async def view(address: Address, target: Target, upstream: Upstream, known_version: str) -> View:
-    """Query the node at `address`. Never raises OSError.
+async def view(target: Target, upstream: Upstream, known_version: str) -> View:
+    """Query the node of `target`. Never raises OSError.
 
     upstream: the URL, with the login.
     known_version: the server version whose commands are known; those of another one are requested.
     """
     try:
         async with opened(target, REPLY_S) as connection:
-            return await _viewed(connection, address, upstream, known_version)
+            return await _viewed(connection, target.address, upstream, known_version)
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
 

@@ -54,8 +54,8 @@ class Node(ServerParts):
 
     def _make(self, context: LaneContext, key: LaneKey) -> ServerLane:
         if key.kind == HIT:
-            return NodeLane(context, key, self.address)
-        return NodeCommandLane(context, key, self.address, self._cluster)
+            return NodeLane(context, key)
+        return NodeCommandLane(context, key, self._cluster)
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.config.urls import Address
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call, Caller
 from rlproxy.upstream.cluster.cluster import Cluster
@@ -34,10 +33,10 @@ class NodeLane(HitLane):
     not_run: Callable[[NodeLane, Call, bytes], None]
     not_written: Callable[[list[Call]], None]
 
-    def __init__(self, context: LaneContext, key: LaneKey, address: Address) -> None:
+    def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(context, key)
         self._any_keys = b""  # no groups: their keys would have to be in one slot
-        self.address = address
+        self.address = context.target.address
         self.circuit = context.timeouts.circuit
 
     def usable(self) -> bool:
@@ -97,15 +96,12 @@ class NodeCommandLane(CommandLane):
     redirects. PrivateStream.send_again() keeps the order of those behind it.
     """
 
-    def __init__(
-        self, context: LaneContext, key: LaneKey, address: Address, cluster: Cluster
-    ) -> None:
+    def __init__(self, context: LaneContext, key: LaneKey, cluster: Cluster) -> None:
         super().__init__(context, key)
-        self._address = address
         self._cluster = cluster
 
     def _not_run(self, error: bytes) -> bool:
         if not error.startswith(_NOT_RUN):
             return super()._not_run(error)
-        self._cluster.redirected(self._address, error)
+        self._cluster.redirected(self._context.target.address, error)
         return True

@@ -151,7 +151,7 @@ async def test_a_server_that_is_no_node_of_a_cluster_is_a_problem(
     redis_server: harness.RedisServer,
 ) -> None:
     at = Address("127.0.0.1", redis_server.port)
-    found = await discovery.view(at, Target(at, 5.0), Upstream(None, cluster=(at,)), "")
+    found = await discovery.view(Target(at, 5.0), Upstream(None, cluster=(at,)), "")
     assert found.kind == CLUSTER
     assert f"redis://127.0.0.1:{redis_server.port}" in found.problem
 
@@ -162,7 +162,7 @@ async def test_the_limit_is_that_of_each_reply(
 ) -> None:
     exchanges = [(b"INFO", b"*0\r\n*0\r\n$0\r\n\r\n$0\r\n\r\n"), (b"COMMAND", b"-ERR x\r\n")]
     async with slow_server(monkeypatch, delay_s, exchanges) as at:
-        found = await discovery.view(at, Target(at, 60.0), Upstream(None, cluster=(at,)), "")
+        found = await discovery.view(Target(at, 60.0), Upstream(None, cluster=(at,)), "")
         assert found.problem == problem
 
 
@@ -174,7 +174,7 @@ async def test_a_user_who_may_not_run_command_is_a_problem() -> None:
             raw.ask("ACL", "SETUSER", "eve", "on", ">pw", "+@all", "-command")
         at = Address("127.0.0.1", node.port)
         eve = Upstream(None, user="eve", password="pw", cluster=(at,))
-        found = await discovery.view(at, Target(at, 5.0), eve, "")
+        found = await discovery.view(Target(at, 5.0), eve, "")
         assert found.kind == LOGIN and found.problem.startswith("COMMAND: NOPERM")
         anyone = Upstream(None, cluster=(at,))
-        assert (await discovery.view(at, Target(at, 5.0), anyone, "")).healthy
+        assert (await discovery.view(Target(at, 5.0), anyone, "")).healthy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -95,7 +94,7 @@ class FakeNode:
             loop.time,
         )
         self.pool = LanePool(context)
-        self.pool.make = partial(NodeLane, address=address)
+        self.pool.make = NodeLane
         self.wire: Wire | None = None
 
     def sent(self) -> bytes:
