@@ -70,7 +70,7 @@ class Exchange(LinkOwner):
         self.delivers: Callable[[Link, bytes], bool] = lambda _link, _frame: True
         self.protocol: int = 2
         self.queue: deque[Request] = deque()  # what the client is owed
-        self.redirects = Redirects(self.links, self.queue, self.batch_over)
+        self.redirects = Redirects(self.links, self.queue)
         self._last: int = 0  # number of the latest request
         self._map = cluster.map  # by which the latest command was sent
         self._streaming = False  # the client has a reply in part
@@ -344,7 +344,7 @@ class Exchange(LinkOwner):
         self.wake = lambda: None
         self.links.close()
         # The client's objects refer to each other. Cycles would keep them until a full collection.
-        self.redirects.close()
+        self.redirects.pending.clear()
         self.delivers = lambda _link, _frame: False
         self.at_end.clear()
         self.queue.clear()

@@ -25,6 +25,7 @@ REFUSED_S: Final = 1.0  # seconds for which a node that has refused the login ge
 class Links:
     """The links of one client.
 
+    owner: that client; once it has ended, one that does nothing.
     by_address: the links by the address of their node.
     setup: what a further link sends first, by what it sets up, login and protocol before the rest;
         empty where it isn't set.
@@ -34,7 +35,7 @@ class Links:
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop, owner: LinkOwner) -> None:
         self.cluster = cluster
         self.loop = loop
-        self._owner = owner
+        self.owner = owner
         self.by_address: dict[Address, Link] = {}
         self.setup: dict[bytes, bytes] = {b"AUTH": b"", b"HELLO": b""}
         self.holds_state: Callable[[Link], bool] = lambda _link: False
@@ -56,7 +57,7 @@ class Links:
             self.forget(link)
             link = None
         if link is None:
-            link = self.by_address[address] = Link(self._owner, address)
+            link = self.by_address[address] = Link(self.owner, address)
             link.aside = True
             self._set_up(link, list(self.setup.values()))
             task = self.loop.create_task(self._connect(link))
@@ -168,7 +169,7 @@ class Links:
             return
         for link in list(self.by_address.values()):
             if link.owed and self.cluster.unlisted.get(link.address) == FAILED:
-                self._owner.lost(link, encoding.unreachable(str(link.address), FAILED))
+                self.owner.lost(link, encoding.unreachable(str(link.address), FAILED))
             elif not link.idle_since or link.owed:
                 link.idle_since = now
             elif now - link.idle_since >= IDLE_S and not (
@@ -179,7 +180,7 @@ class Links:
     async def _connect(self, link: Link) -> None:
         until, error = self._refused.get(link.address, (0.0, b""))
         if self.loop.time() < until:
-            self._owner.lost(link, error)
+            self.owner.lost(link, error)
             return
         target = self.cluster.target(link.address)
         try:
@@ -188,7 +189,7 @@ class Links:
             self.cluster.refresh()
             if self.is_home(link):
                 self._home = self.cluster.home(link.address)
-            self._owner.lost(link, encoding.unreachable(target.where, reason(failure)))
+            self.owner.lost(link, encoding.unreachable(target.where, reason(failure)))
             return
         if self.by_address.get(link.address) is not link:
             link.close()
@@ -197,7 +198,7 @@ class Links:
         """Take the reply to the first item of a set-up: the login, if it has one."""
         if frame.startswith(b"-"):  # this node doesn't accept what the home node did
             self._refused[link.address] = (self.loop.time() + REFUSED_S, frame)
-            self._owner.lost(link, frame)
+            self.owner.lost(link, frame)
         elif is_login:
             link.logged_in()
         return frame
@@ -212,5 +213,5 @@ class Links:
             link.pieces.clear()
             link.close()
         self.by_address.clear()
-        self._owner = LinkOwner()
+        self.owner = LinkOwner()
         self.holds_state = lambda _link: False

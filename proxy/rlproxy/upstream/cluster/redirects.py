@@ -21,7 +21,6 @@ commands of modules can't be checked: their redirects lead to known masters only
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -66,16 +65,14 @@ class Redirects:
     """The redirected requests of one client.
 
     queue: the requests that the client is owed a reply for, in order.
-    resumed: called when a pause is over; calls send_pending().
     pending: those that are to be sent again.
     """
 
-    def __init__(self, links: Links, queue: deque[Request], resumed: Callable[[], None]) -> None:
+    def __init__(self, links: Links, queue: deque[Request]) -> None:
         self._cluster = links.cluster
         self._loop = links.loop
         self._links = links
         self._queue = queue
-        self._resumed = resumed
         self.pending: list[Request] = []
         self._paused = False
         self._drains: dict[int, int] = {}  # by slot, the number of the last request to wait for
@@ -148,11 +145,6 @@ class Redirects:
         request.written, request.on_error = written, None
         return self._follow(node, request, frame, True) if is_redirect(frame) else error
 
-    def close(self) -> None:
-        """Send nothing again: the client has ended."""
-        self.pending.clear()
-        self._resumed = lambda: None
-
     def drain(self, slot: int = ALL_SLOTS) -> None:
         """Send no further command on `slot` before those sent so far are answered.
 
@@ -175,7 +167,7 @@ class Redirects:
 
     def _resume(self) -> None:
         self._paused = False
-        self._resumed()
+        self._links.owner.batch_over()  # which calls send_pending()
 
     def send_pending(self) -> None:
         """Send again what may be sent: of each slot in order, once nothing of it is under way."""

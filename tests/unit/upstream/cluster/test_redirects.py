@@ -65,7 +65,7 @@ def test_errors_of_a_former_master_refresh_the_map(frame: bytes, refreshes: bool
     cluster: Any = SimpleNamespace(refresh=lambda: refreshed.append(True))
     loop: Any = None
     links = Links(cluster, loop, LinkOwner())
-    redirects = Redirects(links, deque(), lambda: None)
+    redirects = Redirects(links, deque())
     assert redirects.take(ASKED, Request(command("FLUSHALL")), frame) == frame
     assert refreshed == [True] * refreshes
 
@@ -120,7 +120,7 @@ def where_two_is_a_master() -> tuple[Redirects, Link]:
     owner = LinkOwner()
     links = Links(cluster, loop, owner)
     links.by_address[ASKED] = link = Link(owner, ASKED)
-    return Redirects(links, deque(), lambda: None), link
+    return Redirects(links, deque()), link
 
 
 @pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL"])
@@ -163,7 +163,7 @@ class Redirected:
         links.by_address.update({at: Link(owner, at) for at in (ASKED, TWO, THREE)})
         self.queue: deque[Request] = deque()
         self.links = links.by_address
-        self.redirects = Redirects(links, self.queue, lambda: None)
+        self.redirects = Redirects(links, self.queue)
         for number in range(1, count + 1):
             request = Request(b"", 5)
             request.number = number
