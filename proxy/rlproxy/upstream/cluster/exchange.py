@@ -47,16 +47,11 @@ class Exchange(LinkOwner):
     leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        loop: asyncio.AbstractEventLoop,
-        clients: dict[int, Exchange],
-    ) -> None:
+    def __init__(self, cluster: Cluster, clients: dict[int, Exchange]) -> None:
         super().__init__()
         self.cluster = cluster
-        self.loop = loop
-        self.links = Links(cluster, loop, self)
+        self.loop = asyncio.get_running_loop()
+        self.links = Links(cluster, self.loop, self)
         self.clients = clients
         self.out: list[bytes] = []
         self.ended = False

@@ -49,7 +49,7 @@ class ClusterTarget(Target):
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
         await self._require_home()
-        exchange = Exchange(cluster, asyncio.get_running_loop(), self._clients)
+        exchange = Exchange(cluster, self._clients)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))

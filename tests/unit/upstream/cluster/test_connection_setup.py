@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import cast
 
@@ -25,7 +24,7 @@ class Client:
     def __init__(self) -> None:
         shard = Shard("1", HOME)
         cluster = SimpleNamespace(map=slot_map({shard: [(0, 16383)]}), home=lambda _failed: HOME)
-        self.exchange = Exchange(cast("Cluster", cluster), asyncio.get_running_loop(), {})
+        self.exchange = Exchange(cast("Cluster", cluster), {})
         self.link = self.exchange.links.by_address[HOME] = Link(self.exchange, HOME)
         self.setup = ConnectionSetup(self.exchange, Face("h", 1))
 
