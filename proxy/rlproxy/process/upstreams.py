@@ -183,7 +183,7 @@ class ClusterUpstream:
         self.lane_of = self._lanes.lane_of
         self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"
-        self.target = ClusterTarget(str(upstream), self.cluster, self._face, splits)
+        self.target = ClusterTarget(self.cluster, self._face, splits)
 
     def _face(self, private: asyncio.Protocol) -> Face:
         """Return what the client of a private connection sees of the cluster.

@@ -35,6 +35,7 @@ MAX_RETRY_S: Final = 1.0
 class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
+    upstream: the URL, with the seeds and the login.
     map: empty until discovered. Another owner of a slot makes another map; the replicas of the
         masters change in place.
     tls: the TLS settings of new targets; may be replaced at any time.
@@ -52,7 +53,7 @@ class Cluster:
     """
 
     def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self._timeout_s = timeout_s
         self._keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
@@ -198,13 +199,13 @@ class Cluster:
                 log.info("cluster_back", "the nodes of the cluster count it as available again")
 
     async def _query(self, address: Address) -> View:
-        found = await discovery.view(self.target(address), self._upstream, self.version)
+        found = await discovery.view(self.target(address), self.upstream, self.version)
         found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
         return found
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying: one that a redirect named, then in turn."""
-        known = list(dict.fromkeys([*self.map.addresses(), *self._upstream.cluster]))
+        known = list(dict.fromkeys([*self.map.addresses(), *self.upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
         named = list(self._redirected.values())[-1:]
@@ -226,7 +227,7 @@ class Cluster:
 
     def _failed(self, found: View) -> None:
         """Record that no node gives a view of the cluster."""
-        where = ", ".join(map(str, self._upstream.cluster))
+        where = ", ".join(map(str, self.upstream.cluster))
         self.kind = found.kind or UNREACHABLE
         self.problem = found.problem or "its nodes own no slots yet"
         if self.kind in MISFITS and not self.settled.is_set():

@@ -28,14 +28,10 @@ class ClusterTarget(Target):
     """
 
     def __init__(
-        self,
-        where: str,
-        cluster: Cluster,
-        face_of: Callable[[asyncio.Protocol], Face],
-        splits: bool,
+        self, cluster: Cluster, face_of: Callable[[asyncio.Protocol], Face], splits: bool
     ) -> None:
         super().__init__(Address(), 0.0)
-        self.where = where
+        self.where = str(cluster.upstream)
         self._cluster = cluster
         self._face_of = face_of
         self._splits = splits

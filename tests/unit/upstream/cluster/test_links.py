@@ -38,6 +38,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.map = slot_map({Shard(str(at), at): [] for at in (HOME, ONE, TWO)})
         self.unlisted: dict[Address, str] = {}
+        self.upstream = "redis+cluster://h"
 
 
 class Client:
@@ -77,7 +78,7 @@ def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
 
 
 async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
-    target = ClusterTarget("", cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
+    target = ClusterTarget(cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
     looks = dict.fromkeys(range(1000), 0)
 
     class FakeExchange:
