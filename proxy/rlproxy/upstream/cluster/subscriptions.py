@@ -75,8 +75,9 @@ class Subscriptions:
             self._end_shard_channels()
         elif route.name in self._channels or route.name in _ENDS:
             self._change(route.name, args, written)
-        elif route.name == b"PING":
-            self._exchange.send(self._own_link(), Request(written))
+        elif route.name == b"PING":  # to a node at which the client subscribes
+            slot = NO_SLOT if self._at_home() else slot_of(list(self._channels[_SHARD]))
+            self._exchange.send(self._exchange.links.of_slot(slot), Request(written))
         else:
             self._refuse(route.name, written)
 
@@ -205,11 +206,6 @@ class Subscriptions:
     def _at_home(self) -> bool:
         """Whether the client subscribes at home, and not to shard channels alone."""
         return any(names for kind, names in self._channels.items() if kind != _SHARD)
-
-    def _own_link(self) -> Link:
-        """The link on which the client subscribes."""
-        slot = NO_SLOT if self._at_home() else slot_of(list(self._channels[_SHARD]))
-        return self._exchange.links.of_slot(slot)
 
     def _delivers(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
