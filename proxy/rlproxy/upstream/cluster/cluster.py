@@ -116,6 +116,7 @@ class Cluster:
         if address is None:
             self.refresh()
         elif error.startswith(b"-MOVED") and (owner := self.map.owner(slot)) != address:
+            self._redirected.pop(slot, None)  # the latest redirect is the last one
             self._redirected[slot] = address
             self._take(self.map.with_owner(slot, address), {owner: {slot}} if owner else {})
             self.refresh()

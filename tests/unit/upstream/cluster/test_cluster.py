@@ -45,6 +45,14 @@ async def test_a_view_does_not_undo_a_redirect_that_came_after_its_query() -> No
     assert cluster.lost_slots == {B: {98}}
 
 
+async def test_the_node_that_the_latest_redirect_named_is_queried_first() -> None:
+    cluster = ClusterOfViews(Upstream(None, cluster=(A, B)), 1.0)
+    await cluster._discover()
+    for slot, owner in ((98, B), (100, A), (98, A), (100, B), (98, B), (100, A), (98, A), (98, B)):
+        cluster.redirected(A, f"-MOVED {slot} {owner}\r\n".encode())
+        assert cluster._order()[0] == owner
+
+
 async def test_a_cluster_that_was_down_is_back_once_all_masters_that_answer_count_it_so() -> None:
     cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
     await cluster._discover()
