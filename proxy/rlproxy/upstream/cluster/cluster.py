@@ -163,7 +163,7 @@ class Cluster:
         found = await discovery.best_view(nodes, self._query, self._epoch, slots)
         if not found.map.shards:
             self._failed(found)
-            return self._backoff.pause_s() + LEAST_S
+            return TROUBLE_S if self.map.shards else self._backoff.pause_s() + LEAST_S
         self._backoff.reset()
         self.problem = self.kind = ""
         if self._logged:
