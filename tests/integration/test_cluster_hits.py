@@ -241,6 +241,7 @@ def test_all_of_a_key_is_replaced_while_its_slot_moves(
         limited = raw.ask("RL.PEEK", "moved", 5, 60, "ALGO", algorithm)
         assert isinstance(limited, list)
         assert limited[0] == expected[0]
+    cluster.wait_ok()  # the next case moves the same slot
 
 
 def test_a_remembered_refusal_ends_when_its_slot_moves(cluster: Cluster, proxy: Proxy) -> None:

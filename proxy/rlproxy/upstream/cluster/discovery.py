@@ -3,7 +3,7 @@
 a node ──CLUSTER SLOTS, NODES, INFO──> View ──┐
 another one, if the first is slow or old ─────┴─> the view to use
 
-It reads what nodes write about others, so their redirects, too.
+It also parses redirects: they name another node as these replies do.
 """
 
 from __future__ import annotations

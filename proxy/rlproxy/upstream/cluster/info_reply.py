@@ -80,7 +80,7 @@ def _line(line: bytes, values: list[bytes]) -> bytes:
 
 def _row(values: list[bytes]) -> bytes:
     """Return one row, `field=value,...`, of those of several nodes: fields added or averaged."""
-    nodes = [dict(each.partition(b"=")[::2] for each in value.split(b",")) for value in values]
+    nodes = [_parsed(value) for value in values]
     out: list[bytes] = []
     for name, value in nodes[0].items():
         weight = _WEIGHTS.get(name, b"")
@@ -91,6 +91,11 @@ def _row(values: list[bytes]) -> bytes:
             weights += scale
         out.append(b"%b=%b" % (name, _like(value, total / (weights or 1) if weight else total)))
     return b",".join(out)
+
+
+def _parsed(value: bytes) -> dict[bytes, bytes]:
+    fields = [field.partition(b"=") for field in value.split(b",")]
+    return {name: number for name, _, number in fields}
 
 
 def _number(value: bytes) -> float:
