@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rlproxy.build import compiled
 from rlproxy.upstream.outage_log import MAX_LOGGED
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
@@ -63,7 +64,7 @@ def test_whole_life_is_logged_in_json(own_server: RedisServer, tmp_path: Path) -
     with started(*words(own_server), *doubtful, "--config", str(file), env=JSON) as made:
         at = port(made)
         begun = wait_for_event(made, event="started")
-        assert begun["workers"] == 1
+        assert (begun["workers"], begun["compiled"]) == (1, compiled())
         assert begun["message"].startswith("rlproxy 0.")
         assert wait_for_event(made, event="settings_doubtful")["reason"].startswith("--admin")
         with Raw(at) as raw:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.build import describe
+from rlproxy.build import compiled, describe
 from rlproxy.config.config import Config, StartError
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
@@ -95,6 +95,7 @@ class Resources:
             "started",
             "rlproxy {version} listens on {listen}, in front of {in_front_of}",
             version=VERSION,
+            compiled=compiled(),
             in_front_of=upstream,
             listen=listen,
             admin=self.admin.url if self.admin is not None else None,
