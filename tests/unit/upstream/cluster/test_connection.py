@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import cast
 
 from rlproxy.upstream.cluster.connection import MAX_UNSENT, ClusterConnection
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
+from rlproxy.upstream.cluster.face import Face
+from rlproxy.upstream.cluster.routes import Routes
 
 from tests.unit.upstream.cluster.test_connection_setup import Client
 
@@ -28,7 +28,8 @@ class Session(asyncio.Protocol):
 
 async def test_a_client_has_little_unread_until_it_is_known_to_have_logged_in() -> None:
     client, session = Client(), Session()
-    dispatcher = cast("Dispatcher", SimpleNamespace(setup=client.setup))
+    dispatcher = Dispatcher(client.exchange, Routes([]), Face("h", 1), splits=True)
+    client.setup = dispatcher.setup
     connection = ClusterConnection(client.exchange, dispatcher, session)
     connection.write(PART[:-1000])
     assert not session.full
