@@ -74,8 +74,9 @@ class Link(asyncio.Protocol):
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` that wait for the connection, or for a login
-        self._logins: int = 0  # replies to log_in() that are owed
-        self._before: int = 0  # items of `_out` that need not wait for them
+        # Of each login whose reply is owed: the items up to it, those included that are written.
+        self._logins: list[int] = []
+        self._written: int = 0  # items that were written since the first of these was sent
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reads = True
@@ -115,7 +116,7 @@ class Link(asyncio.Protocol):
         if not self._out:
             self._owner.unsent.append(self)
         self._out.append(data)
-        if self._transport is None or self._logins > 0:
+        if self._transport is None or self._logins:
             self._waiting += len(data)
             self.full = self._waiting > MAX_WAITING
 
@@ -125,27 +126,29 @@ class Link(asyncio.Protocol):
         A node that refuses the login would run it as another user.
         """
         self.send(request)
-        self._logins += 1
-        self._before = len(self._out)
+        if not self._logins:
+            self._written = 0
+        self._logins.append(self._written + len(self._out))
 
     def logged_in(self) -> None:
         """Send what has waited for the login, which the node has accepted: up to a further one."""
-        self._logins -= 1
-        if self._logins == 0:
+        del self._logins[0]
+        if not self._logins:
             self._waiting = 0
             self.full = False
         self.flush()
         self._owner.wake()
 
     def flush(self) -> None:
-        """Write what was sent, once the connection is open: up to a login that is not over."""
+        """Write what was sent, once the connection is open: up to the first login of those owed."""
         transport = self._transport
         if transport is None or self.finished:
             return
         out, self._out = self._out, []
-        if self._logins > 0:
-            out, self._out = out[: self._before], out[self._before :]
-            self._before = 0
+        if self._logins:
+            end = self._logins[0] - self._written
+            out, self._out = out[:end], out[end:]
+            self._written += end
         if out:
             transport.write(out[0] if len(out) == 1 else b"".join(out))
 
@@ -165,7 +168,7 @@ class Link(asyncio.Protocol):
 
         A connection that is being opened, or logged in, stays as it is: the owner is woken later.
         """
-        if self._transport is not None and self._logins == 0 and not self.finished:
+        if self._transport is not None and not self._logins and not self.finished:
             self.finished = True
             self._transport.write_eof()
 
@@ -186,7 +189,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
-        self.full = self._logins > 0 and self.full
+        self.full = len(self._logins) > 0 and self.full
         self.flush()
         self._owner.wake()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import pytest
 from rlproxy.config.urls import Address
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.exchange import Exchange
@@ -159,3 +160,23 @@ def test_nothing_is_written_behind_a_login_that_is_not_over() -> None:
     link.send(Request(b"SET"))
     link.flush()
     assert wire.taken() == b"SET"
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["opening link", "open link"])
+def test_several_logins_are_written_one_by_one(opened: bool) -> None:
+    """Commands between two logins run as the user of the first, or never."""
+    link, wire = Link(LinkOwner(), ONE), Wire()
+    if opened:
+        link.connection_made(wire)
+    for words in (b"AUTH 1", b"AUTH 2", b"SETNAME", b"AUTH 3", b"GET"):
+        (link.log_in if words.startswith(b"AUTH") else link.send)(Request(words))
+    if not opened:
+        link.connection_made(wire)
+    parts = [b"AUTH 1", b"AUTH 2", b"SETNAMEAUTH 3", b"GET"]
+    for part in parts:
+        link.flush()
+        assert wire.taken() == part
+        link.flush()
+        assert wire.taken() == b""
+        if part != parts[-1]:
+            link.logged_in()
