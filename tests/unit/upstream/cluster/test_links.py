@@ -78,6 +78,16 @@ def test_a_link_that_is_used_busy_or_holds_state_stays() -> None:
     assert client.left() == [HOME, ONE]
 
 
+def test_a_command_makes_an_idle_link_one_in_use() -> None:
+    client = Client()
+    link = client.links.by_address[ONE] = Link(LinkOwner(), ONE)
+    for _ in range(20):
+        link.send(Request(b"GET"))
+        link.owed.clear()
+        client.sweep(10)
+    assert client.left() == [HOME, ONE]
+
+
 async def test_each_client_is_looked_at_once_in_ten_sweeps() -> None:
     target = ClusterTarget(cast("Cluster", FakeCluster()), lambda _: Face("h", 1), True)
     looks = dict.fromkeys(range(1000), 0)
