@@ -286,6 +286,20 @@ def test_a_client_that_has_left_is_not_queued() -> None:
     assert clients[3].transport.written.count(b"\n") == 1000
 
 
+def test_while_clients_drain_no_further_commands_are_read() -> None:
+    bench = Bench()
+    client = bench.client()
+    connected(client, Transport())
+    client.protocol.data_received(PING)
+    bench.clients.draining = True
+    client.protocol.flush()
+    assert not client.transport.reading
+    client.protocol.session.upstream_received(b"+PONG\r\n")
+    client.protocol.flush()
+    assert client.transport.written == b"+PONG\r\n"
+    assert client.protocol._closing
+
+
 def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> None:
     bench = Bench()
     with socket.create_server(("127.0.0.1", 0)) as server:
