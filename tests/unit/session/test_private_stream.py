@@ -151,6 +151,7 @@ def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
     parts.private.reject(DENIED, b"written")
     assert parts.up() == b"written"
     assert parts.answer(reply) == expected
+    assert parts.context.stats.errors == {"syntax": 1}
 
 
 @pytest.mark.parametrize(

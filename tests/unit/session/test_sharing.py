@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp import commands
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import EMPTY_REQUEST, bulks
 from rlproxy.session.call import Lane
+from rlproxy.session.private_stream import REFRESH_S
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE, Sharing
 
 from tests.unit.session.bench import KnowingLane
@@ -95,6 +96,14 @@ def test_without_a_lane_the_command_stays_unread(ready: bool) -> None:
     assert not parts.sends(GET)
     assert parts.requests.unread() == len(GET)
     assert parts.lanes.count == 0
+
+
+def test_a_shared_command_keeps_a_silent_private_connection_open() -> None:
+    parts = Shared()
+    for seconds, written in ((0.0, b""), (REFRESH_S, EMPTY_REQUEST), (0.0, b"")):
+        parts.now += seconds
+        assert parts.sends(GET)
+        assert parts.up() == written
 
 
 def test_the_last_command_of_a_client_goes_privately() -> None:
