@@ -10,7 +10,7 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.observability.counters import Counters
 from rlproxy.ratelimit import scripts
-from rlproxy.ratelimit.denial_cache import DenialCache
+from rlproxy.ratelimit.denial_cache import MAX_LIFE_S, DenialCache
 from rlproxy.ratelimit.grammar import Grammar, Rule
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
@@ -610,7 +610,9 @@ def test_only_a_key_that_was_refused_before_is_tracked(bench: Bench) -> None:
     assert call.reply == five(1, 1, 0, 42, 60)
     assert behind.reply == ADMITTED
     assert again.reply == REFUSED
-    assert bench.known()
+    assert bench.denial_cache.harvest() == []
+    assert bench.known() and bench.known()
+    assert bench.denial_cache.harvest() == [(HIT, r.bulk(b"k"), 2)]
 
 
 # -- what drops an entry ---------------------------------------------------------------------------
@@ -766,6 +768,25 @@ def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> No
     bench.loop.turns()
     assert caller.seen == [("lost", context[1]), ("returned", context[0])]
     assert bench.lane.room == bench.pool.context.max_lane_hits
+    assert bench.pool.lanes()[0].unanswered() == 0  # its next connection does not send them, too
+
+
+def test_noscript_to_a_call_beside_an_earlier_opener(bench: Bench) -> None:
+    """It opens nothing itself, and leaves alone the later call that does."""
+    bench.ask(REFUSED)
+    bench.hit()
+    beside = bench.hit()
+    assert bench.sent() == opener(HIT) + by_sha(HIT)
+    bench.answer(OK + STAYS)
+    bench.loop.now += MAX_LIFE_S
+    bench.hit()
+    assert bench.sent() == opener(HIT)
+    bench.answer(NOSCRIPT)
+    bench.answer(OK + STAYS)
+    assert bench.sent() == by_source(HIT)
+    assert bench.hit().reply
+    bench.answer(REFUSED)
+    assert beside.reply == REFUSED
 
 
 def test_noscript_to_an_opener(bench: Bench) -> None:

@@ -223,6 +223,14 @@ def test_a_late_refusal_is_remembered_from_its_sending(bench: Faulty) -> None:
     assert not bench.known()
 
 
+def test_a_lane_whose_calls_are_answered_keeps_no_marks(bench: Faulty) -> None:
+    for at in range(3):
+        bench.sent_call()
+        bench.answer(ADMITTED)
+        assert not bench.look(100.0 + at)
+    assert not bench.shared._times._marks
+
+
 def test_a_lane_that_is_lost_tells_late_ones_nothing_more(bench: Faulty) -> None:
     caller = Late()
     late = bench.sent_call(caller)
