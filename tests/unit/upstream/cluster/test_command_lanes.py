@@ -165,6 +165,21 @@ def test_a_command_that_did_not_run_goes_back(
     assert bench.node_of() is bench.of(owner)
 
 
+@pytest.mark.parametrize(
+    ("error", "read_only"),
+    [(b"-READONLY You can't write against a read only replica.\r\n", 1), (b"-OOM no\r\n", 0)],
+)
+def test_only_the_error_of_a_replica_is_reported(
+    bench: Bench, error: bytes, read_only: int
+) -> None:
+    reported: list[bytes] = []
+    bench.a.pool.context.server.on_read_only = lambda: reported.append(error)
+    batch = bench.submit(kind=c.SHARED_WRITE)
+    bench.answer(error)
+    assert batch.parts[0].replies == [error]
+    assert len(reported) == read_only
+
+
 def test_idle_lanes_close_and_are_opened_again(bench: Bench) -> None:
     bench.submit()
     bench.loop.now += IDLE_S + 1
