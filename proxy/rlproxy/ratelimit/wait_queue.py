@@ -153,12 +153,11 @@ class Waiter:
         """Attempt now, or behind the reply under way: its retry_after is stale.
 
         That reply may come from before: Redis first answers the connection that it served last.
-        Does nothing to a delayed reply.
+        Only the head is woken: an admitted hit, whose reply is due later, is not one.
         """
-        if self._state != _DELAYED:
-            self.due = 0.0
-            self._woken = True
-            self.promoted()
+        self.due = 0.0
+        self._woken = True
+        self.promoted()
 
     def end_of_file(self) -> bool:
         """End the wait because the client sends no more.

@@ -656,6 +656,16 @@ def test_shaped_hit_with_too_long_a_hold_is_refused_at_once(bench: Bench) -> Non
     assert bench.empty()
 
 
+def test_a_hit_is_held_no_longer_than_its_wait(bench: Bench) -> None:
+    one = bench.wait(SHAPED)
+    one.answer(script_reply(0, 10, 0, -1, 100_000, 60_000_000))  # no reply of the script
+    bench.clock.advance(4.999)
+    assert one.replies == []
+    bench.clock.advance(0.001)
+    assert reply(one)[0] == 0
+    assert bench.empty()
+
+
 def test_a_refused_hit_that_has_left_blocks_no_other(bench: Bench) -> None:
     one, two = bench.wait("10 1 WAIT 5"), bench.wait("10 1 WAIT 5")
     for _ in range(2):
