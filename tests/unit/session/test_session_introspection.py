@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rlproxy.ratelimit.command_entries import ENTRIES, docs, info
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.session.command_replies import UNKNOWN
+from rlproxy.session.command_replies import MAX_EDITED, UNKNOWN
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
@@ -69,6 +69,17 @@ def test_the_protocol_is_that_of_the_reply() -> None:
     expected = b"*2\r\n" + GET_SETS + sets[0]
     expected += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
     assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected
+
+
+@pytest.mark.parametrize(("longer", "edits"), [(0, True), (1, False)])
+def test_the_reply_to_a_long_command_is_not_edited(longer: int, edits: bool) -> None:
+    name = b"x" * (MAX_EDITED - len(bulks(b"COMMAND", b"INFO", b"RL.HIT", b"")) - 2 + longer)
+    request = bulks(b"COMMAND", b"INFO", b"RL.HIT", name)
+    assert len(request) == MAX_EDITED + longer
+    bench = opened()
+    assert bench.send(request) == request
+    entry = INFOS[0] if edits else b"$-1\r\n"
+    assert bench.answer(b"*2\r\n" + b"$-1\r\n" * 2) == b"*2\r\n" + entry + b"$-1\r\n"
 
 
 def test_an_edited_reply_leaves_once_it_is_whole() -> None:

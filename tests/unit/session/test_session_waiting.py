@@ -305,6 +305,7 @@ def test_what_takes_nothing_does_not_mind_the_queue(
 GIVES = [
     (bulks(b"RL.RESET", b"k"), b":1\r\n", True),
     (bulks(b"RL.RESET", b"a", b"k", b"b"), b":2\r\n", True),
+    (bulks(b"RL.RESET", b"a", b"b", b"k"), b":1\r\n", True),
     (b"rl.reset a k\r\n", b":0\r\n", True),
     (bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"), FIVE, True),
     (bulks(b"RL.BLOCK", b"k", b"0"), FIVE, True),
