@@ -74,9 +74,7 @@ class Link(asyncio.Protocol):
         self._in_reply = False  # inside a large reply
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` that wait for the connection, or for a login
-        # Of each login whose reply is owed: the items up to it, those included that are written.
-        self._logins: list[int] = []
-        self._written: int = 0  # items that were written since the first of these was sent
+        self._logins: list[int] = []  # items of `_out` up to each login whose reply is owed
         self._framer = ReplyFramer()
         self._transport: asyncio.Transport | None = None
         self._reads = True
@@ -126,9 +124,7 @@ class Link(asyncio.Protocol):
         A node that refuses the login would run it as another user.
         """
         self.send(request)
-        if not self._logins:
-            self._written = 0
-        self._logins.append(self._written + len(self._out))
+        self._logins.append(len(self._out))
 
     def logged_in(self) -> None:
         """Send what has waited for the login, which the node has accepted: up to a further one."""
@@ -146,9 +142,9 @@ class Link(asyncio.Protocol):
             return
         out, self._out = self._out, []
         if self._logins:
-            end = self._logins[0] - self._written
+            end = self._logins[0]
             out, self._out = out[:end], out[end:]
-            self._written += end
+            self._logins = [up_to - end for up_to in self._logins]
         if out:
             transport.write(out[0] if len(out) == 1 else b"".join(out))
 
