@@ -1,8 +1,7 @@
 """`rlproxy health`: a liveness check that connects from outside. Redis has no influence.
 
-It sends no command, but an empty line, to which an HTTP server replies, and closes its sending
-direction: a proxy that runs closes the connection then, or writes why it takes no client. With TLS
-the handshake suffices.
+It sends no command, and closes its sending direction: a proxy that runs closes the connection then,
+or writes why it takes no client. With TLS the handshake suffices.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ def alive(address: str, header: bool = False) -> str:
             if where.tls:
                 with _secured(sock):
                     return ""
-            sock.sendall(b"\r\n")
             sock.shutdown(socket.SHUT_WR)
             reply = sock.recv(64)
     except ssl.SSLError as error:
@@ -64,8 +62,6 @@ def alive(address: str, header: bool = False) -> str:
         return f"{where}: no answer within {TIMEOUT_S:g} s"
     except OSError as error:
         return f"{where}: {error.strerror or error}"
-    if reply.startswith(b"HTTP/"):
-        return f"{where}: HTTP, not RESP; is it the address of --admin?"
     return "" if reply[:1] in (b"", b"-") else f"{where}: not a RESP server"
 
 

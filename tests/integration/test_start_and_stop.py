@@ -548,15 +548,6 @@ def test_dead_embedded_server_ends_the_proxy() -> None:
         assert "rlproxy: the embedded server has ended, and its data with it\n" in made.log()
 
 
-def test_health_finds_no_proxy_at_the_admin_port(
-    own_server: RedisServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with started(*ANY_PORT, "--upstream", own_server.url, "--admin", "127.0.0.1:0") as made:
-        at = made.logged(r"admin +http://(127\.0\.0\.1:\d+)")[1]
-        wait_until(lambda: health.main([at]) == 1, "it takes requests")
-    assert f"{at}: HTTP, not RESP; is it the address of --admin?\n" in capsys.readouterr().err
-
-
 def test_health_and_top_reach_a_proxy_by_the_same_forms(
     own_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
