@@ -28,11 +28,15 @@ OUTCOMES: Final = (
 WIDTH: Final = 7  # length of a row
 PAIR: Final = 2 * WIDTH  # length of a pair: the row of enforced hits, then that of shadow hits
 
-# Answered RL commands that are not hits: those of commands.REPORTS follow by their names.
+# Answered RL commands that are not hits.
 PEEK: Final = 0
 REFUND: Final = 1
 RESET: Final = 2
 BLOCK: Final = 3
+HELP: Final = 4
+STATS: Final = 5
+TOP: Final = 6
+POLICIES: Final = 7
 CALLS: Final = ("peek", "refund", "reset", "block", "help", "stats", "top", "policies")
 
 # How a wait ends, of hits with WAIT that were not admitted at once. It is left when the client

@@ -16,7 +16,7 @@ from typing import Final
 
 from rlproxy.observability.counters import brief
 from rlproxy.ratelimit import help_text
-from rlproxy.ratelimit.outcomes import CALLS, UNSEEN, other, shadow
+from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other, shadow
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
@@ -35,6 +35,12 @@ from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
+_REPORTS: Final = {
+    commands.RL_HELP: HELP,
+    commands.RL_STATS: STATS,
+    commands.RL_TOP: TOP,
+    commands.RL_POLICIES: POLICIES,
+}
 
 # Values of PrivateStream.status.
 PRIVATE_NONE: Final = 0  # no connection
@@ -67,7 +73,9 @@ class PrivateStream:
         self.started = False  # this connection has received bytes
         self.begins_with_handshake = False  # by its first command
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
-        self.received_at: float = 0.0  # time of its latest bytes, or when it was read again
+        self.received_at: float = (
+            0.0  # time of its latest bytes, or when it was read again
+        )
         self._kept_at: float = 0.0  # time of the latest empty request
 
     # -- the connection ---------------------------------------------------------------------------
@@ -326,8 +334,7 @@ class PrivateStream:
             request = help_text.REQUEST
         else:
             request = context.report_request(name, requests.arguments())
-        call = name.removeprefix(b"RL.").decode().lower()
-        context.stats.answered(other(CALLS.index(call)), b"", b"")
+        context.stats.answered(other(_REPORTS[name]), b"", b"")
         self.to_redis.append(request)
         self.expanded += len(request)
         self.slots.expect_one()

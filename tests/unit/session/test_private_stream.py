@@ -6,7 +6,7 @@ import pytest
 from rlproxy.ratelimit import help_text, scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.hit_replies import admitted
-from rlproxy.ratelimit.outcomes import ADMITTED, CALLS, FAILED, UNSEEN
+from rlproxy.ratelimit.outcomes import ADMITTED, FAILED, HELP, POLICIES, STATS, TOP, UNSEEN
 from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
@@ -219,23 +219,23 @@ def test_the_reply_to_a_call_of_a_held_hit_is_not_the_clients(parts: Parts) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "sent", "call"),
+    ("words", "sent", "row"),
     [
-        ((b"RL.HELP",), help_text.REQUEST, "help"),
-        ((b"RL.STATS",), b"call RL.STATS ", "stats"),
-        ((b"RL.TOP", b"5"), b"call RL.TOP 5", "top"),
-        ((b"RL.POLICIES",), b"call RL.POLICIES ", "policies"),
+        ((b"RL.HELP",), help_text.REQUEST, HELP),
+        ((b"RL.STATS",), b"call RL.STATS ", STATS),
+        ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
+        ((b"RL.POLICIES",), b"call RL.POLICIES ", POLICIES),
     ],
 )
 def test_status_commands_are_answered_by_a_script(
-    parts: Parts, words: tuple[bytes, ...], sent: bytes, call: str
+    parts: Parts, words: tuple[bytes, ...], sent: bytes, row: int
 ) -> None:
     parts.opened()
     parts.context.report_request = lambda name, args: b"call %b %b" % (name, b" ".join(args))
     parts.next(bulks(*words))
     parts.private.answer_report(parts.requests)
     assert parts.up() == sent
-    assert parts.context.stats.calls[CALLS.index(call)] == 1
+    assert parts.context.stats.calls[row] == 1
     assert parts.answer(b"*0\r\n") == b"*0\r\n"
 
 
