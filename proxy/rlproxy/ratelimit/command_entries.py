@@ -69,13 +69,18 @@ _AND: Final = ArgumentNode(
     b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
 )
 _TIMEOUT: Final = ArgumentNode(b"timeout", _TIME, b"WAIT", _OPTIONAL)
-_NAMED: Final = {b"ALGO": _ALGO, b"AND": _AND, b"WAIT": _TIMEOUT}
+# The options whose nodes do not follow from their words and values.
+_OTHERS: Final = {b"ALGO": _ALGO, b"AND": _AND, b"WAIT": _TIMEOUT}
 
 
 def _option(word: bytes, values: tuple[Argument, ...] = ()) -> ArgumentNode:
     """Return the node of an option word and the values behind it."""
-    kind = _TOKEN if not values else _TIME if isinstance(values[0], Time) else _INTEGER
-    return _NAMED.get(word) or ArgumentNode(word.lower(), kind, word, _OPTIONAL)
+    if word in _OTHERS:
+        return _OTHERS[word]
+    kind = _TOKEN
+    if values:
+        kind = _TIME if isinstance(values[0], Time) else _INTEGER
+    return ArgumentNode(word.lower(), kind, word, _OPTIONAL)
 
 
 def _options(command: bytes) -> list[ArgumentNode]:

@@ -73,9 +73,7 @@ class PrivateStream:
         self.started = False  # this connection has received bytes
         self.begins_with_handshake = False  # by its first command
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
-        self.received_at: float = (
-            0.0  # time of its latest bytes, or when it was read again
-        )
+        self.received_at: float = 0.0  # time of its latest bytes, or when it was read again
         self._kept_at: float = 0.0  # time of the latest empty request
 
     # -- the connection ---------------------------------------------------------------------------

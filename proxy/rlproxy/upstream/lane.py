@@ -109,7 +109,7 @@ class ServerLane(PooledLane):
         self._scheduled = False  # whether the unsent requests are written in this tick
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
-        self._task: asyncio.Task[None] | None = None  # has opened the connection; None: closed
+        self._task: asyncio.Task[None] | None = None  # opens the connection, or did; None: closed
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: list[bytes] = []  # requests of the handshake without a reply
