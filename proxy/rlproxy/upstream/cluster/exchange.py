@@ -183,7 +183,7 @@ class Exchange(LinkOwner):
         While too many replies wait for the next one, only the nodes that owe that one are read.
         """
         throttled = self._held > MAX_HELD and not self.redirects.pending
-        following = self._following()
+        following = self._following() if throttled else []
         self._all_read = not (self._paused or throttled)
         for link in self.links.by_address.values():
             link.read(not self._paused and (not throttled or link in following))
