@@ -86,13 +86,13 @@ class Waiter:
         self._keep = keep
         self._limiter: Limiter = limiter
         self._deadline: float = waiting.clock() + limiter.wait_us / MICROSECONDS
-        self._cancel: Cancel | None = None
-        self._until: float = 0.0  # end of its sleep
+        self._cancel: Cancel | None = None  # stops its timer
         self._state: int = _SLEEPING
         self._first = True  # its first request is not answered yet
         self._woken = False  # quota was given back, maybe behind the request under way
         self._reply: bytes = b""  # the delayed one
-        self.where = where
+        self._where = where
+        self._queue: _Queue = waiting.queue(where)
         self.sent_at: float = 0.0  # time of its latest request
         self.due: float = 0.0  # time at which an attempt may succeed, or at which to send `_reply`
         self.blocks_others = False  # others must not overtake: Redis has refused it or delays it
@@ -100,10 +100,14 @@ class Waiter:
     # -- events -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Join the queue of its key, which must not be full(), and send the first request."""
-        self._waiting.join(self)
-        shapes = self._rule.shapes and not self._waiting.refuses(self.where)
-        self._put(_ATTEMPT if shapes or self._waiting.is_head(self) else _PEEK)
+        """Join the queue of its key, and send the first request. WaitQueues must not be full()."""
+        queue = self._queue
+        queue.waiters[self] = None
+        self._waiting.count += 1
+        if self._waiting.draining:
+            self.expire()
+        shapes = self._rule.shapes and queue.refused == 0
+        self._put(_ATTEMPT if shapes or queue.head() is self else _PEEK)
 
     def answered(self, frame: bytes) -> None:
         """Process Redis' reply to the request under way. Does nothing once the waiter has left.
@@ -130,9 +134,11 @@ class Waiter:
         elif state == _PEEK and self.sent_at >= self._deadline:
             self._last_peeked(found)
         else:
-            if found[0] == 1:
-                self._waiting.refused(self)
-            if state == _ATTEMPT and self._waiting.is_head(self):
+            # A hit that Redis answers with an error, or admits at once, blocks no other one.
+            if found[0] == 1 and not self.blocks_others:
+                self.blocks_others = True
+                self._queue.refused += 1
+            if state == _ATTEMPT and self._queue.head() is self:
                 pause_s = found[3] / MICROSECONDS if found[3] > 0 else WAKE_S
                 self.due = 0.0 if self._woken else self._waiting.clock() + pause_s
             self._go_on()
@@ -173,13 +179,14 @@ class Waiter:
 
     def _fired(self) -> None:
         self._cancel = None
-        if self._waiting.clock() < self._until:
-            self._keep()
-            self._set_timer(self._until)
-        elif self._state == _DELAYED:
-            self.leave(self._reply)
-        elif self._state == _SLEEPING:
+        if self._state == _SLEEPING:
             self._go_on()
+        elif self._waiting.clock() < self.due:
+            self._set_timer(self.due)
+        else:
+            self.leave(self._reply)
+        if self._cancel is not None:
+            self._keep()  # it sleeps on
         self._flush()
 
     # -- actions ----------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ class Waiter:
     def _go_on(self) -> None:
         """Send the request that is due, or sleep until one is."""
         now = self._waiting.clock()
-        head = self._waiting.is_head(self)
+        head = self._queue.head() is self
         if now >= self._deadline:
             self._put(_FINAL if head else _PEEK)
         elif head and now >= min(self.due, self.sent_at + LONGEST_PAUSE_S):
@@ -230,9 +237,12 @@ class Waiter:
             self._state = _DELAYED
             self._reply = reply
             self.due = self._waiting.clock() + delay_us / MICROSECONDS
-            self._stop_timer()
             self._set_timer(self.due)
-            self._waiting.delayed(self)
+            queue = self._queue
+            queue.remove(self)
+            queue.delayed[self] = None
+            self.blocks_others = True
+            queue.promote()
         else:
             self.leave(reply)
 
@@ -245,30 +255,36 @@ class Waiter:
 
     def _last_peeked(self, found: list[int]) -> None:
         if found[0] == 1:
-            found[3] = max(found[3], self._waiting.needs_us(self.where))
+            found[3] = max(found[3], self._queue.needs_us(self._waiting.clock()))
             self._refuse(found)
-        elif self._waiting.is_head(self):
+        elif self._queue.head() is self:
             self._put(_FINAL)  # the hits before it left during the peek
         else:
-            self.leave(self._waiting.overtaking(self.where, self._rule, found))
+            self.leave(self._waiting.overtaking(self._where, self._rule, found))
 
     def leave(self, reply: bytes) -> None:
         """End the wait with the client's reply; b"": none, because it has disconnected."""
+        waiting, queue = self._waiting, self._queue
+        if self._state == _DELAYED:
+            del queue.delayed[self]
+        else:
+            queue.remove(self)
         self._state = _GONE
         self._stop_timer()
-        self._waiting.left(self)
+        waiting.count -= 1
+        if not queue.waiters and not queue.delayed:
+            waiting.forget(self._where)
         if self.blocks_others:  # only the waits of hits that were refused or delayed are counted
             found = integers(reply)
             how = "left"
             if found:
                 how = "refused" if found[0] == 1 else "admitted"
-            self._waiting.ended[how] += 1
+            waiting.ended[how] += 1
         if reply:
             self._finish(reply)
-        self._waiting.promote(self.where)
+        queue.promote()
 
     def _set_timer(self, until: float) -> None:
-        self._until = until
         at = min(until, self._waiting.clock() + KEEP_S)
         self._cancel = self._waiting.call_at(at, self._fired)
 
@@ -285,6 +301,26 @@ class _Queue:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()  # not admitted, by arrival
         self.refused: int = 0  # number of `waiters` that Redis has refused
         self.delayed: OrderedDict[Waiter, None] = OrderedDict()  # admitted, in this order
+
+    def head(self) -> Waiter | None:
+        """Return the first waiter that is not admitted."""
+        return next(iter(self.waiters), None)
+
+    def promote(self) -> None:
+        """Wake the head after another waiter was admitted or has left."""
+        head = self.head()
+        if head is not None:
+            head.promoted()
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove `waiter` from those that are not admitted."""
+        del self.waiters[waiter]
+        self.refused -= waiter.blocks_others
+
+    def needs_us(self, now: float) -> int:
+        """Return the microseconds until a delayed reply or the head's attempt is due; 1 or more."""
+        first = next(iter(self.delayed or self.waiters))
+        return max(1, ceil((first.due - now) * MICROSECONDS))
 
 
 class WaitQueues:
@@ -304,8 +340,8 @@ class WaitQueues:
         self.call_at = call_at
         self.count: int = 0
         self.ended: dict[str, int] = dict.fromkeys(WAITS, 0)  # ended waits, by how
+        self.draining = False  # all waits have ended; those of later hits end at once
         self._queues: dict[Where, _Queue] = {}
-        self._draining = False
 
     def full(self) -> bool:
         """Return whether MAX_WAITING hits wait."""
@@ -313,7 +349,7 @@ class WaitQueues:
 
     def drain(self) -> None:
         """End all waits, of hits that join later too: each hit is admitted or refused now."""
-        self._draining = True
+        self.draining = True
         for queue in list(self._queues.values()):
             for waiter in list(queue.waiters):
                 waiter.expire()
@@ -327,22 +363,10 @@ class WaitQueues:
         queue = self._queues.get(where)
         return queue is not None and (queue.refused > 0 or len(queue.delayed) > 0)
 
-    def refuses(self, where: Where) -> bool:
-        """Return whether a hit that Redis refused waits on this key."""
-        queue = self._queues.get(where)
-        return queue is not None and queue.refused > 0
-
-    def needs_us(self, where: Where) -> int:
-        """Return the microseconds until a delayed reply or the head's attempt is due; 1 or more."""
-        queue = self._queues.get(where)
-        if queue is None:
-            return 1
-        first = next(iter(queue.delayed or queue.waiters))
-        return max(1, ceil((first.due - self.clock()) * MICROSECONDS))
-
     def freed(self, where: Where) -> None:
         """Wake the head of this key: a reset or a refund has given quota back."""
-        head = self._head(where)
+        queue = self._queues.get(where)
+        head = queue.head() if queue is not None else None
         if head is not None:
             head.woken()
 
@@ -354,66 +378,27 @@ class WaitQueues:
         """
         limiter = rule.limiter
         assert limiter is not None
-        never = found[0] == 1 and found[3] == -1
-        retry_us = -1 if never else max(found[3], self.needs_us(where))
-        head = self._head(where)
-        if found[0] == 0 and head is not None and self.clock() >= head.sent_at + WAKE_S:
+        now, retry_us = self.clock(), found[3]
+        queue = self._queues.get(where)
+        if queue is None:
+            needs_us, head = 1, None
+        else:
+            needs_us, head = queue.needs_us(now), queue.head()
+        if found[0] == 0 or retry_us != -1:  # else it will never be admitted
+            retry_us = max(retry_us, needs_us)
+        if found[0] == 0 and head is not None and now >= head.sent_at + WAKE_S:
             head.woken()  # the peek found room, so the head's retry_after may be stale
         return rounded([1, found[1], 0, retry_us, found[4]], limiter.unit_us)
 
     # -- for waiters ------------------------------------------------------------------------------
 
-    def join(self, waiter: Waiter) -> None:
-        """Add `waiter` to the end of its key's queue."""
-        queue = self._queues.get(waiter.where)
-        if queue is None:
-            queue = self._queues[waiter.where] = _Queue()
-        queue.waiters[waiter] = None
-        self.count += 1
-        if self._draining:
-            waiter.expire()
-
-    def is_head(self, waiter: Waiter) -> bool:
-        """Return whether `waiter` is the first in its queue that is not admitted."""
-        return self._head(waiter.where) is waiter
-
-    def refused(self, waiter: Waiter) -> None:
-        """Record that Redis has refused the hit: hits without WAIT must not overtake it.
-
-        Not recorded for a hit that Redis answers with an error, or admits at its first attempt: it
-        blocks no other hit.
-        """
-        if not waiter.blocks_others:
-            waiter.blocks_others = True
-            self._queues[waiter.where].refused += 1
-
-    def delayed(self, waiter: Waiter) -> None:
-        """Record that the hit is admitted and its reply is due later: the next one is the head."""
-        queue = self._queues[waiter.where]
-        del queue.waiters[waiter]
-        queue.refused -= waiter.blocks_others
-        queue.delayed[waiter] = None
-        waiter.blocks_others = True
-        self.promote(waiter.where)
-
-    def left(self, waiter: Waiter) -> None:
-        """Remove `waiter` from its queue."""
-        queue = self._queues[waiter.where]
-        if waiter in queue.delayed:
-            del queue.delayed[waiter]
-        else:
-            del queue.waiters[waiter]
-            queue.refused -= waiter.blocks_others
-        self.count -= 1
-        if not queue.waiters and not queue.delayed:
-            del self._queues[waiter.where]
-
-    def promote(self, where: Where) -> None:
-        """Wake the head of this queue after another waiter was admitted or has left."""
-        head = self._head(where)
-        if head is not None:
-            head.promoted()
-
-    def _head(self, where: Where) -> Waiter | None:
+    def queue(self, where: Where) -> _Queue:
+        """Return the queue of a key, made if needed."""
         queue = self._queues.get(where)
-        return next(iter(queue.waiters), None) if queue is not None else None
+        if queue is None:
+            queue = self._queues[where] = _Queue()
+        return queue
+
+    def forget(self, where: Where) -> None:
+        """Forget the queue of a key, which is empty."""
+        del self._queues[where]
