@@ -21,14 +21,15 @@ from rlproxy.resp.inline import split_inline
 from rlproxy.resp.request_buffer import LINE_END, MAX_INLINE, RequestBuffer
 
 # The results of RequestFramer.next(). They are integers, not an enum, because mypyc compares
-# integers as machine words.
-NEED_MORE: Final = 0  # no bytes left, or an incomplete command
-COMMAND: Final = 1  # a whole command: `start`, `command`, `argc` and its arguments are set
-OPEN: Final = 2  # the first part of a command whose end is not here yet: forward or discard it
-TAIL: Final = 3  # the last part of an open command
-BODY: Final = 4  # a middle part of an open command
-EMPTY: Final = 5  # bytes without a command and without a reply: blank lines, *0, *-1
-MALFORMED: Final = 6  # framing is impossible from `start` on; Redis replies with the error
+# integers as machine words. They are negative, so that the parser of a header can return one in
+# place of its number.
+NEED_MORE: Final = -1  # no bytes left, or an incomplete command
+COMMAND: Final = -2  # a whole command: `start`, `command`, `argc` and its arguments are set
+OPEN: Final = -3  # the first part of a command whose end is not here yet: forward or discard it
+TAIL: Final = -4  # the last part of an open command
+BODY: Final = -5  # a middle part of an open command
+EMPTY: Final = -6  # bytes without a command and without a reply: blank lines, *0, *-1
+MALFORMED: Final = -7  # framing is impossible from `start` on; Redis replies with the error
 
 MAX_RL_BYTES: Final = 65536  # longest RL command, bytes
 MAX_STATE_BULK: Final = 16384  # longest examined argument of AUTH, CLIENT ..., bytes
@@ -46,8 +47,6 @@ _CR: Final = 13
 _LF: Final = 10
 _STAR: Final = 42
 _DOLLAR: Final = 36
-_INCOMPLETE: Final = ~NEED_MORE  # results of the parsers of headers
-_BAD: Final = ~MALFORMED
 _INT_MAX: Final = 2147483647
 
 
@@ -151,7 +150,7 @@ class RequestFramer(RequestBuffer):
         else:
             length = self._headers(pos + 1)
             if length < 0:
-                return ~length
+                return length
             pos = self._end
         end: i64 = pos + length + 2
         if end - 2 > size:
@@ -167,7 +166,7 @@ class RequestFramer(RequestBuffer):
         """Parse the headers of a command and of its name. Sets `argc`, and `_end` to their end.
 
         pos: offset of the first digit.
-        Returns the length of the name or, if next() is to return the result at once, ~result.
+        Returns the length of the name or the result that next() returns at once.
         """
         self._need = 0
         minus = pos < len(self.buf) and self.buf[pos] == 45
@@ -178,14 +177,14 @@ class RequestFramer(RequestBuffer):
             return argc
         if minus or argc == 0:
             self.pos = self._end
-            return ~EMPTY
+            return EMPTY
         self.argc = argc
         if argc > _INT_MAX:
             return self._reject(self.start)
         pos = self._end
         if argc > MAX_ARGC and not self.commands.strict:
             self.command = UNKNOWN_COMMAND
-            return ~self._too_long(self.start, pos, argc)
+            return self._too_long(self.start, pos, argc)
         length = self._bulk(pos)
         if length < 0:
             return length
@@ -197,9 +196,9 @@ class RequestFramer(RequestBuffer):
             if length > MAX_BULK:
                 return self._reject(pos)
             if self._end + MAX_NAME + 1 > len(self.buf):
-                return ~self._wait(self._end + MAX_NAME + 1 - self.start)
+                return self._wait(self._end + MAX_NAME + 1 - self.start)
             self.command = self.commands.banned(self.buf[self._end : self._end + MAX_NAME + 1])
-        return ~self._too_long(self.start, self._end + length + 2, argc - 1)
+        return self._too_long(self.start, self._end + length + 2, argc - 1)
 
     def _arguments(self, left: i64, pos: i64, whole: bool) -> int:
         """Frame `left` arguments from `pos` on; the name of the command is parsed already.
@@ -258,7 +257,7 @@ class RequestFramer(RequestBuffer):
 
     def _cut_header(self, why: int, left: int, pos: int, whole: bool) -> int:
         """Frame a command whose header at `pos` cannot be parsed, for the reason `why`."""
-        if why == _BAD:
+        if why == MALFORMED:
             return MALFORMED
         if not whole:
             return self._open(pos, left)
@@ -270,7 +269,7 @@ class RequestFramer(RequestBuffer):
         """Parse the number of a header, by Redis' rules: no sign and no leading zero.
 
         pos: offset of the first digit. Sets `_end` to the byte after the line end.
-        Returns the number, _INCOMPLETE or _BAD.
+        Returns the number, NEED_MORE or MALFORMED.
         """
         data = self.buf
         size = len(data)
@@ -291,22 +290,22 @@ class RequestFramer(RequestBuffer):
                 return self._reject(first)  # over 18 digits: above the limit of every server
             value = value * 10 + (byte - 48)
             pos += 1
-        return _INCOMPLETE
+        return NEED_MORE
 
     def _bulk(self, pos: int) -> int:
         """Parse the header of a bulk at `pos`; set `_end` to the first byte of the bulk.
 
-        Returns the length, _INCOMPLETE or _BAD.
+        Returns the length, NEED_MORE or MALFORMED.
         """
         if pos >= len(self.buf):
-            return _INCOMPLETE
+            return NEED_MORE
         if self.buf[pos] != _DOLLAR:
             return self._reject(pos)
         return self._number(pos + 1)
 
     def _reject(self, pos: int) -> int:
-        """Reject the header at `pos`: return _BAD, or _INCOMPLETE while servers wait for more."""
-        return _BAD if self._judge(pos) else _INCOMPLETE
+        """Reject the header at `pos`: MALFORMED, or NEED_MORE while servers wait for more."""
+        return MALFORMED if self._judge(pos) else NEED_MORE
 
     def _wait(self, need: int) -> int:
         """Wait for more bytes: next() can make progress with `need` bytes from `start` on."""
@@ -358,7 +357,7 @@ class RequestFramer(RequestBuffer):
                 self.pos = pos
                 return TAIL
             length = self._bulk(pos)
-            if length == _BAD:
+            if length == MALFORMED:
                 self._args_left = 0
                 return MALFORMED
             if length < 0:
