@@ -75,9 +75,9 @@ class ReplySlots(OwedReplies):
         return slot.next is not None or own + slot.passed > 1  # the last one is the open command's
 
     def _first_of_client(self) -> Slot | None:
-        """The first slot whose reply is not dropped."""
+        """The first slot with a reply for the client."""
         slot = self.head
-        while slot is not None and slot.kind == S_DROP and slot.passed == 0:
+        while slot is not None and slot.kind in (S_DROP, S_PASS) and slot.passed == 0:
             slot = slot.next
         return slot
 
@@ -248,7 +248,6 @@ class ReplySlots(OwedReplies):
         number = 0
         first: float = 0.0
         slot = self.head
-        dropped: Slot | None = None  # the slot before it
         while slot is not None and not self._framer.mid:
             if slot.kind == S_HIT and slot.call is not None:
                 since = max(last_reply_at, slot.sent_at)
@@ -259,13 +258,11 @@ class ReplySlots(OwedReplies):
                 if number == 0:
                     first = since
                 number += 1
-            elif slot.kind == S_LOCAL and dropped is not None:
+            elif slot.kind == S_LOCAL:
                 self.to_client.append(slot.data)
-                self.remove_reply(slot, dropped)
-                slot = dropped if slot.passed == 0 else slot
-            if slot.kind != S_DROP or slot.passed > 0:
+                self.set_kind(slot, S_PASS)
+            if slot.kind not in (S_DROP, S_PASS) or slot.passed > 0:
                 break
-            dropped = slot
             slot = slot.next
         return number, first
 

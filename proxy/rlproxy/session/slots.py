@@ -72,27 +72,22 @@ class OwedReplies:
             self.bounded += 1
         self.unanswered_by_sha += slot.by_sha
 
-    def remove_reply(self, slot: Slot, before: Slot | None = None) -> None:
-        """Remove the reply of `slot`, and the slot itself if no run is behind it.
-
-        before: the slot before it, if any.
-        """
+    def remove_reply(self, slot: Slot) -> None:
+        """Remove the reply of the first slot, and the slot itself if no run is behind it."""
         self.set_kind(slot, S_PASS)
         if slot.passed > 0:
             return
         self.count -= 1
-        if before is None:
-            self.head = slot.next
-        else:
-            before.next = slot.next
+        self.head = slot.next
         if slot.next is None:
-            self.tail = before
-            self.may_block = self.may_block and before is not None
+            self.tail = None
+            self.may_block = False
 
     def set_kind(self, slot: Slot, kind: int) -> None:
         """Change the kind of `slot`, which counts in `bounded` and `unanswered_by_sha` no longer.
 
-        kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped.
+        kind: S_PASS, or S_DROP if the reply of Redis to a late hit has to be dropped. A slot of
+            kind S_PASS without a run leaves once it is the first.
         """
         if slot.kind == S_LOCAL or slot.call is not None:
             self.bounded -= 1

@@ -56,15 +56,6 @@ def test_a_slot_stays_while_a_run_is_behind_it() -> None:
     assert listed(replies) == []
 
 
-def test_a_slot_behind_another_one_leaves() -> None:
-    first, second, third = Slot(S_DROP), Slot(S_LOCAL), Slot(S_LOCAL)
-    replies = owed(first, second, third)
-    replies.remove_reply(second, first)
-    assert listed(replies) == [first, third]
-    replies.remove_reply(third, first)
-    assert listed(replies) == [first]
-
-
 def test_hits_and_replies_of_the_proxy_are_bounded() -> None:
     slots = [hit(), hit(by_sha=True), Slot(S_LOCAL), Slot(commands.AUTH)]
     replies = owed(*slots)
