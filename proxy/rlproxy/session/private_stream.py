@@ -35,6 +35,7 @@ from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
+_NOTHING_OURS: Final = encoding.bulks(commands.RL_HIT)  # in place of a part of an RL command
 _REPORTS: Final = {
     commands.RL_HELP: HELP,
     commands.RL_STATS: STATS,
@@ -326,7 +327,7 @@ class PrivateStream:
         name = requests.command.name
         if self.state.multi:
             error = encoding.error(f"ERR {name.decode()} is not allowed in transactions")
-            self.reject(error, requests.written())
+            self.reject(error, requests, COMMAND)
             return
         if name == commands.RL_HELP:
             request = help_text.REQUEST
@@ -337,19 +338,26 @@ class PrivateStream:
         self.expanded += len(request)
         self.slots.expect_one()
 
-    def reject(self, error: bytes, written: bytes) -> None:
+    def reject(self, error: bytes, requests: ClientRequests, code: int) -> None:
         """Answer a wrong RL command with its error, here if the place of the reply is certain.
 
-        Otherwise Redis gets `written`, rejects it as unknown, and aborts a transaction it is in.
+        Otherwise Redis gets it, rejects it as unknown, and aborts a transaction it is in.
         """
         self._context.stats.error("syntax")
-        self._answer(error, written)
+        whole = code == COMMAND
+        self._answer(error, requests, code, requests.written() if whole else _NOTHING_OURS)
 
-    def _answer(self, error: bytes, written: bytes) -> None:
-        """Answer a command with `error` in its place.
+    def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
+        """Answer a command that must not reach Redis with `error`."""
+        instead = encoding.bulks(command_policy.INSTEAD, requests.command.name)
+        self._answer(error, requests, code, instead)
 
-        written: what Redis gets to reject, where the place of the reply is not certain.
+    def _answer(self, error: bytes, requests: ClientRequests, code: int, instead: bytes) -> None:
+        """Answer the framer's command with `error` in its place, and drop its further parts.
+
+        instead: what Redis gets to reject, where the place of the reply is not certain.
         """
+        requests.discarding = code == OPEN
         if self.slots.can_insert():
             self.slots.local(error)
             return
@@ -357,14 +365,8 @@ class PrivateStream:
         def replaced(reply: bytes) -> bytes:
             return error if reply.startswith(b"-ERR unknown command") else reply
 
-        self.to_redis.append(written)
+        self.to_redis.append(instead)
         self.slots.expect(Slot(S_EDITED, edit=replaced))
-
-    def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
-        """Answer a command that must not reach Redis with `error`."""
-        if code == OPEN:
-            requests.discarding = True
-        self._answer(error, encoding.bulks(command_policy.INSTEAD, requests.command.name))
 
 
 def _authenticates(requests: ClientRequests) -> bool:

@@ -24,8 +24,7 @@ from rlproxy.fairness.budget import (
     WORK_OF_REPORT,
     WORK_OF_STATE,
 )
-from rlproxy.ratelimit.hit_replies import TOO_LONG
-from rlproxy.resp import commands, encoding
+from rlproxy.resp import commands
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking
 from rlproxy.session.call import NO_CALLER, Call, Caller, Lane
@@ -51,8 +50,6 @@ from rlproxy.session.waits import (
 )
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
-
-_NOTHING_OURS: Final = encoding.bulks(b"RL.HIT")  # sent in place of an RL command that is too long
 
 # Results of Router._send_hits().
 _DONE: Final = 0  # all unread hits went to the lane
@@ -386,16 +383,12 @@ class Router(SessionPart):
             self._work += WORK_OF_REPORT
         self.sends_hits = True
         state = private.state
-        if code == OPEN:
-            requests.discarding = True
-            private.reject(TOO_LONG, _NOTHING_OURS)
-            return WAIT_NOTHING
         call = self._call()
         if call is None:
             private.answer_report(requests)
             return WAIT_NOTHING
         if call.reply:
-            private.reject(call.reply, requests.written())
+            private.reject(call.reply, requests, code)
             return WAIT_NOTHING
         if private.answer_node_down(call):
             return WAIT_NOTHING

@@ -22,6 +22,7 @@ OK = b"+OK\r\n"
 AUTH = bulks(b"AUTH", b"bob", b"pw")
 WAIT = bulks(b"WAIT", b"1", b"0")
 ERROR = b"-ERR no\r\n"
+WRITTEN = bulks(b"RL.HIT", b"k")
 
 
 def send_hit(parts: Parts) -> int:
@@ -148,8 +149,9 @@ def test_only_unknown_command_is_replaced_as_the_reply_to_a_wrong_hit(
 ) -> None:
     parts.opened()
     parts.private.state.multi = True  # the place of the error is not certain
-    parts.private.reject(DENIED, b"written")
-    assert parts.up() == b"written"
+    parts.requests.feed(WRITTEN)
+    parts.private.reject(DENIED, parts.requests, parts.requests.next())
+    assert parts.up() == WRITTEN
     assert parts.answer(reply) == expected
     assert parts.context.stats.errors == {"syntax": 1}
 
