@@ -21,7 +21,7 @@ HOT = """
     downstream/connection fairness/* net/tls_stream ratelimit/* resp/* session/*
     observability/counters observability/hot_keys observability/policy_counters
     upstream/call_times upstream/command_lane upstream/hit_lane upstream/lane
-    upstream/lane_denials upstream/lane_pool upstream/script_loading
+    upstream/lane_denials upstream/lane_pool
     upstream/cluster/cluster_circuit upstream/cluster/command_lanes
     upstream/cluster/command_splitter upstream/cluster/connection
     upstream/cluster/connection_setup upstream/cluster/dispatcher upstream/cluster/exchange

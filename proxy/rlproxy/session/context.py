@@ -49,12 +49,14 @@ class ServerFacts:
 
     where: its name in errors.
     found: until the server is found, name and version from which clients expect few features.
+    loaded: it has the scripts: calls may go by EVALSHA.
     in_cluster: it is a cluster, which clients see as one master, whatever their READONLY or ASKING.
     """
 
     def __init__(self, where: str, in_cluster: bool = False) -> None:
         self.where = where
         self.in_cluster = in_cluster
+        self.loaded = False
         self.found = Identification("Redis", "0.0.0", known=False)
         self.on_read_only: Callable[[], None] = nothing  # called if the server is a replica
         self.on_refused: Callable[[], None] = nothing  # called if it refuses a new connection

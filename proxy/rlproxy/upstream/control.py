@@ -20,7 +20,6 @@ from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
 from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened, text
-from rlproxy.upstream.script_loading import ScriptLoading
 
 _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
@@ -47,8 +46,9 @@ class Control:
 
     upstream: the credentials of --upstream.
     scripts: the scripts to load, by name.
-    facts: gets what identifies the server.
+    facts: gets what identifies the server, and whether it has the scripts.
     on_server: called after each successful HELLO, once `facts` has that.
+    drained: returns whether no lane has a call by EVALSHA under way.
     on_moved: called if other connections lead to a replica, and this one to another server, the
         master.
     """
@@ -68,10 +68,10 @@ class Control:
         self._facts = facts
         self._on_server = on_server
         self.on_moved: Callable[[], None] = nothing
+        self.drained: Callable[[], bool] = lambda: True
         self._timeouts = timeouts
         self._circuit = timeouts.circuit
         self._loop = asyncio.get_running_loop()
-        self.loading = ScriptLoading()
         self.outages = OutageLog(target, timeouts.circuit, self._loop.time)
         self._backoff = Backoff(_RETRY_FIRST_S, _MAX_RETRY_S)
         self._connection = QueryConnection()
@@ -91,7 +91,7 @@ class Control:
     def reconnect(self) -> None:
         """Drop the connection and open a new one at once: the target or the login may differ."""
         self._reconnects.set()
-        self.loading.loaded = False
+        self._facts.loaded = False
         self._connection.abort()
 
     def ping_now(self) -> None:
@@ -131,7 +131,7 @@ class Control:
                 error = caught
             finally:
                 self._connection.abort()
-            self.loading.loaded = False
+            self._facts.loaded = False
             if self._reconnects.is_set():
                 self._backoff.reset()
                 continue
@@ -225,7 +225,7 @@ class Control:
         pong = await self._connection.query(b"PING")
         if not kind and _unable(pong):
             kind, problem = metrics.UNABLE, str(pong)
-        elif not self.loading.loaded and self.loading.drained():
+        elif not self._facts.loaded and self.drained():
             refused = await self._load()
         if may_refuse and not kind:
             kind, problem = await self._open_another()
@@ -291,12 +291,15 @@ class Control:
         return ignores
 
     async def _load(self) -> str:
-        """Load the scripts; see ScriptLoading for when. Returns why Redis refuses them, or ""."""
+        """Load the scripts, once `drained`. Returns why Redis refuses them, or "".
+
+        Each hit carries its script until they are loaded.
+        """
         replies = await self._connection.query_all(
             [(b"SCRIPT", b"LOAD", script.source) for script in self._scripts.values()]
         )
         errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
-        self.loading.loaded = not errors
+        self._facts.loaded = not errors
         if not errors:
             return ""
         why = errors[0].partition(", with args")[0]  # the rest quotes the script
@@ -317,7 +320,7 @@ class Control:
 
     async def _look(self) -> None:
         self._ping_now.clear()  # what follows brings a reply, too
-        if not self.problem and not self.loading.loaded and self.loading.drained():
+        if not self.problem and not self._facts.loaded and self.drained():
             await self._in_time(self._load_missing(), _REPLY_S)
         elif not self._is_worth_another_try():
             await self._in_time(self._ping(), _REPLY_S)

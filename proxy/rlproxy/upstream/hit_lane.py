@@ -5,7 +5,8 @@ of the written ones is unknown.
 
 A -NOSCRIPT is a known outcome: nothing was counted. The lane then writes nothing more until all of
 its calls by EVALSHA are answered. After that it first sends the calls that were not run, in their
-order, by EVAL. So no call overtakes another one of its client; see `script_loading`.
+order, by EVAL. The control connection loads the scripts when no lane has a call by EVALSHA under
+way, so that no script appears between two calls. So no call overtakes another one of its client.
 
 Hits without options that follow each other, by the same algorithm, are one request: a group. Redis
 runs its script once for all of them, and returns the list of their replies. It refuses the whole
@@ -68,7 +69,7 @@ class HitLane(ServerLane):
 
     def _way(self) -> int:
         """Return how calls name their scripts now: LOADED, by EVALSHA, or SOURCE, by EVAL."""
-        return LOADED if self._context.loading.loaded and not self._by_source else SOURCE
+        return LOADED if self._context.server.loaded and not self._by_source else SOURCE
 
     def submit(self, call: Call) -> bytes:
         """Queue `call` for the next write, or return its remembered refusal; see Lane.submit().
@@ -91,7 +92,7 @@ class HitLane(ServerLane):
         transport = self._transport
         if transport is None:
             return
-        if self._again or not self._context.loading.loaded:
+        if self._again or not self._context.server.loaded:
             if not self.drained():
                 return
             self._unsent, self._again = self._again + self._unsent, []
@@ -174,7 +175,7 @@ class HitLane(ServerLane):
         if call.late:
             if frame.startswith(b"-NOSCRIPT"):
                 # The call was not counted. It is not sent again, since its client has its answer.
-                self._context.loading.loaded = False
+                self._context.server.loaded = False
             self._denials.judge(call, frame)
             return b""
         if frame[0] == 45:
@@ -219,7 +220,7 @@ class HitLane(ServerLane):
         Returns whether it was queued.
         """
         if error.startswith(b"-NOSCRIPT"):
-            self._context.loading.loaded = False
+            self._context.server.loaded = False
             self._context.counters.noscript += 1
         elif refused := encoding.refused_eval(error):
             self._by_source = refused == b"EVALSHA"  # after an error for EVAL it may be allowed now

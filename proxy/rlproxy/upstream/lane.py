@@ -30,7 +30,6 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
-from rlproxy.upstream.script_loading import ScriptLoading
 
 # The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
 # writes are paused, and a lost lane ends only the clients with writes on it.
@@ -90,7 +89,6 @@ class LaneContext:
 
     loop: asyncio.AbstractEventLoop
     target: Target
-    loading: ScriptLoading
     server: ServerFacts
     denial_cache: DenialCache
     timeouts: HitTimeouts

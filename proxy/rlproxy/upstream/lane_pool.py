@@ -72,14 +72,14 @@ class LanePool(Pool[ServerLane]):
 
     def __init__(self, context: LaneContext) -> None:
         super().__init__()
-        context.loading.drained = self._drained
         self.make: Callable[[LaneContext, LaneKey], ServerLane] = _make
         self.context = context
 
     def _made(self, key: LaneKey) -> ServerLane:
         return self.make(self.context, key)
 
-    def _drained(self) -> bool:
+    def drained(self) -> bool:
+        """Return whether no lane has a call by EVALSHA under way."""
         return all(lane.drained() for lane in self._lanes.values())
 
     def close_command_lanes(self, since: float) -> None:

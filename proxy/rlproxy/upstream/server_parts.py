@@ -66,7 +66,6 @@ class ServerParts:
             LaneContext(
                 loop,
                 target,
-                self.control.loading,
                 facts,
                 settings.denial_cache,
                 self.timeouts,
@@ -75,6 +74,7 @@ class ServerParts:
                 time.monotonic,
             )
         )
+        self.control.drained = self.pool.drained
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -90,7 +90,6 @@ class World:
             lambda: self.found.append(self.facts.found.title()),
             timeouts,
         )
-        self.loading = self.control.loading
         self.task = asyncio.get_running_loop().create_task(self.control.run())
 
     def count(self, word: bytes) -> int:
@@ -108,11 +107,11 @@ async def test_the_facts_are_there_once_the_server_is_identified() -> None:
 async def test_missing_scripts_are_loaded_however_many_pings_are_requested() -> None:
     world = World()
     await world.control.settled.wait()
-    await until(lambda: world.loading.loaded)
+    await until(lambda: world.facts.loaded)
     loads = world.count(b"SCRIPT")
-    world.loading.loaded = False
+    world.facts.loaded = False
     async with asyncio.timeout(10.0):
-        while not world.loading.loaded:
+        while not world.facts.loaded:
             world.control.ping_now()
             await asyncio.sleep(0.001)
     assert world.count(b"SCRIPT") == 2 * loads
@@ -126,27 +125,27 @@ async def test_scripts_are_loaded_once_no_evalsha_is_under_way(
     monkeypatch.setattr(module, "_KEEP_S", 0.01)
     world = World()
     drained = False
-    world.loading.drained = lambda: drained
+    world.control.drained = lambda: drained
     await world.control.settled.wait()
     await until(lambda: world.count(b"PING") >= 3)
     assert world.count(b"LOAD") == 0
     drained = True
     for times in (1, 2):
-        await until(lambda: world.loading.loaded)
+        await until(lambda: world.facts.loaded)
         assert world.count(b"LOAD") == times * len(load())
-        world.loading.loaded = False  # one is missing
+        world.facts.loaded = False  # one is missing
     world.task.cancel()
 
 
 async def test_scripts_are_loaded_until_the_connection_is_lost() -> None:
     world = World()
     await world.control.settled.wait()
-    assert world.loading.loaded
+    assert world.facts.loaded
     assert world.count(b"LOAD") == len(load())
     world.target.connections[0].protocol.connection_lost(None)
-    await until(lambda: not world.loading.loaded)
-    assert not world.loading.loaded
-    await until(lambda: world.loading.loaded)
+    await until(lambda: not world.facts.loaded)
+    assert not world.facts.loaded
+    await until(lambda: world.facts.loaded)
     assert len(world.target.connections) == 2
     world.task.cancel()
 

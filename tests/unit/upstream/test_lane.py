@@ -27,7 +27,6 @@ from rlproxy.upstream.connector import Target
 from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext, ServerLane
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
-from rlproxy.upstream.script_loading import ScriptLoading
 
 from tests.contexts import MAX_CLIENT_HITS, hit_timeouts, worker_context
 
@@ -160,14 +159,13 @@ class Bench:
         self.denial_cache = DenialCache(remembers, lambda: loop.now)
         target = Target(Address("10.0.0.1", 1), 5.0)
         timeouts = hit_timeouts()
-        self.loading = ScriptLoading()
-        self.loads()
+        self.server = ServerFacts("redis:1")
+        self.server.loaded = True
         self.counters = Counters()
         context = LaneContext(
             loop,
             target,
-            self.loading,
-            ServerFacts("redis:1"),
+            self.server,
             self.denial_cache,
             timeouts,
             MAX_LANE_HITS,
@@ -186,8 +184,8 @@ class Bench:
 
     def loads(self) -> None:
         """The control connection loads the scripts."""
-        assert self.loading.drained()
-        self.loading.loaded = True
+        assert self.pool.drained()
+        self.server.loaded = True
 
     def lane_of_bob(self, db: int = 0) -> ServerLane:
         """The lane of another user, which connects in the next turn."""
@@ -352,7 +350,7 @@ def test_a_lane_that_a_busy_server_refuses_to_track_is_opened_again(bench: Bench
 def test_which_rules_have_a_script(bench: Bench) -> None:
     assert bench.lane.by_sha(HIT)
     assert not bench.lane.by_sha(Rule())  # RL.RESET, which is a DEL
-    bench.loading.loaded = False
+    bench.server.loaded = False
     assert not bench.lane.by_sha(HIT)
 
 
@@ -461,7 +459,7 @@ def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     """They may find their scripts missing, as a call of another lane has."""
     calls = [bench.hit()]
     assert bench.sent() == by_sha(HIT)
-    bench.loading.loaded = False
+    bench.server.loaded = False
     calls.append(bench.hit(key=b"2"))
     assert bench.sent() == b""
     bench.answer(ADMITTED)
@@ -727,9 +725,9 @@ def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(bench:
 def test_a_call_whose_script_is_missing_is_sent_again_by_eval(bench: Bench) -> None:
     call = bench.hit()
     bench.sent()
-    assert not bench.loading.drained()
+    assert not bench.pool.drained()
     bench.answer(NOSCRIPT)
-    assert not bench.loading.loaded
+    assert not bench.server.loaded
     assert bench.sent() == by_source(HIT)
     bench.loads()
     bench.answer(ADMITTED)
@@ -747,7 +745,7 @@ def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> Non
     assert bench.sent() == b""
     calls.append(bench.hit(ZHIT, b"4"))
     assert bench.sent() == b""
-    assert not bench.loading.drained()
+    assert not bench.pool.drained()
     bench.answer(NOSCRIPT)
     again = [(ZHIT, b"1"), (HIT, b"2"), (HIT, b"3"), (ZHIT, b"4")]
     assert bench.sent() == b"".join(by_source(of, key) for of, key in again)
@@ -850,7 +848,7 @@ def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
     bench.hit(PEEK)
     assert bench.sent() == by_source(PEEK)
     assert bench.counters.noscript == 0
-    assert bench.loading.loaded
+    assert bench.server.loaded
 
 
 def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:

@@ -154,7 +154,7 @@ def test_answered_ones_are_not_late_and_those_behind_are(bench: Faulty) -> None:
 
 
 def test_calls_that_carry_their_script_are_late_each_in_its_time(bench: Faulty) -> None:
-    bench.loading.loaded = False
+    bench.server.loaded = False
     caller = Late()
     first = bench.sent_call(caller)
     for now in (100.3, 100.6):
@@ -171,7 +171,7 @@ def test_a_script_that_is_missing_is_not_brought_along_for_a_late_call(bench: Fa
     bench.look(101.0)
     bench.answer(NOSCRIPT)
     assert bench.sent() == b""
-    assert not bench.loading.loaded
+    assert not bench.server.loaded
 
 
 def test_a_call_that_is_sent_again_has_the_timeout_anew(bench: Faulty) -> None:

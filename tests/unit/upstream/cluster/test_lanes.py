@@ -27,7 +27,6 @@ from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.lane import LaneContext
 from rlproxy.upstream.lane_pool import IDLE_S, LanePool
-from rlproxy.upstream.script_loading import ScriptLoading
 
 from tests.contexts import hit_timeouts
 from tests.unit.upstream.test_lane import (
@@ -80,13 +79,12 @@ class FakeNode:
         self.loop = loop
         self.circuit = CircuitBreaker()
         self.timeouts = hit_timeouts(self.circuit, LIMIT_S, loop.time, loop.call_later)
-        loading = ScriptLoading()
-        loading.loaded = True
+        server = ServerFacts(self.where)
+        server.loaded = True
         context = LaneContext(
             loop,
             Target(address, 5.0),
-            loading,
-            ServerFacts(self.where),
+            server,
             DenialCache(100, lambda: loop.now),
             self.timeouts,
             100,
