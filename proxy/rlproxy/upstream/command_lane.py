@@ -57,7 +57,7 @@ class CommandLane(ServerLane):
                 self._inflight[ended].batch.large = True
             elif reply[0] == 45 and self._not_run(reply):
                 reply = b""
-            self._owed -= 1
+            self._times.answered += 1
             part = self._inflight[ended]
             part.replies.append(reply)
             if len(part.replies) == len(part.commands):
@@ -68,7 +68,8 @@ class CommandLane(ServerLane):
     def _declined(self, framer: ReplyFramer) -> bool:
         """Skip the reply to a read that is too large. Returns whether it was skipped to its end."""
         large = len(framer.buf) - framer.pos > MAX_SHARED_REPLY
-        if not self._declining and not (large and self._declines and self._owed > 0):
+        owed = self._times.unanswered() > 0
+        if not self._declining and not (large and self._declines and owed):
             return False
         self._declining = framer.skip(1, False) == 0
         return not self._declining
@@ -94,7 +95,7 @@ class CommandLane(ServerLane):
         resume_all(touched)
 
     def unanswered(self) -> int:
-        return self._owed + len(self._commands)
+        return self._times.unanswered() + len(self._commands)
 
 
 def _end(part: Part, touched: list[Caller]) -> None:

@@ -159,7 +159,7 @@ class HitLane(ServerLane):
 
     def _answered(self, call: Call, frame: bytes, touched: list[Caller]) -> None:
         """Pass on the reply to `call`."""
-        self._owed -= 1
+        self._times.answered += 1
         frame = self._hit_reply(call, frame)
         if len(frame) == 0:
             return
@@ -195,22 +195,18 @@ class HitLane(ServerLane):
     def overdue(self, now: float) -> bool:
         """Report late calls to their callers; see HitTimeouts.watch()."""
         inflight, times = self._inflight, self._times
-        if not inflight:
-            self._watched = False
-            times.forget()
-            return False
-        answered = times.sent - len(inflight)
-        late = times.due(len(inflight), now)
+        late = times.due(now)
         if late > 0:
-            end = times.late_until - answered
+            end = times.late_until - times.answered
             # The calls to send again are older than those, whose replies they wait for.
             again, self._again = self._again, []
             self._context.timeouts.circuit.counts.timeouts += len(again)
             _report_late(again + inflight[end - late : end], self._context.timeouts.timeout_s)
             self._flush()  # what has waited behind them
-        if times.late_until > answered and times.dead(now):
+        if times.dead(now):
             self._abort()
-        return True
+        self._watched = times.unanswered() > 0
+        return self._watched
 
     # -- calls that Redis has not run -------------------------------------------------------------
 
@@ -279,12 +275,11 @@ class HitLane(ServerLane):
         resume_all(touched)
 
     def unanswered(self) -> int:
-        return len(self._inflight) + len(self._again) + len(self._unsent)
+        return self._times.unanswered() + len(self._again) + len(self._unsent)
 
     def drained(self) -> bool:
         """See ServerLane.drained(). A late call is not waited for: it is not sent again."""
-        answered = max(self._times.late_until, self._times.sent - len(self._inflight))
-        return answered >= self._by_sha_until
+        return max(self._times.late_until, self._times.answered) >= self._by_sha_until
 
 
 def _group_size(calls: list[Call], at: int, most: int) -> int:

@@ -111,7 +111,6 @@ class ServerLane(PooledLane):
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: list[bytes] = []  # requests of the handshake without a reply
-        self._owed: int = 0  # requests that are written and not answered
         self._times = CallTimes(context.timeouts, context.clock)
         self.room = context.max_lane_hits
 
@@ -140,7 +139,6 @@ class ServerLane(PooledLane):
         self._context.counters.upstream_out += len(data)
         self._context.counters.batches.add(calls)
         self._times.written(calls)
-        self._owed += calls
 
     def unanswered(self) -> int:
         """Return the number of requests without a reply, unsent ones included."""
@@ -157,10 +155,10 @@ class ServerLane(PooledLane):
 
     def received(self, data: bytes) -> None:
         """Process bytes from Redis: handshake replies, pushes, and the replies to requests."""
-        context, framer = self._context, self._replies
+        context, framer, times = self._context, self._replies, self._times
         context.counters.upstream_in += len(data)
         framer.feed(data)
-        owed = self._owed
+        answered = times.answered
         touched: list[Caller] = []
         self._answer(framer, touched)
         if framer.broken:
@@ -168,10 +166,11 @@ class ServerLane(PooledLane):
         framer.release()
         now = context.loop.time()
         context.timeouts.circuit.replied(now)
-        if self._owed < owed:  # even if no caller may go on: its batch has parts on other lanes
+        # Even if no caller may go on: its batch may have parts on other lanes.
+        if times.answered > answered:
             self.used_at = now
         self.room = context.max_lane_hits - self.unanswered()
-        took_s = self._times.received(self._owed)
+        took_s = times.received()
         if took_s >= 0.0:
             context.counters.round_trips.add(took_s)
         if not self._scheduled:
@@ -195,7 +194,7 @@ class ServerLane(PooledLane):
                 self._pushed(frame)
                 continue
             if len(self._handshakes) == 0:
-                if self._owed > 0:
+                if self._times.unanswered() > 0:
                     return frame
                 self._abort()  # a reply without a request: replies cannot be matched any more
                 return b""
@@ -277,8 +276,7 @@ class ServerLane(PooledLane):
         self._transport = None
         self._replies = ReplyFramer()
         self._handshakes = []
-        self._owed = 0
-        self._times.reset()
+        self._times = CallTimes(self._context.timeouts, self._context.clock)
         self._closed()
         self._hand_back()
 

@@ -257,6 +257,21 @@ def test_a_lane_that_is_silent_while_others_hear_redis_is_given_up(bench: Faulty
     assert bench.wire.aborted
 
 
+def test_a_lane_with_late_calls_is_silent_from_its_latest_reply_on(bench: Faulty) -> None:
+    for _ in range(2):
+        bench.sent_call()
+    bench.look(100.0)
+    bench.circuit.replied(100.9)
+    bench.look(101.0)
+    bench.answer(ADMITTED)
+    bench.look(101.1)
+    bench.circuit.replied(102.0)
+    bench.look(102.0)
+    assert not bench.wire.aborted
+    bench.look(102.2)
+    assert bench.wire.aborted
+
+
 def test_room(bench: Faulty) -> None:
     bench.pool.context.max_lane_hits = 5
     bench.ask(ADMITTED, key=b"x")
