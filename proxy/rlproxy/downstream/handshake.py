@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from functools import partial
 from typing import Final, cast
 
 from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
@@ -130,28 +129,32 @@ class Handshake(asyncio.Protocol):
         """Let the TLS handshake begin, or the service; `rest` was read behind the header."""
         transport, context = self._transport, self._handshakes.context
         assert transport is not None
-        serve = partial(self._handshakes.serve, self._peer)
         following: asyncio.Protocol
         if self._tls:
             assert context is not None
-            following = self._stream = TlsStream(serve, context, self._settled)
+            following = self._stream = TlsStream(context, self._settled)
         else:
-            self._done()
-            following = serve()
+            following = self._served()
         transport.set_protocol(following)
         following.connection_made(transport)
         if rest:
             following.data_received(rest)
 
-    def _settled(self, error: OSError | None) -> None:
+    def _served(self) -> asyncio.Protocol:
+        """End the accept phase. Returns the protocol of the client."""
+        self._done()
+        return self._handshakes.serve(self._peer)
+
+    def _settled(self, error: OSError | None) -> asyncio.Protocol | None:
+        """See TlsStream."""
         stream, self._stream = self._stream, None
         if error is None:
-            self._done()
-            return
+            return self._served()
         # Not logged: clients that sent no byte, such as health checks and port scans.
         if self._transport is not None and stream is not None and stream.received:
             self._log_failure(str(error))
         self._leave()
+        return None
 
     def _late(self) -> None:
         what = "PROXY header" if self._header else "TLS handshake"

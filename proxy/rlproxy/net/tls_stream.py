@@ -28,23 +28,20 @@ MAX_LAST_WORDS: Final = 262144  # bytes after which last_words() stops reading
 class TlsStream(asyncio.Protocol):
     """TLS between a plain transport and the application protocol above it.
 
-    make: makes the application protocol once the handshake is done.
     context: decides whether this is the server's or the client's side.
-    settled: called once. The argument is None after the handshake; the protocol is connected by
-    then. Otherwise it is the reason of the failure; the connection is closing by then.
+    settled: called once. The argument is None after the handshake; the result is the application
+    protocol then. Otherwise it is the reason of the failure; the connection is closing by then.
     name: the server name that a client requests and verifies.
     Raises ValueError for a name that cannot be in a certificate.
     """
 
     def __init__(
         self,
-        make: Callable[[], asyncio.Protocol],
         context: ssl.SSLContext,
-        settled: Callable[[OSError | None], None],
+        settled: Callable[[OSError | None], asyncio.Protocol | None],
         name: str | None = None,
     ) -> None:
-        self._make: Callable[[], asyncio.Protocol] | None = make
-        self._settled: Callable[[OSError | None], None] | None = settled
+        self._settled: Callable[[OSError | None], asyncio.Protocol | None] | None = settled
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         server = context.protocol == ssl.PROTOCOL_TLS_SERVER
@@ -129,17 +126,13 @@ class TlsStream(asyncio.Protocol):
             self._fail(TlsFailure(_EXPIRED))
             return
         self._flush()
-        make, self._make = self._make, None
-        assert make is not None
-        self._app = app = make()
+        self._app = app = self._settle(None)
+        assert app is not None
         app.connection_made(cast("asyncio.BaseTransport", self))
-        self._settle(None)
 
-    def _settle(self, error: OSError | None) -> None:
+    def _settle(self, error: OSError | None) -> asyncio.Protocol | None:
         settled, self._settled = self._settled, None
-        self._make = None
-        if settled is not None:
-            settled(error)
+        return settled(error) if settled is not None else None
 
     def _read(self, data: bytes) -> None:
         if self._closing:

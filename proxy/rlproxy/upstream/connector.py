@@ -92,13 +92,14 @@ class Target:
         """Return the TLS layer of a new connection, and why its handshake fails, or None."""
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
 
-        def settled(error: OSError | None) -> None:
+        def settled(error: OSError | None) -> asyncio.Protocol | None:
             if not done.done():
                 done.set_result(error)
+            return protocol() if error is None else None
 
         host = self.address.host
         try:
-            return TlsStream(protocol, tls.context, settled, tls.name or host), done
+            return TlsStream(tls.context, settled, tls.name or host), done
         except ValueError:
             raise TlsFailure(f"{host} can be no name in a certificate") from None
 

@@ -76,7 +76,7 @@ class Bench:
         context.load_cert_chain(certificates.cert, certificates.key)
         self.app = App()
         self.plain = Plain()
-        self.stream = TlsStream(lambda: self.app, context, lambda _: None)
+        self.stream = TlsStream(context, lambda _: self.app)
         self.stream.connection_made(cast("asyncio.Transport", self.plain))
         self._to_client, self._to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = certificates.client().wrap_bio(
