@@ -12,12 +12,10 @@ import contextlib
 import errno
 import socket
 from concurrent.futures import Future
-from functools import partial
 from ipaddress import ip_address
 from typing import Final
 
-_Lookup = asyncio.Task[list[str]]
-_under_way: Final[dict[str, _Lookup]] = {}  # by name
+_under_way: Final[dict[str, Future[list[str]]]] = {}  # by name
 
 
 async def addresses(host: str) -> list[str]:
@@ -27,23 +25,17 @@ async def addresses(host: str) -> list[str]:
     """
     with contextlib.suppress(ValueError):
         return [str(ip_address(host))]
-    lookup = _under_way.get(host)
-    if lookup is None:
-        lookup = asyncio.get_running_loop().create_task(_look_up(host))
-        _under_way[host] = lookup
-        lookup.add_done_callback(partial(_ended, host))
-    await asyncio.wait([lookup])  # a connection that times out does not end the lookup
-    return lookup.result()
-
-
-async def _look_up(host: str) -> list[str]:
-    found: Future[list[str]] = Future()
-    found.set_running_or_notify_cancel()  # the end of the event loop does not cancel it
-    try:
-        # threading.Thread would hold up the event loop until the thread runs, for some 800 µs.
-        _thread.start_new_thread(_resolve, (host, found))
-    except RuntimeError as error:
-        raise OSError(errno.ENOMEM, str(error)) from None
+    found = _under_way.get(host)
+    if found is None:
+        found = Future()
+        found.set_running_or_notify_cancel()  # a connection that times out does not cancel it
+        try:
+            # threading.Thread would hold up the event loop until the thread runs, for some 800 µs.
+            _thread.start_new_thread(_resolve, (host, found))
+        except RuntimeError as error:
+            raise OSError(errno.ENOMEM, str(error)) from None
+        _under_way[host] = found
+        found.add_done_callback(lambda _: _under_way.pop(host))
     return await asyncio.wrap_future(found)
 
 
@@ -54,9 +46,3 @@ def _resolve(host: str, found: Future[list[str]]) -> None:
         found.set_result([str(sockaddr[0]) for *_, sockaddr in answers])
     except Exception as error:
         found.set_exception(error)
-
-
-def _ended(host: str, lookup: _Lookup) -> None:
-    del _under_way[host]
-    if not lookup.cancelled():
-        lookup.exception()  # asyncio logs an error that no waiting connection takes
