@@ -60,6 +60,7 @@ class HitLane(ServerLane):
         self._watched = False  # whether the hit timeout is checked
         self._any_keys: bytes = ANY_KEYS  # sent to find out; empty: there are no groups
         self._groups = False  # whether hits may be sent in groups
+        self._distrusts_s: float = 0.0  # seconds; see Caller.trusts_at
         self._denials = LaneDenials(context.denial_cache)
 
     # -- calls ------------------------------------------------------------------------------------
@@ -182,13 +183,11 @@ class HitLane(ServerLane):
             if self._queue_again(call, frame):
                 return b""
             frame = encoding.clean_error(frame)
-        if call.caller.fenced:
-            self._unfence(call.caller)
+        caller = call.caller
+        if caller.fenced:  # remembered refusals may answer it again: Redis has, on this lane
+            caller.fenced = False
+            caller.trusts_at = self._context.denial_cache.clock() + self._distrusts_s
         return self._denials.judge(call, frame)
-
-    def _unfence(self, caller: Caller) -> None:
-        """Let remembered refusals answer `caller` again: Redis has answered it on this lane."""
-        caller.fenced = False
 
     # -- late calls -------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ This module has what all lanes have in common: their connection. `hit_lane` has 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -84,7 +83,6 @@ class LaneContext:
     """What the lanes to one server have in common.
 
     max_lane_hits: the largest number of unanswered calls on one lane.
-    clock: returns seconds, precise enough for round trips of microseconds.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -94,7 +92,6 @@ class LaneContext:
     timeouts: HitTimeouts
     max_lane_hits: int
     counters: Counters
-    clock: Callable[[], float]
 
 
 class ServerLane(PooledLane):
@@ -111,7 +108,7 @@ class ServerLane(PooledLane):
         self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
         self._replies = ReplyFramer()
         self._handshakes: list[bytes] = []  # requests of the handshake without a reply
-        self._times = CallTimes(context.timeouts, context.clock)
+        self._times = CallTimes(context.timeouts, context.denial_cache.clock)
         self.room = context.max_lane_hits
 
     # -- requests ---------------------------------------------------------------------------------
@@ -276,7 +273,7 @@ class ServerLane(PooledLane):
         self._transport = None
         self._replies = ReplyFramer()
         self._handshakes = []
-        self._times = CallTimes(self._context.timeouts, self._context.clock)
+        self._times = CallTimes(self._context.timeouts, self._context.denial_cache.clock)
         self._closed()
         self._hand_back()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,7 +70,6 @@ class ServerParts:
                 self.timeouts,
                 settings.max_lane_hits,
                 settings.counters,
-                time.monotonic,
             )
         )
         self.control.drained = self.pool.drained

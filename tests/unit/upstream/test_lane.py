@@ -156,7 +156,7 @@ class Bench:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
-        self.denial_cache = DenialCache(remembers, lambda: loop.now)
+        self.denial_cache = DenialCache(remembers, clock or loop.time)
         target = Target(Address("10.0.0.1", 1), 5.0)
         timeouts = hit_timeouts()
         self.server = ServerFacts("redis:1")
@@ -170,7 +170,6 @@ class Bench:
             timeouts,
             MAX_LANE_HITS,
             self.counters,
-            clock or loop.time,
         )
         self.pool = LanePool(context)
         lane = self.pool.lane_of(ANONYMOUS, commands.HIT, 3)

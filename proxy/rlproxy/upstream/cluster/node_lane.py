@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
-from rlproxy.session.call import Call, Caller
+from rlproxy.session.call import Call
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.hit_lane import HitLane
@@ -36,6 +36,9 @@ class NodeLane(HitLane):
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(context, key)
         self._any_keys = b""  # no groups: their keys would have to be in one slot
+        # What a client has written on another node may not have been reported yet. All refusals
+        # remembered before are over after MAX_LIFE_S.
+        self._distrusts_s = MAX_LIFE_S
         self.address = context.target.address
         self.circuit = context.timeouts.circuit
 
@@ -65,15 +68,6 @@ class NodeLane(HitLane):
         else:
             self.not_run(self, call, error)
         return True
-
-    def _unfence(self, caller: Caller) -> None:
-        """See HitLane.
-
-        What the client has written on another node may not have been reported yet. All refusals
-        remembered before are over after MAX_LIFE_S.
-        """
-        super()._unfence(caller)
-        caller.trusts_at = self._context.clock() + MAX_LIFE_S
 
     def _report_lost(self, written: list[Call], unsent: list[Call]) -> None:
         super()._report_lost(written, [])

@@ -89,7 +89,6 @@ class FakeNode:
             self.timeouts,
             100,
             Counters(),
-            loop.time,
         )
         self.pool = LanePool(context)
         self.pool.make = NodeLane
