@@ -147,11 +147,10 @@ class Handshake(asyncio.Protocol):
 
     def _settled(self, error: OSError | None) -> asyncio.Protocol | None:
         """See TlsStream."""
-        stream, self._stream = self._stream, None
         if error is None:
             return self._served()
         # Not logged: clients that sent no byte, such as health checks and port scans.
-        if self._transport is not None and stream is not None and stream.received:
+        if self._stream is not None and self._stream.received:
             self._log_failure(str(error))
         self._leave()
         return None

@@ -87,10 +87,7 @@ class TlsStream(asyncio.Protocol):
         if self._finished:  # by a close_notify
             return not self._closing
         self._finished = True
-        if self._ended():
-            return True
-        self.close()
-        return False
+        return self._ended()
 
     def pause_writing(self) -> None:
         if self._app is not None:
@@ -150,8 +147,8 @@ class TlsStream(asyncio.Protocol):
             return
         if self._error is not None:
             self._fail(self._error)
-        elif self._finished and not self._ended():
-            self.close()
+        elif self._finished:
+            self._ended()
 
     def _schedule(self) -> None:
         if not self._going_on:
@@ -201,7 +198,10 @@ class TlsStream(asyncio.Protocol):
     def _ended(self) -> bool:
         """Pass the other side's end on. Returns whether the protocol goes on writing."""
         app = self._app
-        return app is not None and not self._closing and bool(app.eof_received())
+        if app is not None and not self._closing and app.eof_received():
+            return True
+        self.close()
+        return False
 
     def _fail(self, error: OSError) -> None:
         """Close the connection after an error, behind the TLS alert that reports it."""
