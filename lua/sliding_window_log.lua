@@ -16,16 +16,16 @@
 --          have left the window; refused: TIME LINDEX LINDEX LLEN, and no write
 local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
 local key, max, window, unit = KEYS[1], ARGV[1] + 0, ARGV[2] + 0, (ARGV[3] or 1000000) + 0
-local clock = ARGV[7]
+local clock = ARGV[7] and number(ARGV[7])
+if not clock then
+  local time = call('TIME')
+  clock = time[1] * 1000000 + time[2]
+end
 
 -- The usual hit: without options, no stamp is ahead of the clock, at most three have left the
 -- window. The rest of the script would give it the same reply and leave the same list; it answers
 -- all other hits, and errors. Read with base 11, a number in another form than digits is nil.
 if not ARGV[4] then
-  if not clock then
-    local time = call('TIME')
-    clock = time[1] * 1000000 + time[2]
-  end
   local first = pcall('LINDEX', key, '0')
   if not first then
     if pcall('RPUSH', key, clock) == 1 then
@@ -58,7 +58,7 @@ end
 local most, cost, gap, strict, keep, longest = math.max, 1, 0, false, max, window
 local mode, penalty, others
 if ARGV[4] then
-  cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
+  cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
   if ARGV[6] and ARGV[6] ~= '' then
     others = {}
     for digits in ARGV[6]:gmatch('%d+') do others[#others + 1] = number(digits) end
@@ -67,10 +67,6 @@ if ARGV[4] then
       keep, longest = most(keep, others[index]), most(longest, others[index + 1])
     end
   end
-end
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
 end
 
 -- skip: elements before the stamps; length: number of stamps; ends: end of the penalty; even: all
