@@ -38,10 +38,13 @@ _UNWATCH: Final = bulks(b"UNWATCH")
 
 @dataclass
 class Transaction:
-    """One transaction, from MULTI to the reply to EXEC.
+    """One transaction, from WATCH, or else MULTI, to the reply to EXEC.
 
+    slot: of its keys; NO_SLOT before the first one.
     link: where its commands go; None before the first one.
-    multi: as the client wrote it.
+    watched: keys were watched before MULTI.
+    owner: of the slot, as the first WATCH was answered.
+    multi: as the client wrote it; empty before it.
     caching: CLIENT CACHING, which precedes MULTI; empty for none.
     commands: those that are queued, to be sent again. With `watched`, none ever is.
     kept: bytes of these so far. Beyond MAX_KEPT, `commands` is empty: nothing is sent again.
@@ -49,14 +52,14 @@ class Transaction:
     rejected_by: the node that has rejected one: it has the error for EXEC.
     error: the first redirect of a queued command, or error of one that was sent again; empty if
         there was none.
-    watched: keys were watched before it.
     """
 
-    slot: int
-    watched: bool
-    multi: bytes
-    caching: bytes
+    slot: int = NO_SLOT
     link: Link | None = None
+    watched: bool = False
+    owner: Address | None = None
+    multi: bytes = b""
+    caching: bytes = b""
     commands: list[bytes] = field(default_factory=list)
     kept: int = 0
     aborted: bool = False
@@ -107,18 +110,16 @@ class Transactions:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self.current: Transaction | None = None
-        self._watch: Link | None = None
-        self._watch_slot: int = NO_SLOT
-        self._watch_owner: Address | None = None  # of this slot, as the first WATCH was answered
+        self._watched: Transaction | None = None  # the one that keys are watched for
 
     def uses(self, link: Link) -> bool:
         """Return whether `link` holds an open transaction or watched keys."""
-        return link is self._watch or (self.current is not None and self.current.link is link)
+        transaction = self.current or self._watched
+        return transaction is not None and transaction.link is link
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        self.current = self._watch = None
-        self._watch_slot = NO_SLOT
+        self.current = self._watched = None
 
     def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> None:
         """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD; `how` is its route."""
@@ -129,9 +130,9 @@ class Transactions:
             elif how == routes.MULTI and not args:
                 self._begin(written)
             elif how == routes.UNWATCH:
-                link = self._watch or exchange.links.home()
+                link = self._watched.link if self._watched is not None else None
                 self.forget()
-                exchange.send(link, Request(written))
+                exchange.send(link or exchange.links.home(), Request(written))
             else:
                 exchange.send_home(written)
         elif how == routes.EXEC:
@@ -149,11 +150,12 @@ class Transactions:
 
     def _watch_keys(self, slot: int, written: bytes) -> None:
         exchange = self._exchange
-        first = self._watch is None
-        if not first and slot != self._watch_slot:
+        first = self._watched is None
+        watched = self._watched or Transaction(slot, watched=True)
+        if slot != watched.slot:
             exchange.answer(CROSSSLOT)
             return
-        link = self._watch or exchange.links.of_slot(slot)
+        watched.link = link = watched.link or exchange.links.of_slot(slot)
         request = Request(written, slot)
 
         def on_reply(frame: bytes) -> bytes:
@@ -162,25 +164,24 @@ class Transactions:
             elif request.target is not None and request.target != link.address:  # redirected
                 moved_to = exchange.links.to(request.target)
                 if first:
-                    self._watch = moved_to
+                    watched.link = moved_to
                 else:  # the keys watched before have moved, so EXEC at their former node fails
                     moved_to.send(Request(_UNWATCH))
             if first:
-                self._watch_owner = exchange.cluster.map.owner(slot)
+                watched.owner = exchange.cluster.map.owner(slot)
             return frame
 
         request.on_reply = on_reply
-        self._watch, self._watch_slot = link, slot
+        self._watched = watched
         exchange.send(link, request)
 
     def _begin(self, written: bytes) -> None:
         exchange = self._exchange
-        watched = self._watch is not None
-        transaction = Transaction(self._watch_slot, watched, written, exchange.caching)
-        self.current = transaction
+        self.current = transaction = self._watched or Transaction()
+        transaction.multi, transaction.caching = written, exchange.caching
         exchange.caching = b""
-        if self._watch is not None:
-            self._move(transaction, self._watch)
+        if transaction.link is not None:
+            self._open(transaction, transaction.link)
         exchange.answer(OK)
 
     # -- inside of MULTI --------------------------------------------------------------------------
@@ -196,7 +197,11 @@ class Transactions:
                 self._reject(transaction, _TOO_LARGE)
                 return
             transaction.slot = slots.pop()
-            self._move(transaction, self._exchange.links.of_slot(transaction.slot))
+            link = self._exchange.links.of_slot(transaction.slot)
+            if transaction.link is not link:
+                if transaction.link is not None:
+                    transaction.link.send(Request(_DISCARD))
+                self._open(transaction, link)
         request = Request(written, transaction.slot)
         request.on_error = transaction.on_queue_error
         self._send(transaction, request)
@@ -212,16 +217,12 @@ class Transactions:
         self._exchange.answer(reply)
 
     def _send(self, transaction: Transaction, request: Request) -> None:
-        link = transaction.link or self._move(transaction, self._exchange.links.home())
+        link = transaction.link or self._open(transaction, self._exchange.links.home())
         transaction.keep(request.written)
         self._exchange.send(link, request)
 
-    def _move(self, transaction: Transaction, link: Link) -> Link:
-        """Have the transaction at `link`."""
-        if transaction.link is link:
-            return link
-        if transaction.link is not None:
-            transaction.link.send(Request(_DISCARD))
+    def _open(self, transaction: Transaction, link: Link) -> Link:
+        """Open the transaction at `link`."""
         transaction.link = link
         if transaction.caching:
             link.send(Request(transaction.caching))
@@ -235,7 +236,7 @@ class Transactions:
         link, owner = transaction.link, exchange.cluster.map.owner(transaction.slot)
         # A node redirects no transaction without keys.
         where = link.address if link is not None else None
-        moved = transaction.watched and owner not in (self._watch_owner, where)
+        moved = transaction.watched and owner not in (transaction.owner, where)
         self.forget()
         reply = b""
         if transaction.aborted:
@@ -248,7 +249,7 @@ class Transactions:
                 link.send(Request(_DISCARD))
             exchange.answer(reply)
             return
-        link = link or self._move(transaction, exchange.links.home())
+        link = link or self._open(transaction, exchange.links.home())
         request = Request(written, transaction.slot)
         request.on_error = partial(self._on_exec_error, transaction)
         exchange.send(link, request)
