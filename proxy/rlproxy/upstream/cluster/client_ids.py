@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from rlproxy.resp.encoding import bulk, bulks
-from rlproxy.upstream.cluster import gather, routes
+from rlproxy.upstream.cluster import gather
 from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.gather import as_text, text_of
 from rlproxy.upstream.cluster.request import Divided, Request
@@ -126,10 +126,10 @@ def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
         part = Request(bulks(_CLIENT, *args_for(args, node)))
         part.on_reply = partial(shown_text, node=node)
         parts.append((link, part))
-    how = routes.CLIENT_IDS
+    merge = gather.texts
     if name == b"CLIENT KILL":  # CLIENT KILL address replies +OK, else with a number
-        how = routes.ALL_ONE if len(args) == 2 else routes.ALL_SUM
-    exchange.send_parts(Divided(len(parts), gather.MERGES[how]), iter(parts))
+        merge = gather.one_succeeded if len(args) == 2 else gather.summed
+    exchange.send_parts(Divided(len(parts), merge), iter(parts))
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from random import shuffle
 from typing import Final
 
 from rlproxy.resp import encoding
@@ -49,7 +48,11 @@ _ANSWERED_HERE: Final = (
     *(routes.CLIENT_REPLY, routes.CLIENT_CACHING),
 )
 _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
-_BY_SLOT: Final = (routes.SPLIT_SUM, routes.SPLIT_ARRAY, routes.SPLIT_OK, routes.ONE_SLOT)
+_BY_SLOT: Final = (routes.SPLIT, routes.SPLIT_ARRAY, routes.SPLIT_PAIRS, routes.ONE_SLOT)
+_TO_ALL: Final = (
+    *(routes.MASTERS, routes.ALL_MASTERS, routes.ALL_NODES, routes.ALL_UP),
+    *(routes.WAIT, routes.INFO),
+)
 # Commands that are never part of a transaction: they change the connection, are answered here, or
 # take or return ids of clients, which the transaction's node would number itself.
 _NOT_INSIDE: Final = (
@@ -159,7 +162,7 @@ class Dispatcher:
             self.setup.send(route, args, written)
         elif how == routes.CLIENT_IDS:
             send_with_ids(exchange, route, args, written)
-        elif how == routes.INFO or how in gather.MERGES:
+        elif how in _TO_ALL:
             self._to_all(route, written)
         elif how == routes.SCAN:
             send_scan(exchange, args, written)
@@ -174,22 +177,18 @@ class Dispatcher:
             exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
 
     def _to_all(self, route: Route, written: bytes) -> None:
-        exchange = self._exchange
-        if route.how == routes.WAIT:
+        exchange, how = self._exchange, route.how
+        if how == routes.WAIT:
             links = self._links.used()
-        elif route.how in (routes.ALL_FIRST, routes.ALL_NODES, routes.ALL_UP):
-            links = self._links.everywhere(replicas=route.how != routes.ALL_FIRST)
-        else:
+        elif how in (routes.MASTERS, routes.INFO):
             links = self._links.masters()
-        if route.how == routes.ALL_ANY:
-            shuffle(links)  # else RANDOMKEY would name home's keys only
-        merge = gather.MERGES.get(route.how, partial(info_reply.info, face=self._face))
-        failed = self._links.errors_of_failed() if route.how == routes.ALL_NODES else []
-        parts = ((link, Request(written)) for link in links)
+        else:
+            links = self._links.everywhere(replicas=how != routes.ALL_MASTERS)
+        merge = partial(info_reply.info, face=self._face) if how == routes.INFO else route.merge
+        failed = self._links.errors_of_failed() if how == routes.ALL_NODES else []
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
-        if route.how == routes.WAIT:
-            whole.blocks = True
-        exchange.send_parts(whole, parts)
+        whole.blocks = how == routes.WAIT
+        exchange.send_parts(whole, ((link, Request(written)) for link in links))
 
     # -- several slots ----------------------------------------------------------------------------
 
@@ -212,12 +211,13 @@ class Dispatcher:
         if not all(map(exchange.redirects.drained, by_slot)):
             return False
         name = encoding.bulk(words[0])
-        step = 2 if route.how == routes.SPLIT_OK else 1
+        step = 2 if route.how == routes.SPLIT_PAIRS else 1
         if len(args) % step:  # a value is missing: a node writes the error if the keys are one
             first = [*args[:2], args[0]]
             return self._by_key(route, first, encoding.bulks(words[0], *first))
         order = [at for places in by_slot.values() for at in places]
-        merge = gather.MERGES.get(route.how) or partial(gather.placed, order)
+        in_order = route.how == routes.SPLIT_ARRAY
+        merge = partial(gather.placed, order) if in_order else route.merge
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():

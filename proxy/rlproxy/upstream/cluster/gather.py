@@ -3,17 +3,18 @@
 All functions take complete frames, in the order of the nodes and home's first, and return one
 frame. They work for RESP2 and RESP3 alike: the first frame decides the type of the result. Values
 are not decoded. Where a node replied with an error, the first error is the result, except in
-`one_succeeded`. A frame of a type that the command never returns gives the error UNEXPECTED.
+`one_succeeded` and `text`. A frame of a type that the command never returns gives the error
+UNEXPECTED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import shuffle
 from typing import Final
 
 from rlproxy.resp.encoding import NILS, error
 from rlproxy.resp.replies import AGGREGATES, elements
-from rlproxy.upstream.cluster import routes
 
 Fold = Callable[[list[int]], int]  # of the nodes' integers
 Merge = Callable[[list[bytes]], bytes]  # of the nodes' replies
@@ -33,6 +34,12 @@ def first_error(replies: list[bytes]) -> bytes:
     return next(filter(is_error, replies), b"")
 
 
+def _error_or(merge: Merge) -> Merge:
+    """Return the merge whose result is the first error, if there is one."""
+    return lambda replies: first_error(replies) or merge(replies)
+
+
+@_error_or
 def first(replies: list[bytes]) -> bytes:
     """Return home's reply."""
     return replies[0]
@@ -48,16 +55,21 @@ def one_succeeded(replies: list[bytes]) -> bytes:
     return (done or specific or replies)[0]
 
 
-def first_not_nil(replies: list[bytes]) -> bytes:
-    """Return the first reply that is not nil, else nil."""
-    return next((frame for frame in replies if frame not in NILS), replies[0])
+@_error_or
+def one_not_nil(replies: list[bytes]) -> bytes:
+    """Return one of the replies that are not nil, else nil."""
+    found = [frame for frame in replies if frame not in NILS]
+    shuffle(found)  # else RANDOMKEY would name home's keys only
+    return (found or replies)[0]
 
 
+@_error_or
 def summed(replies: list[bytes]) -> bytes:
     """Return the sum of integer replies."""
     return _integer(replies, sum)
 
 
+@_error_or
 def concatenated(replies: list[bytes]) -> bytes:
     """Return one array (or set, or push) with the elements of all of them, of any type."""
     count = 0
@@ -75,6 +87,7 @@ def concatenated(replies: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
+@_error_or
 def union(replies: list[bytes]) -> bytes:
     """Return one array with the strings of all of them, each one once."""
     listed = elements(replies)
@@ -84,11 +97,13 @@ def union(replies: list[bytes]) -> bytes:
     return b"%b%d\r\n%b" % (replies[0][:1], len(found), b"".join(found))
 
 
+@_error_or
 def least(replies: list[bytes]) -> bytes:
     """Return the least integer; for arrays of integers, the least ones by position."""
     return _integers(replies, min, 0, 1) if replies[0][:1] == b"*" else _integer(replies, min)
 
 
+@_error_or
 def pairs(replies: list[bytes]) -> bytes:
     """Return home's array of names and integers in turn, with the integers of all replies added."""
     return _integers(replies, sum, 1, 2)
@@ -135,6 +150,12 @@ def text(replies: list[bytes], join: Merge = b"".join) -> bytes:
     return as_text(join(texts), replies[0]) if len(texts) == len(replies) else UNEXPECTED
 
 
+@_error_or
+def texts(replies: list[bytes]) -> bytes:
+    """Return one text of all replies."""
+    return text(replies)
+
+
 def text_of(frame: bytes) -> bytes | None:
     """Return the text of a bulk or verbatim string; None for another type and for nil."""
     begin = frame.find(b"\r\n") + 2
@@ -149,27 +170,3 @@ def as_text(data: bytes, like: bytes) -> bytes:
         kind = like[like.find(b"\r\n") + 2 :][:4]
         return b"=%d\r\n%b%b\r\n" % (len(data) + 4, kind, data)
     return b"$%d\r\n%b\r\n" % (len(data), data)
-
-
-def _error_or(merge: Merge) -> Merge:
-    """Return the merge whose result is the first error, if there is one."""
-    return lambda replies: first_error(replies) or merge(replies)
-
-
-# By route. SPLIT_ARRAY and INFO, which take more than the replies, are not here.
-MERGES: Final[dict[int, Merge]] = {
-    routes.SPLIT_SUM: _error_or(summed),
-    routes.SPLIT_OK: _error_or(first),
-    routes.ALL_SUM: _error_or(summed),
-    routes.ALL_CONCAT: _error_or(concatenated),
-    routes.ALL_UNION: _error_or(union),
-    routes.ALL_PAIRS: _error_or(pairs),
-    routes.ALL_LEAST: _error_or(least),
-    routes.ALL_ONE: one_succeeded,
-    routes.ALL_ANY: _error_or(first_not_nil),
-    routes.ALL_FIRST: _error_or(first),
-    routes.ALL_NODES: _error_or(first),
-    routes.ALL_UP: _error_or(first),
-    routes.CLIENT_IDS: _error_or(text),  # CLIENT LIST
-    routes.WAIT: _error_or(least),
-}

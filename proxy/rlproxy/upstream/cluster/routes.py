@@ -15,49 +15,45 @@ from typing import Any, Final
 
 from rlproxy.resp.commands import BLOCKING, COMMANDS
 from rlproxy.resp.encoding import error
+from rlproxy.upstream.cluster import gather
+from rlproxy.upstream.cluster.gather import Merge
 
 # Routes by key.
 BY_KEY: Final = 0  # the node of the first key; it answers CROSSSLOT for keys of several slots
-SPLIT_SUM: Final = 1  # one part per slot, the integers are added
-SPLIT_ARRAY: Final = 2  # one part per slot, the elements keep the place of their keys
-SPLIT_OK: Final = 3  # one part per slot, of keys and values; +OK
+SPLIT: Final = 1  # one part per slot, of keys
+SPLIT_ARRAY: Final = 2  # the same, merged by gather.placed()
+SPLIT_PAIRS: Final = 3  # one part per slot, of keys and values
 ONE_SLOT: Final = 4  # as BY_KEY, but keys of several slots go to no node, which might take them
 WATCH: Final = 5  # the last one of the routes with keys
 # Routes to home, which is one master for the life of a client.
 HOME: Final = 6
 SUBSCRIBE: Final = 7  # see subscriptions, which sends shard channels and keyspace events elsewhere
 SETUP: Final = 8  # where it succeeds, the command is repeated on all connections of the client
-# Routes to all masters. An error of any node is the reply, except with ALL_ONE.
-ALL_SUM: Final = 9  # integers, added
-ALL_CONCAT: Final = 10  # arrays, joined
-ALL_UNION: Final = 11  # arrays of strings, joined, each string once
-ALL_PAIRS: Final = 12  # arrays of strings and integers in turn: the integers are added
-ALL_LEAST: Final = 13  # arrays of integers, the least of each place
-ALL_ONE: Final = 14  # the reply of the first node without an error, else home's error
-ALL_ANY: Final = 15  # the first reply that is not nil
-ALL_FIRST: Final = 16  # home's reply; masters without slots get the command, too
-ALL_NODES: Final = 17  # home's reply; all other nodes get the command, a failed one is an error
-ALL_UP: Final = 18  # the same, but failed nodes are left out
-INFO: Final = 19
-SCAN: Final = 20
-MONITOR: Final = 21
-WAIT: Final = 22  # the nodes that this client has written to: the least integers
+# Routes to several nodes, whose replies Route.merge makes one.
+MASTERS: Final = 9
+ALL_MASTERS: Final = 10  # those without slots, too
+ALL_NODES: Final = 11  # a failed one is an error
+ALL_UP: Final = 12  # all nodes that have not failed
+WAIT: Final = 13  # the nodes that this client has written to
+INFO: Final = 14
+SCAN: Final = 15
+MONITOR: Final = 16
 # Commands with ids of clients in their arguments or reply: home, all masters, or the node in the
 # id. Each node counts its own clients.
-CLIENT_IDS: Final = 23
+CLIENT_IDS: Final = 17
 # What a client does with its connection.
-CLIENT_REPLY: Final = 24
-CLIENT_CACHING: Final = 25
-RESET: Final = 26
-QUIT: Final = 27
-MULTI: Final = 28
-EXEC: Final = 29
-DISCARD: Final = 30
-UNWATCH: Final = 31
+CLIENT_REPLY: Final = 18
+CLIENT_CACHING: Final = 19
+RESET: Final = 20
+QUIT: Final = 21
+MULTI: Final = 22
+EXEC: Final = 23
+DISCARD: Final = 24
+UNWATCH: Final = 25
 # Answered by the proxy.
-CLUSTER: Final = 32
-OK: Final = 33
-REFUSED: Final = 34  # see unavailable()
+CLUSTER: Final = 26
+OK: Final = 27
+REFUSED: Final = 28  # see unavailable()
 
 # The commands that are refused, and why.
 REASONS: Final[dict[bytes, str]] = {
@@ -73,9 +69,6 @@ REASONS: Final[dict[bytes, str]] = {
 # Each keyless command, and each command that is not BY_KEY. A subcommand follows its command and a
 # bar; the row of the command itself serves subcommands that are in no table.
 TABLE: Final[tuple[tuple[int, bytes], ...]] = (
-    (SPLIT_SUM, b"DEL EXISTS TOUCH UNLINK"),
-    (SPLIT_ARRAY, b"MGET"),
-    (SPLIT_OK, b"MSET"),
     (ONE_SLOT, b"MSETEX"),  # Valkey 9.1 looks at no slot
     (WATCH, b"WATCH"),
     # One node's answer is as good as another's, or there is nothing to join in several.
@@ -105,36 +98,9 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
         CLIENT|SETNAME CLIENT|TRACKING HELLO SELECT
         """,
     ),
-    # Subscribers of other clients are on other homes.
-    (ALL_SUM, b"COMMANDLOG|LEN DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
-    (ALL_CONCAT, b"KEYS PUBSUB|SHARDCHANNELS"),
-    (ALL_UNION, b"PUBSUB|CHANNELS"),
-    (ALL_PAIRS, b"PUBSUB|NUMSUB PUBSUB|SHARDNUMSUB"),
-    (ALL_LEAST, b"SCRIPT|EXISTS"),
-    (ALL_ONE, b"FUNCTION|KILL SCRIPT|KILL"),
-    (ALL_ANY, b"RANDOMKEY"),
-    (
-        ALL_FIRST,
-        b"""
-        BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP DEBUG|LOADAOF
-        DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
-        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE SAVE
-        SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
-        """,
-    ),
-    # Settings and users, and below the log of their errors, which are not replicated.
-    (
-        ALL_NODES,
-        b"""
-        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET
-        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
-        """,
-    ),
-    (ALL_UP, b"ACL|LOG"),
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
-    (WAIT, b"WAIT WAITAOF"),
     (CLIENT_IDS, b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK"),
     (CLIENT_REPLY, b"CLIENT|REPLY"),
     (CLIENT_CACHING, b"CLIENT|CACHING"),
@@ -149,6 +115,42 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (REFUSED, b" ".join(REASONS)),
 )
 
+# The same for commands with replies of several nodes, and what makes one reply of them.
+MERGED: Final[tuple[tuple[int, Merge, bytes], ...]] = (
+    (SPLIT, gather.summed, b"DEL EXISTS TOUCH UNLINK"),
+    (SPLIT_ARRAY, gather.first, b"MGET"),
+    (SPLIT_PAIRS, gather.first, b"MSET"),
+    # Subscribers of other clients are on other homes.
+    (MASTERS, gather.summed, b"COMMANDLOG|LEN DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
+    (MASTERS, gather.concatenated, b"KEYS PUBSUB|SHARDCHANNELS"),
+    (MASTERS, gather.union, b"PUBSUB|CHANNELS"),
+    (MASTERS, gather.pairs, b"PUBSUB|NUMSUB PUBSUB|SHARDNUMSUB"),
+    (MASTERS, gather.least, b"SCRIPT|EXISTS"),
+    (MASTERS, gather.one_succeeded, b"FUNCTION|KILL SCRIPT|KILL"),
+    (MASTERS, gather.one_not_nil, b"RANDOMKEY"),
+    (
+        ALL_MASTERS,
+        gather.first,
+        b"""
+        BGREWRITEAOF BGSAVE CLIENT|PAUSE CLIENT|UNPAUSE COMMANDLOG|RESET DEBUG|JMAP DEBUG|LOADAOF
+        DEBUG|QUICKLIST-PACKED-THRESHOLD DEBUG|RELOAD DEBUG|SET-ACTIVE-EXPIRE DEBUG|SLEEP FLUSHALL
+        FLUSHDB FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE MEMORY|PURGE SAVE
+        SCRIPT|FLUSH SCRIPT|LOAD SLOWLOG|RESET
+        """,
+    ),
+    # Settings and users, and below the log of their errors, which are not replicated.
+    (
+        ALL_NODES,
+        gather.first,
+        b"""
+        ACL|DELUSER ACL|LOAD ACL|SAVE ACL|SETUSER CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET
+        MODULE|LOAD MODULE|LOADEX MODULE|UNLOAD
+        """,
+    ),
+    (ALL_UP, gather.first, b"ACL|LOG"),
+    (WAIT, gather.least, b"WAIT WAITAOF"),
+)
+
 # What the check of a redirect has in the place of a client's program; see Route.check.
 _NO_SHA: Final = b"0" * 40
 _NO_PROGRAM: Final[dict[bytes, bytes]] = {
@@ -161,12 +163,12 @@ _NO_PROGRAM: Final[dict[bytes, bytes]] = {
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
 
 # The routes that the tips of a command mean, if it is in no table and has no keys.
-_BY_TIP: Final[dict[bytes, int]] = {
-    b"": ALL_CONCAT,
-    b"response_policy:agg_sum": ALL_SUM,
-    b"response_policy:agg_logical_and": ALL_LEAST,
-    b"response_policy:all_succeeded": ALL_FIRST,
-    b"response_policy:one_succeeded": ALL_ONE,
+_BY_TIP: Final[dict[bytes, tuple[int, Merge]]] = {
+    b"": (MASTERS, gather.concatenated),
+    b"response_policy:agg_sum": (MASTERS, gather.summed),
+    b"response_policy:agg_logical_and": (MASTERS, gather.least),
+    b"response_policy:all_succeeded": (ALL_MASTERS, gather.first),
+    b"response_policy:one_succeeded": (MASTERS, gather.one_succeeded),
 }
 _ON_ALL: Final = (b"request_policy:all_nodes", b"request_policy:all_shards")
 # Errors of parsing what a server describes in another form than Redis. It is left out.
@@ -264,9 +266,10 @@ POSITIONS: Final[tuple[tuple[tuple[Spec, ...], bytes], ...]] = (
 class Route:
     """Where a command goes, and which of its arguments are keys.
 
-    how: BY_KEY, SPLIT_SUM, HOME ...
+    how: BY_KEY, SPLIT, HOME ...
     name: upper case; a blank and the subcommand follow where the route depends on it.
     specs: where its keys stand; empty if it has none, or their places are unknown.
+    merge: makes one reply of those of several nodes, home's first.
     blocks: it may block.
     check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
         program of the client may; this one replaces it in the command that checks the redirect.
@@ -274,16 +277,17 @@ class Route:
     below: routes by subcommand.
     """
 
-    def __init__(self, row: bytes, how: int, specs: tuple[Spec, ...] = ()) -> None:
+    def __init__(self, row: bytes, how: int, merge: Merge = gather.first) -> None:
         """`row`: name in upper case, with a bar before a subcommand."""
         self.how = how
+        self.merge = merge
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks = row in BLOCKING
         command = row.partition(b"|")[0]
         reviewed = command in COMMANDS and command != b"DEBUG"
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] = {}
-        self.specs = specs
+        self.specs: tuple[Spec, ...] = ()
 
     def keys(self, args: list[bytes]) -> list[int]:
         """Return the indexes of all keys in `args`, the arguments behind the name.
@@ -343,9 +347,13 @@ def unavailable(route: Route) -> bytes:
 
 def _reviewed() -> dict[bytes, Route]:
     """Return the routes of the tables, by row: `NAME` or `NAME|SUBCOMMAND`."""
-    hows = {row: how for how, names in TABLE for row in names.split()}
+    table = [*MERGED, *((how, gather.first, names) for how, names in TABLE)]
+    hows = {row: (how, merge) for how, merge, names in table for row in names.split()}
     specs = {row: found for found, names in POSITIONS for row in names.split()}
-    return {row: Route(row, hows.get(row, BY_KEY), specs.get(row, ())) for row in {**hows, **specs}}
+    found = {row: Route(row, *hows.get(row, (BY_KEY, gather.first))) for row in {**hows, **specs}}
+    for row, positions in specs.items():
+        found[row].specs = positions
+    return found
 
 
 def _learn(entry: Any, rows: dict[bytes, Route]) -> None:
@@ -364,9 +372,9 @@ def _learn(entry: Any, rows: dict[bytes, Route]) -> None:
         if row in _FIRST_ONLY:
             specs = specs[:1]
         if specs:
-            rows[row] = Route(row, BY_KEY if known is None else known.how, tuple(specs))
+            rows.setdefault(row, Route(row, BY_KEY)).specs = tuple(specs)
         elif known is None:
-            rows[row] = Route(row, _by_tips(entry))
+            rows[row] = Route(row, *_by_tips(entry))
     for below in entry[9] if len(entry) > 9 else []:
         _learn(below, rows)
 
@@ -379,16 +387,16 @@ def _first_to_last(entry: list[Any]) -> list[Spec]:
     return [Spec(first - 1, last - first if last >= 0 else last, max(step, 1))]
 
 
-def _by_tips(entry: list[Any]) -> int:
-    """Return where a command goes that is in no table, and has no keys that are known.
+def _by_tips(entry: list[Any]) -> tuple[int, Merge]:
+    """Return the route and the merge of a command in no table, without keys that are known.
 
-    Home, unless its tips name all nodes. It redirects a command whose key it finds.
+    It goes home, unless its tips name all nodes. Home redirects a command whose key it finds.
     """
     tips = entry[7] if len(entry) > 7 else []
     if not any(tip in _ON_ALL for tip in tips):
-        return HOME
+        return HOME, gather.first
     policies = [tip for tip in tips if tip.startswith(b"response_policy:")]
-    return _BY_TIP.get(policies[0] if policies else b"", HOME)
+    return _BY_TIP.get(policies[0] if policies else b"", (HOME, gather.first))
 
 
 def _specs(found: list[Any]) -> list[Spec]:

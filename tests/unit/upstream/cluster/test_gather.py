@@ -7,24 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.resp.encoding import bulks
 from rlproxy.upstream.cluster import gather as g
-from rlproxy.upstream.cluster import routes as r
 
 ERROR = b"-ERR one\r\n"
 OTHER = b"-ERR other\r\n"
 BLOB = b"!7\r\nERR one\r\n"
 NIL2, NIL3 = b"$-1\r\n", b"_\r\n"
-MULTI_KEY = [r.ALL_SUM, r.ALL_CONCAT, r.ALL_LEAST, r.ALL_ANY, r.ALL_FIRST, r.CLIENT_IDS]
-MULTI_KEY += [r.ALL_UNION, r.ALL_PAIRS, r.ALL_NODES, r.ALL_UP, r.WAIT, r.SPLIT_SUM, r.SPLIT_OK]
-GOOD = {
-    r.ALL_SUM: b":1\r\n",
-    r.SPLIT_SUM: b":1\r\n",
-    r.ALL_CONCAT: bulks(b"a"),
-    r.ALL_UNION: bulks(b"a"),
-    r.ALL_LEAST: b"*1\r\n:1\r\n",
-    r.ALL_PAIRS: b"*2\r\n$1\r\na\r\n:1\r\n",
-    r.CLIENT_IDS: b"$1\r\na\r\n",
-    r.WAIT: b":1\r\n",
-}
+GOOD = [
+    (g.summed, b":1\r\n"),
+    (g.concatenated, bulks(b"a")),
+    (g.union, bulks(b"a")),
+    (g.least, b"*1\r\n:1\r\n"),
+    (g.least, b":1\r\n"),
+    (g.pairs, b"*2\r\n$1\r\na\r\n:1\r\n"),
+    (g.texts, b"$1\r\na\r\n"),
+]
 
 
 def placed(parts: list[tuple[list[int], bytes]]) -> bytes:
@@ -32,20 +28,17 @@ def placed(parts: list[tuple[list[int], bytes]]) -> bytes:
     return g.placed([at for places, _ in parts for at in places], [frame for _, frame in parts])
 
 
-@pytest.mark.parametrize("how", MULTI_KEY)
+@pytest.mark.parametrize(("merge", "good"), [*GOOD, (g.first, b"+OK\r\n"), (g.one_not_nil, NIL2)])
 @pytest.mark.parametrize("error", [ERROR, BLOB])
-def test_the_first_error_wins(how: int, error: bytes) -> None:
-    good = GOOD.get(how, b"+OK\r\n")
-    assert g.MERGES[how]([error, good, OTHER]) == error
-    if how != r.ALL_ANY:
-        assert g.MERGES[how]([good, error, OTHER]) == error
-    assert g.MERGES[how]([good]) == good
+def test_the_first_error_wins(merge: g.Merge, good: bytes, error: bytes) -> None:
+    assert merge([error, good, OTHER]) == merge([good, error, OTHER]) == error
+    assert merge([good]) == good
 
 
-@pytest.mark.parametrize("how", set(GOOD))
-def test_another_type_is_an_error(how: int) -> None:
-    assert g.MERGES[how]([GOOD[how], b"+OK\r\n"]).startswith(b"-ERR")
-    assert g.MERGES[how]([b"#t\r\n", GOOD[how]]).startswith(b"-ERR")
+@pytest.mark.parametrize(("merge", "good"), GOOD)
+def test_another_type_is_an_error(merge: g.Merge, good: bytes) -> None:
+    assert merge([good, b"+OK\r\n"]).startswith(b"-ERR")
+    assert merge([b"#t\r\n", good]).startswith(b"-ERR")
 
 
 def test_union() -> None:
@@ -61,15 +54,19 @@ def test_least() -> None:
 def test_one_succeeded() -> None:
     idle = b"-NOTBUSY No scripts in execution right now.\r\n"
     busy = b"-UNKILLABLE Sorry\r\n"
-    assert g.MERGES[r.ALL_ONE]([idle, b"+OK\r\n"]) == b"+OK\r\n"
-    assert g.MERGES[r.ALL_ONE]([idle, busy]) == busy
-    assert g.MERGES[r.ALL_ONE]([idle, idle]) == idle
+    assert g.one_succeeded([idle, b"+OK\r\n"]) == b"+OK\r\n"
+    assert g.one_succeeded([idle, busy]) == busy
+    assert g.one_succeeded([idle, idle]) == idle
 
 
 @pytest.mark.parametrize("nil", [NIL2, NIL3])
-def test_first_not_nil(nil: bytes) -> None:
-    assert g.first_not_nil([nil, b"$1\r\na\r\n"]) == b"$1\r\na\r\n"
-    assert g.first_not_nil([nil, nil]) == nil
+def test_one_not_nil(nil: bytes) -> None:
+    assert g.one_not_nil([nil, b"$1\r\na\r\n"]) == b"$1\r\na\r\n"
+    assert g.one_not_nil([nil, nil]) == nil
+    assert {g.one_not_nil([b"$1\r\na\r\n", nil, b"$1\r\nb\r\n"]) for _ in range(99)} == {
+        b"$1\r\na\r\n",
+        b"$1\r\nb\r\n",
+    }
 
 
 VALUES = st.lists(

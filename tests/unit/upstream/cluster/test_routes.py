@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlproxy.resp import commands as c
+from rlproxy.upstream.cluster import gather
 from rlproxy.upstream.cluster import routes as r
 from rlproxy.upstream.cluster.routes import Route, Routes
 
@@ -186,9 +187,17 @@ def leaves(rows: list[object]) -> Iterator[str]:
             yield row[0].decode().upper()
 
 
+def routed() -> list[str]:
+    rows = [names for _, names in r.TABLE] + [names for _, _, names in r.MERGED]
+    return b" ".join(rows).decode().split()
+
+
+def placed() -> list[str]:
+    return b" ".join([names for _, names in r.POSITIONS]).decode().split()
+
+
 def reviewed() -> set[str]:
-    rows = [*r.TABLE, *r.POSITIONS]
-    return {name.decode() for _, names in rows for name in names.split()}
+    return {*routed(), *placed()}
 
 
 def test_every_command_without_keys_is_in_the_tables(
@@ -214,8 +223,7 @@ def test_the_keys_of_shared_commands(commands: list[object], served: Routes) -> 
 
 
 def test_no_row_is_in_two_routes() -> None:
-    for table in (r.TABLE, r.POSITIONS):
-        names = [name for _, words in table for name in words.split()]
+    for names in (routed(), placed()):
         assert sorted(names) == sorted(set(names))
         assert all(name == name.upper() for name in names)
 
@@ -232,9 +240,9 @@ def test_each_row_below_a_command_has_a_route() -> None:
     [
         ("get k", r.BY_KEY),
         ("Get k", r.BY_KEY),
-        ("del a b", r.SPLIT_SUM),
+        ("del a b", r.SPLIT),
         ("mget a b", r.SPLIT_ARRAY),
-        ("mset a 1", r.SPLIT_OK),
+        ("mset a 1", r.SPLIT_PAIRS),
         ("msetnx a 1", r.BY_KEY),
         ("ping", r.HOME),
         ("config get *", r.HOME),
@@ -252,7 +260,7 @@ def test_each_row_below_a_command_has_a_route() -> None:
         ("object help", r.HOME),
         ("object encoding k", r.BY_KEY),
         ("debug object k", r.BY_KEY),
-        ("debug reload", r.ALL_FIRST),
+        ("debug reload", r.ALL_MASTERS),
         ("debug jmap2", r.HOME),
         ("cluster slotstates", r.CLUSTER),
         ("script debug\0 yes", r.REFUSED),
@@ -303,18 +311,19 @@ def test_commands_of_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tips", "how"),
+    ("tips", "how", "merge"),
     [
-        ([], r.HOME),
-        ([b"request_policy:all_shards"], r.ALL_CONCAT),
-        ([b"request_policy:all_nodes", b"response_policy:agg_sum"], r.ALL_SUM),
-        ([b"request_policy:all_shards", b"response_policy:agg_min"], r.HOME),
-        ([b"request_policy:multi_shard", b"response_policy:agg_sum"], r.HOME),
-        ([b"nondeterministic_output"], r.HOME),
+        ([], r.HOME, gather.first),
+        ([b"request_policy:all_shards"], r.MASTERS, gather.concatenated),
+        ([b"request_policy:all_nodes", b"response_policy:agg_sum"], r.MASTERS, gather.summed),
+        ([b"request_policy:all_shards", b"response_policy:agg_min"], r.HOME, gather.first),
+        ([b"request_policy:multi_shard", b"response_policy:agg_sum"], r.HOME, gather.first),
+        ([b"nondeterministic_output"], r.HOME, gather.first),
     ],
 )
-def test_tips_serve_unknown_commands(tips: list[bytes], how: int) -> None:
-    assert Routes([tipped(*tips)]).of(b"M.TIP", []).how == how
+def test_tips_serve_unknown_commands(tips: list[bytes], how: int, merge: gather.Merge) -> None:
+    route = Routes([tipped(*tips)]).of(b"M.TIP", [])
+    assert (route.how, route.merge) == (how, merge)
 
 
 @given(st.sampled_from(LINES), st.lists(st.binary(max_size=9), max_size=6), st.data())
