@@ -22,14 +22,13 @@ HOT = """
     observability/counters observability/hot_keys observability/policy_counters
     upstream/call_times upstream/command_lane upstream/hit_lane upstream/lane
     upstream/lane_denials upstream/lane_pool
-    upstream/cluster/cluster_circuit upstream/cluster/command_lanes
-    upstream/cluster/command_splitter upstream/cluster/connection
-    upstream/cluster/connection_setup upstream/cluster/dispatcher upstream/cluster/exchange
-    upstream/cluster/face upstream/cluster/gather upstream/cluster/info_reply
-    upstream/cluster/lanes upstream/cluster/link upstream/cluster/links
-    upstream/cluster/node_lane upstream/cluster/redirects upstream/cluster/request
-    upstream/cluster/routes upstream/cluster/slot_map upstream/cluster/subscriptions
-    upstream/cluster/transaction
+    upstream/cluster/cluster_circuit upstream/cluster/command_splitter
+    upstream/cluster/connection upstream/cluster/connection_setup upstream/cluster/dispatcher
+    upstream/cluster/exchange upstream/cluster/face upstream/cluster/gather
+    upstream/cluster/info_reply upstream/cluster/lanes upstream/cluster/link
+    upstream/cluster/links upstream/cluster/node_lane upstream/cluster/redirects
+    upstream/cluster/request upstream/cluster/routes upstream/cluster/slot_map
+    upstream/cluster/subscriptions upstream/cluster/transaction
 """
 
 WISH = os.environ.get("RLPROXY_COMPILE", "")

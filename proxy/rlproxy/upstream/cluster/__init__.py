@@ -31,8 +31,8 @@ A client's command on its private connection meets, in order:
 
 A hit, and an ordinary command with --share:
 
-    lanes             the lane of an identity, for hits: what is sent again, and what waits for it
-    command_lanes     the same for ordinary commands, none of which waits
+    lanes             the lane of an identity, for hits: what is sent again, and what waits for it;
+                      and for ordinary commands, none of which waits
     node, node_lane   one master: its circuit, control connection and lanes
     cluster_circuit   whether sessions take Redis for down
 

@@ -32,11 +32,9 @@ class ClusterCircuit(CircuitBreaker):
         self.on_late = on_late
 
     def error_of_node(self, call: Call) -> bytes:
-        """See CircuitBreaker.error_of_node()."""
         return self.error_at(call.hash_slot())
 
     def connect_failed(self, now: float, why: str, lacking: bool = False) -> None:
-        """See CircuitBreaker.connect_failed()."""
         if self.down():
             super().connect_failed(now, why, lacking)
         else:
@@ -45,7 +43,6 @@ class ClusterCircuit(CircuitBreaker):
     def timed_out(
         self, number: int, since: float, now: float, limit_s: float, answered: int = 0
     ) -> None:
-        """See CircuitBreaker.timed_out()."""
         if self.down():
             super().timed_out(number, since, now, limit_s, answered)
         else:

@@ -55,11 +55,9 @@ class CommandSplitter(RequestFramer):
         return self._reject(pos) if length > MAX_BULK else length
 
     def unread(self) -> int:
-        """See RequestBuffer.unread()."""
         return self._begun_bytes + super().unread()
 
     def rest(self) -> bytes:
-        """See RequestBuffer.rest()."""
         begun, self._begun, self._begun_bytes = self._begun, [], 0
         return b"".join([*begun, super().rest()])
 

@@ -207,7 +207,6 @@ class Exchange(LinkOwner):
     # -- replies ----------------------------------------------------------------------------------
 
     def replied(self, link: Link, request: Request, frame: bytes) -> None:
-        """See LinkOwner."""
         is_error = frame[0] == 45
         if not is_error:
             self.logged_in = True
@@ -324,7 +323,6 @@ class Exchange(LinkOwner):
         self._messages.clear()
 
     def batch_over(self) -> None:
-        """See LinkOwner."""
         if not self.ended:
             self.redirects.send_pending()
         self.wake()
@@ -347,7 +345,6 @@ class Exchange(LinkOwner):
         self._messages.clear()
 
     def lost(self, link: Link, error: bytes = b"") -> None:
-        """See LinkOwner."""
         if not self.links.forget(link):
             return
         if self._streaming and self.queue[0].node == link.address:

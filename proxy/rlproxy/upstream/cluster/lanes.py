@@ -12,6 +12,9 @@ calls for the slot take the way over the same node, in order. A redirected call 
 before it that this node must get again, as their script was missing there.
 
 A call waits for at most the hit timeout, counted from the moment at which it first had to wait.
+
+Ordinary commands (--share) do not wait here: what no lane takes, the client's private connection
+takes.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from rlproxy.config.urls import Address
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.resp import encoding
 from rlproxy.resp.commands import HIT
-from rlproxy.session.call import Call, Caller
-from rlproxy.upstream.cluster.command_lanes import ClusterCommandLane
+from rlproxy.resp.key_slot import NO_SLOT
+from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.upstream.cluster.node import Nodes
 from rlproxy.upstream.cluster.node_lane import NodeLane
 from rlproxy.upstream.cluster.redirects import AT_ONCE, PAUSE_S
 from rlproxy.upstream.cluster.slot_map import NO_MAP, SlotMap
-from rlproxy.upstream.lane import LaneKey, PooledLane, resume_all, touch
+from rlproxy.upstream.lane import LaneKey, PooledLane, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_pool import Pool
 
 SERVE_S: Final = 0.001  # seconds between two rounds over the queues
@@ -80,7 +83,6 @@ class ClusterLane(PooledLane):
     # -- calls ------------------------------------------------------------------------------------
 
     def by_sha(self, rule: Rule) -> bool:
-        """See Lane.by_sha()."""
         return all(lane.by_sha(rule) for lane in self._by_shard if lane is not None)
 
     def submit(self, call: Call) -> bytes:
@@ -286,7 +288,6 @@ class ClusterLane(PooledLane):
         return list(self._by_address.values())
 
     def idle(self, since: float) -> bool:
-        """See PooledLane.idle()."""
         return not self._queues and all(lane.idle(since) for lane in self.lanes())
 
     def _give_up(self) -> None:
@@ -295,7 +296,6 @@ class ClusterLane(PooledLane):
         self.ready = False
 
     def retire(self) -> None:
-        """See PooledLane.retire()."""
         super().retire()
         self.ready = False
         for lane in self.lanes():
@@ -309,6 +309,52 @@ def _reason(lane: NodeLane | None) -> tuple[str, str]:
     if lane.circuit.open:
         return str(lane.address), lane.circuit.why
     return str(lane.address), "no connection in time"
+
+
+class ClusterCommandLane(PooledLane):
+    """The lane of one identity to a cluster for reads, or for writes, as sessions see it.
+
+    It is always ready, and takes no command itself: for_slot() returns the master's lane for each.
+    """
+
+    def __init__(self, nodes: Nodes, key: LaneKey) -> None:
+        super().__init__(key)
+        self.ready = True
+        self._nodes = nodes
+        self._map: SlotMap = NO_MAP
+        self._lanes: list[ServerLane | None] = []  # by the index of the master in the map
+        self.take_map()
+
+    def take_map(self) -> None:
+        """Take the present map of the cluster."""
+        self._map = self._nodes.cluster.map
+        self._lanes = [None] * len(self._map.shards)
+
+    def for_slot(self, slot: int) -> Lane | None:
+        """Return the lane for a command whose keys are in one slot; see Lane.for_slot()."""
+        index = self._map.owners[slot] if slot != NO_SLOT else -1
+        if index < 0:
+            return None
+        lane = self._lanes[index]
+        if lane is None or lane.retired:
+            node = self._nodes.of(self._map.shards[index].address)
+            lane = self._lanes[index] = node.pool.lane(self.key)
+            if lane is None:
+                return None  # at a limit of lanes
+        if lane.ready and lane.room > 0:
+            return lane
+        lane.wake()
+        return None
+
+    def idle(self, since: float) -> bool:
+        """See PooledLane.idle(). The nodes close lanes that are unused; it is, once all are closed.
+
+        Forgets the lanes that will not be ready again.
+        """
+        for index, lane in enumerate(self._lanes):
+            if lane is not None and (lane.retired or lane.refused):
+                self._lanes[index] = None
+        return not any(self._lanes)
 
 
 class ClusterLanes(Pool[ClusterLane | ClusterCommandLane]):

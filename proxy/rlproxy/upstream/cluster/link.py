@@ -181,7 +181,6 @@ class Link(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
@@ -190,17 +189,14 @@ class Link(asyncio.Protocol):
         self._owner.wake()
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol."""
         self.full = True
         self._owner.wake()
 
     def resume_writing(self) -> None:
-        """See asyncio.Protocol."""
         self.full = False
         self._owner.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
         self._owner.lost(self)
         self._transport = None
 

@@ -63,13 +63,11 @@ class Node(ServerParts):
         return self.used_at < since and not busy
 
     def circuit_opened(self) -> None:
-        """See ServerParts.circuit_opened()."""
         super().circuit_opened()
         self._cluster.refresh()
         self._look()
 
     def circuit_closed(self, out_s: float, without: int) -> None:
-        """See ServerParts.circuit_closed()."""
         super().circuit_closed(out_s, without)
         for lane in self.pool.lanes():
             lane.retry()

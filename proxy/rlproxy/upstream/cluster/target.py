@@ -39,7 +39,6 @@ class ClusterTarget(Target):
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        """See Target.connect()."""
         cluster = self._cluster
         if not cluster.map.shards:
             cluster.refresh()

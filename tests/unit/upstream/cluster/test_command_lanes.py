@@ -1,4 +1,4 @@
-"""command_lanes: the lane of an ordinary command in a cluster; its bytes and its clock are fed."""
+"""lanes: the lane of an ordinary command in a cluster; its bytes and its clock are fed."""
 
 from __future__ import annotations
 
