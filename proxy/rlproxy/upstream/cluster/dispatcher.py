@@ -133,8 +133,7 @@ class Dispatcher:
             return False
         request = Request(written, slot, route.check)
         if route.blocks:
-            request.blocks = True
-            request.blocks_from = exchange.loop.time()
+            request.blocks_since = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
         if len(keys) > 1:
             exchange.redirects.drain(slot)
@@ -187,7 +186,8 @@ class Dispatcher:
         merge = partial(info_reply.info, face=self._face) if how == routes.INFO else route.merge
         failed = self._links.errors_of_failed() if how == routes.ALL_NODES else []
         whole = Divided(len(links), lambda replies: merge([*replies, *failed]))
-        whole.blocks = how == routes.WAIT
+        if how == routes.WAIT:
+            whole.blocks_since = exchange.loop.time()
         exchange.send_parts(whole, ((link, Request(written)) for link in links))
 
     # -- several slots ----------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Exchange(LinkOwner):
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""
         for request in under_way(self.queue):
-            if request.blocks and request.node is not None:
+            if request.blocks_since and request.node is not None:
                 link = self.links.by_address.get(request.node)
                 return link if link is not None and link.client_id else None
         return None
@@ -196,11 +196,11 @@ class Exchange(LinkOwner):
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
         links = self.links.by_address.values()
-        return any(link.full for link in links) or len(self.queue) > MAX_OWED
+        return any(link.full() for link in links) or len(self.queue) > MAX_OWED
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
-        if self.queue and self.queue[0].blocks:
+        if self.queue and self.queue[0].blocks_since:
             for link in self._following():
                 link.finish()
 

@@ -53,7 +53,6 @@ class Link(asyncio.Protocol):
 
     owed: requests that were sent and not answered, in order.
     pieces: of the large reply that is being read, as far as they wait.
-    full: the node takes no more bytes for now.
     finished: the sending direction is closed.
     subscribed: Request.subscribes of the commands sent here. If it isn't empty, the node may send
         messages, or lines of MONITOR, that are no replies.
@@ -68,10 +67,10 @@ class Link(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed: tuple[bytes, ...] = ()
-        self.full = False
         self.finished = False
         self.aside = False
         self._in_reply = False  # inside a large reply
+        self._paused = False  # the node takes no more bytes for now
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` that wait for the connection, or for a login
         self._logins: list[int] = []  # items of `_out` up to each login whose reply is owed
@@ -82,7 +81,7 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
-        if request.blocks and self.client_id == 0:
+        if request.blocks_since and self.client_id == 0:
             self._query_client_id()
         if request.asking:
             self.send(Request(_ASKING))
@@ -116,7 +115,10 @@ class Link(asyncio.Protocol):
         self._out.append(data)
         if self._transport is None or self._logins:
             self._waiting += len(data)
-            self.full = self._waiting > MAX_WAITING
+
+    def full(self) -> bool:
+        """Return whether the node takes no more bytes for now, or too many wait for it."""
+        return self._paused or self._waiting > MAX_WAITING
 
     def log_in(self, request: Request) -> None:
         """Send `request`, and nothing behind it before logged_in().
@@ -129,9 +131,6 @@ class Link(asyncio.Protocol):
     def logged_in(self) -> None:
         """Send what has waited for the login, which the node has accepted: up to a further one."""
         del self._logins[0]
-        if not self._logins:
-            self._waiting = 0
-            self.full = False
         self.flush()
         self._owner.wake()
 
@@ -145,6 +144,8 @@ class Link(asyncio.Protocol):
             end = self._logins[0]
             out, self._out = out[:end], out[end:]
             self._logins = [up_to - end for up_to in self._logins]
+        else:
+            self._waiting = 0
         if out:
             transport.write(out[0] if len(out) == 1 else b"".join(out))
 
@@ -184,16 +185,15 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         if not self._reads:
             self._transport.pause_reading()
-        self.full = len(self._logins) > 0 and self.full
         self.flush()
         self._owner.wake()
 
     def pause_writing(self) -> None:
-        self.full = True
+        self._paused = True
         self._owner.wake()
 
     def resume_writing(self) -> None:
-        self.full = False
+        self._paused = False
         self._owner.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -82,7 +82,7 @@ class Redirects:
 
         Returns the reply for the client; empty if the request is sent again.
         """
-        unblocked = request.blocks and frame.startswith(_UNBLOCKED)
+        unblocked = request.blocks_since > 0.0 and frame.startswith(_UNBLOCKED)
         if not (unblocked or is_redirect(frame)):
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
@@ -117,9 +117,9 @@ class Redirects:
         request.asking = request.target is not None and frame.startswith(b"-ASK")
         if request.target is None or request.redirected > AT_ONCE:
             self._pause()
-        if request.blocks:
+        if request.blocks_since:
             now = self._loop.time()
-            passed_s, request.blocks_from = now - request.blocks_from, now
+            passed_s, request.blocks_since = now - request.blocks_since, now
             request.written = with_remaining_timeout(request.written, passed_s)
         self.pending.append(request)
         self.drain()

@@ -31,7 +31,7 @@ class Request:
     caching: the CLIENT CACHING that it is sent behind, unless it is `asking`: each of the two ends
         the effect of the other one.
     front: the proxy's own requests that are sent between these and this one.
-    blocks: it may block. blocks_from: loop time at which such a command was sent.
+    blocks_since: loop time at which a command that may block was sent; 0 for others.
     on_error: called with the node, the request and the node's error. Returns the reply; empty if
         the request is sent again. None: redirects are followed.
     on_reply: called with the reply, behind on_error. Returns what the client gets.
@@ -55,8 +55,7 @@ class Request:
         self.asking = False
         self.caching: bytes = b""
         self.front: list[Request] = []
-        self.blocks = False
-        self.blocks_from: float = 0.0
+        self.blocks_since: float = 0.0
         self.on_reply: OnReply | None = None
         self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
         self.part_of: Divided | None = None

@@ -218,7 +218,7 @@ def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:
     client = Redirected(2)
     frame = b"-UNBLOCKED force unblock from blocking operation\r\n"
     waits, other = client.queue
-    waits.blocks = True
+    waits.blocks_since = 1.0
     waits.written = command("BLPOP", "k", 0)
     assert client.redirects.take(ASKED, waits, frame) == b""
     assert client.redirects.take(ASKED, other, frame) == frame
