@@ -123,9 +123,8 @@ def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
     parts = []
     for link in exchange.links.masters():
         node = exchange.cluster.map.number(link.address)
-        part = Request(bulks(_CLIENT, *args_for(args, node)))
-        part.on_reply = partial(shown_text, node=node)
-        parts.append((link, part))
+        written = bulks(_CLIENT, *args_for(args, node))
+        parts.append((link, Request(written, on_reply=partial(shown_text, node=node))))
     merge = gather.texts
     if name == b"CLIENT KILL":  # CLIENT KILL address replies +OK, else with a number
         merge = gather.one_succeeded if len(args) == 2 else gather.summed

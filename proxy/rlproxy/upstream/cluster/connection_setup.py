@@ -42,8 +42,7 @@ class ConnectionSetup:
             return b""
         query = self._query
         if query is None:
-            self._query = query = Request(bulks(b"PING"))
-            query.on_reply = self._pinged
+            self._query = query = Request(bulks(b"PING"), on_reply=self._pinged)
             exchange.send_own(exchange.links.home(), query)
             exchange.redirects.drain()
         if not query.done:

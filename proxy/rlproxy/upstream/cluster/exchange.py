@@ -101,9 +101,7 @@ class Exchange(LinkOwner):
 
     def send_home(self, written: bytes, on_reply: OnReply | None = None) -> None:
         """Send a command of the client to the home node."""
-        request = Request(written)
-        request.on_reply = on_reply
-        self.send(self.links.home(), request)
+        self.send(self.links.home(), Request(written, on_reply=on_reply))
 
     def send_own(self, link: Link, request: Request) -> None:
         """Send a command of the proxy's own in its place among those of the client.

@@ -104,9 +104,7 @@ class Link(asyncio.Protocol):
                 self.client_id = int(frame[1:-2])
             return frame
 
-        request = Request(_CLIENT_ID)
-        request.on_reply = on_reply
-        self.send(request)
+        self.send(Request(_CLIENT_ID, on_reply=on_reply))
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""

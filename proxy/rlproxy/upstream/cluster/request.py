@@ -8,6 +8,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 
 OnReply = Callable[[bytes], bytes]
+OnError = Callable[[Address, "Request", bytes], bytes]
 
 
 class Request:
@@ -38,7 +39,14 @@ class Request:
     part_of: the command of which this is a part.
     """
 
-    def __init__(self, written: bytes, slot: int = NO_SLOT, check: bytes | None = None) -> None:
+    def __init__(
+        self,
+        written: bytes,
+        slot: int = NO_SLOT,
+        check: bytes | None = None,
+        on_reply: OnReply | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
         self.written = written
         self.slot = slot
         self.node: Address | None = None
@@ -56,8 +64,8 @@ class Request:
         self.caching: bytes = b""
         self.front: list[Request] = []
         self.blocks_since: float = 0.0
-        self.on_reply: OnReply | None = None
-        self.on_error: Callable[[Address, Request, bytes], bytes] | None = None
+        self.on_reply = on_reply
+        self.on_error = on_error
         self.part_of: Divided | None = None
 
 

@@ -11,6 +11,7 @@ to a master that was scanned already is missed if the iteration ends before the 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 import hiredis
@@ -46,8 +47,8 @@ def send_scan(exchange: Exchange, args: list[bytes], written: bytes) -> None:
     if index == nodes:
         _check(exchange, known)
         return
-    request = Request(bulks(b"SCAN", cursor, *args[1:]))
-    request.on_reply = lambda frame: with_cursor(frame, index, nodes + 1, mark)
+    on_reply = partial(with_cursor, step=index, steps=nodes + 1, mark=mark)
+    request = Request(bulks(b"SCAN", cursor, *args[1:]), on_reply=on_reply)
     exchange.send(exchange.links.to(known.shards[index].address), request)
 
 

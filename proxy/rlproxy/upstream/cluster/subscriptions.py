@@ -95,9 +95,7 @@ class Subscriptions:
             return not_now if is_redirect(frame) or frame == CROSSSLOT else frame
 
         if self._at_home():
-            request = Request(written)
-            request.on_error = on_error
-            self._exchange.send(self._exchange.links.home(), request)
+            self._exchange.send(self._exchange.links.home(), Request(written, on_error=on_error))
         else:
             self._exchange.answer(not_now)
 
@@ -283,9 +281,7 @@ def _mark(link: Link) -> Request:
         mark.node = node
         return b""
 
-    request = Request(bulks(b"PING"))
-    request.on_error = on_error
-    return request
+    return Request(bulks(b"PING"), on_error=on_error)
 
 
 def _counted(frame: bytes, count: int) -> bytes:

@@ -81,10 +81,7 @@ class Transaction:
 
     def replay(self) -> list[Request]:
         """Return requests of the proxy's own: MULTI and the commands that are queued."""
-        requests = [Request(self.multi), *map(Request, self.commands)]
-        for request in requests:
-            request.on_reply = self._on_replayed
-        return requests
+        return [Request(each, on_reply=self._on_replayed) for each in (self.multi, *self.commands)]
 
     def _on_replayed(self, frame: bytes) -> bytes:
         if frame.startswith(b"-"):
@@ -142,9 +139,8 @@ class Transactions:
         elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:  # nested MULTI, DISCARD with arguments, or WATCH: the node writes the error
-            request = Request(written)
-            request.on_error = lambda _node, _request, frame: frame  # no redirect is followed
-            self._send(transaction, request)
+            request = Request(written, on_error=lambda _node, _request, frame: frame)
+            self._send(transaction, request)  # no redirect is followed
 
     # -- outside of MULTI -------------------------------------------------------------------------
 
@@ -202,9 +198,8 @@ class Transactions:
                 if transaction.link is not None:
                     transaction.link.send(Request(_DISCARD))
                 self._open(transaction, link)
-        request = Request(written, transaction.slot)
-        request.on_error = transaction.on_queue_error
-        self._send(transaction, request)
+        on_error = transaction.on_queue_error
+        self._send(transaction, Request(written, transaction.slot, on_error=on_error))
 
     def reject_by_name(self, transaction: Transaction, name: bytes) -> None:
         """Reject the command `name`, which can't be part of a transaction here."""
@@ -250,9 +245,8 @@ class Transactions:
             exchange.answer(reply)
             return
         link = link or self._open(transaction, exchange.links.home())
-        request = Request(written, transaction.slot)
-        request.on_error = partial(self._on_exec_error, transaction)
-        exchange.send(link, request)
+        on_error = partial(self._on_exec_error, transaction)
+        exchange.send(link, Request(written, transaction.slot, on_error=on_error))
         exchange.redirects.drain(transaction.slot)
 
     def _on_exec_error(
