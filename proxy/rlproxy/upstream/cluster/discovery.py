@@ -22,7 +22,7 @@ from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.slot_map import NO_MAP, Shard, SlotMap, slot_map
 from rlproxy.upstream.connector import Target, control_hello, reason
 from rlproxy.upstream.control import hello_error, wrong_mode
-from rlproxy.upstream.query_connection import QueryConnection, opened, text
+from rlproxy.upstream.query_connection import opened, text
 
 # Limit of a connection to one node, and of its replies to each write, in seconds. A line with round
 # trips of 0.4 s, with TLS, is fast enough.
@@ -77,43 +77,35 @@ async def view(target: Target, upstream: Upstream, known_version: str) -> View:
     """
     try:
         async with opened(target, REPLY_S) as connection:
-            return await _viewed(connection, target.address, upstream, known_version)
+            words = control_hello(upstream)
+            words[1] = b"2"  # in RESP2, replies hold only lists
+            about = [(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES"), (b"CLUSTER", b"INFO")]
+            reply, slots, nodes, info = await connection.query_all([tuple(words), *about])
+            if isinstance(reply, hiredis.ReplyError):
+                return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
+            named = reply if isinstance(reply, list) else []
+            fields = dict(zip(named[::2], named[1::2], strict=False))
+            if isinstance(slots, hiredis.ReplyError):
+                # Some servers with the commands of a cluster name another mode.
+                kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, target.address)
+                return View(problem=problem or f"CLUSTER SLOTS: {slots}", kind=kind or LOGIN)
+            if isinstance(nodes, hiredis.ReplyError):
+                return View(problem=f"CLUSTER NODES: {nodes}", kind=LOGIN)
+            version = f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
+            found = View(read_slots(slots, target.address.host), version=version)
+            found.unlisted = unlisted(slots, text(nodes), target.address.host)
+            facts = dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
+            found.healthy = facts.get("cluster_state") == "ok"
+            found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
+            found.epoch = int(facts.get("cluster_current_epoch", 0))
+            if found.version != known_version:
+                commands = await connection.query(b"COMMAND")
+                if isinstance(commands, hiredis.ReplyError):
+                    return View(problem=f"COMMAND: {commands}", kind=LOGIN)
+                found.commands = commands
+            return found
     except OSError as error:
         return View(problem=reason(error), kind=UNREACHABLE)
-
-
-async def _viewed(
-    connection: QueryConnection,
-    address: Address,
-    upstream: Upstream,
-    known_version: str,
-) -> View:
-    words = control_hello(upstream)
-    words[1] = b"2"  # in RESP2, replies hold only lists
-    about = [(b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES"), (b"CLUSTER", b"INFO")]
-    reply, slots, nodes, info = await connection.query_all([tuple(words), *about])
-    if isinstance(reply, hiredis.ReplyError):
-        return View(problem=hello_error(str(reply), upstream.password), kind=LOGIN)
-    fields = dict(zip(reply[::2], reply[1::2], strict=False)) if isinstance(reply, list) else {}
-    if isinstance(slots, hiredis.ReplyError):
-        # Some servers with the commands of a cluster name another mode.
-        kind, problem = wrong_mode(text(fields.get(b"mode")), upstream, address)
-        return View(problem=problem or f"CLUSTER SLOTS: {slots}", kind=kind or LOGIN)
-    if isinstance(nodes, hiredis.ReplyError):
-        return View(problem=f"CLUSTER NODES: {nodes}", kind=LOGIN)
-    version = f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
-    found = View(read_slots(slots, address.host), version=version)
-    found.unlisted = unlisted(slots, text(nodes), address.host)
-    facts = dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
-    found.healthy = facts.get("cluster_state") == "ok"
-    found.suspects = any(facts.get(name, "0") != "0" for name in _MISSED)
-    found.epoch = int(facts.get("cluster_current_epoch", 0))
-    if found.version != known_version:
-        commands = await connection.query(b"COMMAND")
-        if isinstance(commands, hiredis.ReplyError):
-            return View(problem=f"COMMAND: {commands}", kind=LOGIN)
-        found.commands = commands
-    return found
 
 
 def read_slots(reply: Any, host: str) -> SlotMap:
