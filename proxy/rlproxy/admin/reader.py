@@ -18,11 +18,9 @@ from prometheus_client.metrics_core import Metric
 from rlproxy.admin.history import History
 from rlproxy.admin.page_data import KEYS, view
 from rlproxy.observability.hot_keys import merge
-from rlproxy.observability.key_prefixes import samples as prefix_samples
 from rlproxy.observability.metrics import (
     COUNTER,
     HISTOGRAM,
-    PREFIX_HITS,
     SETTINGS_REJECTED,
     TABLE,
     Labels,
@@ -56,9 +54,6 @@ class Reading:
     def samples(self) -> Samples:
         """The sum of all workers' samples, without policies; of a silent one its counters."""
         samples = merged(each.samples for each in self.workers)
-        prefixes = prefix_samples(each.prefixes for each in self.workers)
-        if prefixes:
-            samples[PREFIX_HITS] = prefixes
         samples["rlproxy_workers"] = {(): float(sum(one.fresh for one in self.workers))}
         samples[SETTINGS_REJECTED] = {(): float(bool(self._mistakes))}
         return samples

@@ -10,7 +10,6 @@ from math import inf
 from typing import Final, NamedTuple
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
-from rlproxy.observability.key_prefixes import PrefixHits
 from rlproxy.observability.metrics import Samples, kept
 from rlproxy.observability.policy_counters import NO_POLICIES, PolicyState
 
@@ -63,9 +62,8 @@ class Snapshot:
     worker: its number, from 0.
     at: time of publication, seconds since 1970.
     age_s: seconds since then, infinite if there was none; see valid_at().
-    samples: metrics, without those of prefixes and policies.
+    samples: metrics, without those of policies.
     top: hot keys; see HotKeys.state().
-    prefixes: hits by key prefix; see `key_prefixes`.
     policies: hits of policies; see `policy_counters`.
     listen: addresses where clients connect.
     mode: "share" or "private": the usual way of ordinary commands.
@@ -77,7 +75,6 @@ class Snapshot:
     age_s: float = inf
     samples: Samples = field(default_factory=dict)
     top: Top = NO_TOP
-    prefixes: PrefixHits = field(default_factory=dict)
     policies: PolicyState = NO_POLICIES
     pid: int = 0
     listen: Sequence[str] = ()

@@ -12,6 +12,7 @@ from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.metrics import (
     ERRORS,
+    PREFIX_HITS,
     Samples,
     classes_of,
     merged,
@@ -46,7 +47,11 @@ def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
     several: the samples of each worker, those of the worker that replies first.
     now: time.time().
     """
-    samples = merged(each.samples for each in several)
+    # No line has the hits by prefix, which are up to 20,000 values of each worker.
+    samples = merged(
+        {name: values for name, values in each.samples.items() if name != PREFIX_HITS}
+        for each in several
+    )
     first = several[0]
     number = partial(_total, samples)
     sections: dict[str, dict[str, object]] = {

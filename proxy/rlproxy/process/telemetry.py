@@ -24,6 +24,7 @@ from rlproxy.observability.hot_keys import NO_TOP, HotKey, HotKeys, merge, strid
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import (
     ERRORS,
+    PREFIX_HITS,
     PROBLEMS,
     Labels,
     Samples,
@@ -82,7 +83,8 @@ class Telemetry:
         self._top_published = NO_TOP
         self._tops: dict[bool, list[HotKey]] = {}  # result of merge(), by whether of refusals
         self._tops_until = 0.0  # time.monotonic() until which it is kept
-        self._prefixes = Prefixes(config.metrics_prefixes, before.prefixes)
+        prefixes = self._before.pop(PREFIX_HITS, {})
+        self._prefixes = Prefixes(config.metrics_prefixes, prefixes)
         # Counters by prefix need every hit's key. Otherwise a share of the keys is enough.
         self._counts_a_share = not config.metrics_prefixes
         self._stats.on_keys = self._top.add if self._counts_a_share else self._count_both
@@ -163,14 +165,16 @@ class Telemetry:
         """Return this worker's samples as of now."""
         self._stats.gather()
         clients, context, state = self._clients, self._context, self._upstream.state()
+        samples = merged([self._before, self._samples(state)])
+        if self._prefixes.samples:
+            samples[PREFIX_HITS] = self._prefixes.samples
         count = clients.addresses.__getitem__  # 10,000 addresses: 0.8 ms, 2.4 by a Python function
         return Snapshot(
             self._worker,
             time.time(),
             age_s=0.0,
-            samples=merged([self._before, self._samples(state)]),
+            samples=samples,
             top=self._top_published,
-            prefixes=self._prefixes.counts,
             policies=self._policies.state(),
             pid=os.getpid(),
             listen=self._listen,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rlproxy.observability.counters import MAX_KEY, SHOWN, brief
-from rlproxy.observability.key_prefixes import Prefixes, samples
+from rlproxy.observability.key_prefixes import Prefixes
 
 
 def bulk(key: bytes) -> bytes:
@@ -19,7 +19,7 @@ def bulks(*keys: bytes) -> Counter[bytes]:
 def test_prefix_ends_at_the_first_colon() -> None:
     prefixes = Prefixes(10, {})
     prefixes.add(bulks(b"user:1", b"user:23:x", b"ip:10.0.0.1", b":", b"plain"), bulks(b"user:1"))
-    assert samples([prefixes.counts]) == {
+    assert prefixes.samples == {
         ("user", "hits"): 2,
         ("user", "refused"): 1,
         ("ip", "hits"): 1,
@@ -37,24 +37,24 @@ def test_a_long_key_counts_as_its_short_name_does() -> None:
         for key in (whole, brief(whole)):
             prefixes = Prefixes(10, {})
             prefixes.add({key: 2}, {})
-            assert samples([prefixes.counts])[found, "hits"] == 2
+            assert prefixes.samples[found, "hits"] == 2
 
 
 def test_first_prefixes_have_labels() -> None:
     prefixes = Prefixes(2, {})
     prefixes.add(bulks(b"none", b"a:1", b"b:1", b"c:1", b"d:1", b"a:22", b"other:1"), bulks(b"c:1"))
-    hits = {prefix: n for (prefix, kind), n in samples([prefixes.counts]).items() if kind == "hits"}
+    hits = {prefix: n for (prefix, kind), n in prefixes.samples.items() if kind == "hits"}
     assert hits == {"(none)": 1, "a": 2, "b": 1, "(other)": 3}
-    assert samples([prefixes.counts])["(other)", "refused"] == 1
+    assert prefixes.samples["(other)", "refused"] == 1
 
 
 def test_successor_continues_the_counts_and_the_labels() -> None:
     before = Prefixes(2, {})
     before.add(bulks(b"none", b"a:1", b"\xff:1", b"c:1"), bulks(b"a:1", b"c:1"))
-    prefixes = Prefixes(2, before.counts)
-    assert prefixes.counts == before.counts
+    prefixes = Prefixes(2, before.samples)
+    assert prefixes.samples == before.samples
     prefixes.add(bulks(b"\xff:2", b"d:1", b"a:3", b"none"), bulks(b"d:1"))
-    assert samples([prefixes.counts]) == {
+    assert prefixes.samples == {
         ("(none)", "hits"): 2,
         ("(none)", "refused"): 0,
         ("a", "hits"): 2,

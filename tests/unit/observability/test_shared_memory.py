@@ -8,7 +8,8 @@ import threading
 from rlproxy.config.config import MAX_PREFIXES
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import HotKeys
-from rlproxy.observability.key_prefixes import Prefixes, samples
+from rlproxy.observability.key_prefixes import Prefixes
+from rlproxy.observability.metrics import PREFIX_HITS
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.observability.snapshots import LaneFacts, Snapshot
@@ -74,11 +75,11 @@ def test_largest_value_fits() -> None:
     lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
     memory = SharedMemory(1)
     snapshot = Snapshot(
-        *(0, 1.5, 0.0, {}, top.state(), prefixes.counts, policies.state()), lanes=lanes
+        *(0, 1.5, 0.0, {PREFIX_HITS: prefixes.samples}, top.state(), policies.state()), lanes=lanes
     )
     assert memory.publish(0, snapshot)
     found = memory.latest(0)
     assert found == snapshot
     silent = found.valid_at(9.0)
-    assert len(samples([silent.prefixes])) == 20_000
+    assert len(silent.samples[PREFIX_HITS]) == 20_000
     assert len(hits_of(silent.policies)) == MAX_POLICIES

@@ -173,7 +173,7 @@ async def test_keys_are_counted_by_prefix_too(prefixes: int) -> None:
     wiring.telemetry.publish()
     telemetry = wiring.telemetry
     assert telemetry.own().top.hits.counts
-    assert bool(telemetry._prefixes.counts) == bool(prefixes)
+    assert bool(telemetry._prefixes.samples) == bool(prefixes)
 
 
 async def test_new_clients_are_paced_while_others_are_served() -> None:
