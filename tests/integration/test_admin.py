@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
+from rlproxy.admin.app import AdminServer
+from rlproxy.config.config import Config
 from rlproxy.observability.metrics import TABLE
 from rlproxy.observability.shared_memory import SharedMemory
 
@@ -576,7 +578,7 @@ async def served(monkeypatch: pytest.MonkeyPatch, request_s: float) -> AsyncIter
     monkeypatch.setattr(app, "REQUEST_S", request_s)
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
-    made = app.served(sock, SharedMemory(1), os.getppid())
+    made = AdminServer(sock, SharedMemory(1), os.getppid(), Config())
     task = asyncio.create_task(made.serve([sock]))
     try:
         yield sock.getsockname()[1]

@@ -29,9 +29,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from rlproxy.admin.access import Access, read_token
+from rlproxy.admin.access import read_token
 from rlproxy.admin.page_data import label
-from rlproxy.config.config import ConfigError
+from rlproxy.config.config import Config, ConfigError, own_addresses
 from rlproxy.config.urls import UNIX_CLIENT, Address
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.logs import log
@@ -122,7 +122,7 @@ def _algorithm(rule: Sequence[bytes]) -> Sequence[bytes]:
 class Actions:
     """The handler of requests for actions.
 
-    access: the token that permits them, and the way to the proxy.
+    config: has the token's file, and the addresses and login of the proxy.
     parent: the process that reloads the settings on SIGHUP.
     latest_reload: returns the outcome of its latest reload.
     throttle: the log of wrong tokens.
@@ -130,12 +130,14 @@ class Actions:
 
     def __init__(
         self,
-        access: Access,
+        config: Config,
         parent: int,
         latest_reload: Callable[[], Reloaded],
         throttle: LogThrottle,
     ) -> None:
-        self._access = access
+        self._token_file = config.admin_token_file
+        self._address = own_addresses(config)[0].dialled()
+        self._login = (config.upstream.user, config.upstream.password)
         self._parent = parent
         self._latest_reload = latest_reload
         self._throttle = throttle
@@ -154,7 +156,7 @@ class Actions:
     async def _check_token(self, request: Request, client: str) -> None:
         """Raise HTTPException unless the request has the token. A wrong one is answered late."""
         try:
-            token = read_token(self._access.token_file)
+            token = read_token(self._token_file)
         except ConfigError as error:
             text = "no action is possible: {reason}"
             self._throttle.happened("admin_token_unusable", text, reason=str(error))
@@ -219,9 +221,8 @@ class Actions:
 
         Raises HTTPException.
         """
-        access = self._access
         try:
-            async with asyncio.timeout(TIMEOUT_S), _connection(access) as connection:
+            async with asyncio.timeout(TIMEOUT_S), self._connection() as connection:
                 unit = await _unit(connection, words)  # first: if it fails, nothing has changed
                 reply = await connection.execute_command(*words)  # type: ignore[no-untyped-call]
                 return (
@@ -231,11 +232,28 @@ class Actions:
             why = f"no reply within {TIMEOUT_S:g} s; whether it takes effect is unknown"
             raise HTTPException(504, why) from None
         except (LostError, OSError) as error:
-            why = f"the connection to the proxy at {access.address} failed: {_shown(error)}"
+            why = f"the connection to the proxy at {self._address} failed: {_shown(error)}"
             raise HTTPException(502, why) from None
         except RedisError as error:
             why = re.sub("^t is", "seconds is", _shown(error))  # RL.BLOCK's name of this field
             raise HTTPException(_status(error), why) from None
+
+    def _connection(self) -> Redis:
+        """Return a connection to the proxy; the first command opens it, and no other one does."""
+        address, (user, password) = self._address, self._login
+        return Redis(
+            host=address.host,
+            port=address.port,
+            unix_socket_path=address.path or None,
+            username=user,
+            password=password,
+            ssl=address.tls,
+            ssl_cert_reqs="none",
+            ssl_check_hostname=False,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            single_connection_client=True,
+        )
 
 
 async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
@@ -248,24 +266,6 @@ async def _unit(connection: Redis, words: Sequence[bytes]) -> str:
             word for name, text, *_ in policies if name == named for word in text.upper().split()
         ]
     return "ms" if b"MS" in rule else "s"
-
-
-def _connection(access: Access) -> Redis:
-    """Return a connection to the proxy; it is opened with the first command, and never again."""
-    address = access.address
-    return Redis(
-        host=address.host,
-        port=address.port,
-        unix_socket_path=address.path or None,
-        username=access.user,
-        password=access.password,
-        ssl=address.tls,
-        ssl_cert_reqs="none",
-        ssl_check_hostname=False,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        single_connection_client=True,
-    )
 
 
 def _status(error: RedisError) -> int:

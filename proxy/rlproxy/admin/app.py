@@ -39,9 +39,9 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rlproxy.admin.access import Access, Launch
 from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
 from rlproxy.admin.reader import Reader, latest_reload
+from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
@@ -240,15 +240,46 @@ class Connection(H11Protocol):
 
 
 class AdminServer(uvicorn.Server):
-    """The HTTP server. It ends with the process `parent`; a signal ends it at once."""
+    """The HTTP server for the listening socket `sock` and the samples in `memory`.
+
+    It ends with the process `parent`; a signal ends it at once.
+
+    settings: --admin-actions, and what actions need.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, reader: Reader, throttle: LogThrottle, parent: int
+        self, sock: socket.socket, memory: SharedMemory, parent: int, settings: Config
     ) -> None:
-        super().__init__(config)
-        self._reader = reader
-        self._throttle = throttle
+        name = sock.getsockname()
+        local = isinstance(name, tuple) and Address(name[0]).local
+        self._throttle = throttle = LogThrottle(time.monotonic, logs.log.error)
+        self._reader = Reader(memory)
         self._parent = parent
+        actions = None
+        if settings.admin_actions:
+            from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
+
+            actions = Actions(settings, parent, partial(latest_reload, memory), throttle)
+        pages = Pages(self._reader, actions)
+        # uvicorn would log a line per malformed request, which clients cause at will.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        super().__init__(
+            uvicorn.Config(
+                application(pages, local, throttle),
+                headers=pages.headers(),
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=MAX_CONNECTIONS,
+                timeout_keep_alive=int(KEEP_S),
+                timeout_graceful_shutdown=0,
+                h11_max_incomplete_event_size=MAX_HEADER,
+            )
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -263,56 +294,22 @@ class AdminServer(uvicorn.Server):
         return await super().on_tick(counter) or os.getppid() != self._parent
 
 
-def served(
-    sock: socket.socket, memory: SharedMemory, parent: int, access: Access | None = None
-) -> AdminServer:
-    """Return the server for the listening socket `sock` and the samples in `memory`.
-
-    parent: the process with which the server ends.
-    access: what actions need; None without --admin-actions.
-    """
-    name = sock.getsockname()
-    local = isinstance(name, tuple) and Address(name[0]).local
-    throttle = LogThrottle(time.monotonic, logs.log.error)
-    reader = Reader(memory)
-    actions = None
-    if access is not None:
-        from rlproxy.admin.actions import Actions  # with redis-py, which takes 0.25 s to load
-
-        actions = Actions(access, parent, partial(latest_reload, memory), throttle)
-    pages = Pages(reader, actions)
-    config = uvicorn.Config(
-        application(pages, local, throttle),
-        headers=pages.headers(),
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=MAX_CONNECTIONS,
-        timeout_keep_alive=int(KEEP_S),
-        timeout_graceful_shutdown=0,
-        h11_max_incomplete_event_size=MAX_HEADER,
-    )
-    # uvicorn would log a line per malformed request, which clients cause at will.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    return AdminServer(config, reader, throttle, parent)
-
-
 def main() -> int:
-    """Run the admin process with the Launch on standard input; the exit code."""
+    """Run the admin process. Returns the exit code.
+
+    On standard input it gets, pickled, the inherited descriptors of its listening socket and of the
+    shared memory, the number of its parent's process, and the settings.
+    """
     end_with_parent()
     with contextlib.suppress(OSError):  # the system call filter of rlproxy.service forbids it
         os.nice(NICER)
     given = sys.stdin.buffer.read()
     if not given:  # the parent has ended
         return 1
-    launch: Launch = pickle.loads(given)  # noqa: S301 (of the parent)
-    logs.configure(launch.log_level, launch.log_format)
-    sock = socket.socket(fileno=launch.socket)
+    listening, descriptor, parent, settings = pickle.loads(given)  # noqa: S301 (of the parent)
+    logs.configure(settings.log_level, settings.log_format)
+    sock = socket.socket(fileno=listening)
     sock.setblocking(False)
-    memory = SharedMemory(launch.workers, launch.memory)
-    asyncio.run(served(sock, memory, launch.parent, launch.access).serve([sock]))
+    memory = SharedMemory(settings.workers, descriptor)
+    asyncio.run(AdminServer(sock, memory, parent, settings).serve([sock]))
     return 0

@@ -327,7 +327,7 @@ def _admin_contradictions(config: Config) -> list[str]:
         for name in ("admin", "admin_token_file")
         if not getattr(config, name)
     ]
-    if not own_addresses(config, config.listen):
+    if not own_addresses(config):
         needs.append(
             "--admin-actions: the admin process can't connect to any address of --listen: each "
             "requires a PROXY header (--proxy-protocol) or a client certificate "
@@ -336,15 +336,15 @@ def _admin_contradictions(config: Config) -> list[str]:
     return needs
 
 
-def own_addresses(config: Config, listen: Sequence[Address]) -> list[Address]:
-    """Return those of `listen` at which the proxy can be its own client, without TLS first.
+def own_addresses(config: Config) -> list[Address]:
+    """Return those of --listen at which the proxy can be its own client, without TLS first.
 
     Others require a PROXY header or a client certificate.
     """
     certificate = config.tls_client_ca and config.tls_client_auth == "required"
     found = [
         address
-        for address in listen
+        for address in config.listen
         if address.path or not (config.proxy_protocol or (address.tls and certificate))
     ]
     return sorted(found, key=lambda address: address.tls)

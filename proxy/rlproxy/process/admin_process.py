@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rlproxy.admin.access import Launch, access_of
 from rlproxy.config.config import Config
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
 from rlproxy.observability.shared_memory import SharedMemory
@@ -59,15 +59,13 @@ class AdminProcess:
         (address,) = self._listeners.addresses()
         self.url = str(address) if address.path else f"http://{address}/"  # of the live page
         ((sock, _),) = self._listeners.sockets
-        self._launch = Launch(
-            sock.fileno(),
-            memory.descriptor,
-            memory.workers,
-            os.getpid(),
-            config.log_level,
-            config.log_format,
-            access_of(config, listening),
-        )
+        self._descriptors = (sock.fileno(), memory.descriptor)
+        # It serves HTTP: it gets no secret but the login that actions need. All of it fits into a
+        # pipe, so that start() does not wait.
+        login = (config.upstream.user, config.upstream.password) if config.admin_actions else ()
+        given = replace(config, listen=tuple(listening), upstream=Upstream(None, *login))
+        given = replace(given, deny_command=(), policies=(), pem={})
+        self._input = pickle.dumps((*self._descriptors, os.getpid(), given))  # see app.main()
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = RestartPolicy(time.monotonic)
 
@@ -79,7 +77,7 @@ class AdminProcess:
                 argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                pass_fds=(self._launch.socket, self._launch.memory),
+                pass_fds=self._descriptors,
                 start_new_session=True,  # Ctrl-C reaches the parent only, which drains first
             )
         except OSError as error:
@@ -89,7 +87,7 @@ class AdminProcess:
         # Passwords go by a pipe: other users can read the arguments of a process.
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
-            pipe.write(pickle.dumps(self._launch))
+            pipe.write(self._input)
 
     def restart_if_ended(self) -> None:
         """Start the process again if it has ended and that is due.

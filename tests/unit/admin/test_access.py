@@ -1,4 +1,4 @@
-"""The access of actions: the file of the token, and what the parent hands to the admin process."""
+"""The access of actions: the file of the token."""
 
 from __future__ import annotations
 

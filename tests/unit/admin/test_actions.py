@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 from rlproxy.admin import actions
-from rlproxy.admin.access import Access
 from rlproxy.admin.actions import MAX_BODY, Actions, command_of
 from rlproxy.admin.app import Pages, application
 from rlproxy.admin.reader import Reader
-from rlproxy.config.urls import Address
+from rlproxy.config.config import Config
+from rlproxy.config.urls import Address, Upstream
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
 from rlproxy.observability.snapshots import Reloaded
@@ -104,11 +104,13 @@ class Site:
         self.token_file.write_text(f"{TOKEN}\n")
         self.token_file.chmod(0o600)
         nowhere = Address(path=str(tmp_path / "nothing.sock"))
-        access = Access(nowhere, "bob", "hunter2", str(self.token_file))
+        config = Config(
+            (nowhere,), Upstream(None, "bob", "hunter2"), admin_token_file=str(self.token_file)
+        )
         self.log: list[str] = []
         throttle = LogThrottle(lambda: 0.0, self.write)
         self.reloaded = Reloaded()
-        made = Actions(access, -1, lambda: self.reloaded, throttle)
+        made = Actions(config, -1, lambda: self.reloaded, throttle)
         self.application = application(Pages(Reader(SharedMemory(1)), made), True, throttle)
 
     def write(self, _: str, text: str, **fields: object) -> None:

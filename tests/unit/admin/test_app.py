@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rlproxy.admin import app
-from rlproxy.admin.app import PAGE, Pages, application, served
+from rlproxy.admin.app import PAGE, AdminServer, Pages, application
 from rlproxy.admin.reader import Reader
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address, Upstream
@@ -114,7 +114,7 @@ async def test_every_response_has_the_security_headers(
         monkeypatch.setattr(Reader, "reading", lambda _reader: SimpleNamespace(workers=[]))
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
-    server = served(sock, proxy.memory, os.getppid())
+    server = AdminServer(sock, proxy.memory, os.getppid(), Config())
     serving = asyncio.create_task(server.serve([sock]))
     try:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
