@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from rlproxy.build import describe
+from rlproxy.version import describe
 
 from tests.fuzz import differential, mutate
 from tests.fuzz.mutate import Ran

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlproxy.build import compiled
 from rlproxy.upstream.outage_log import MAX_LOGGED
+from rlproxy.version import compiled
 
 from tests.harness import DEADLINE_S, ROOT, Raw, RedisServer, free_port, wait_until
 from tests.integration.started import Started, children, started

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlproxy import build
+from rlproxy.version import compiled
 
 # Their doubles inherit from compiled classes, or stand for them. Compiled code refuses both.
 # scripts/test runs them in its interpreted stage.
@@ -22,4 +22,4 @@ _INTERPRETED = [
     "upstream/cluster/test_lanes.py",
     "upstream/cluster/test_command_lanes.py",
 ]
-collect_ignore = _INTERPRETED if build.compiled() else []
+collect_ignore = _INTERPRETED if compiled() else []

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, History
 from rlproxy.admin.probes import not_ready
-from rlproxy.build import compiled
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
@@ -18,7 +17,7 @@ from rlproxy.observability.snapshots import Snapshot
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled
 
 MAX_SHOWN: Final = 200  # characters of a key, a name or a reason
 MAX_LANES: Final = 12  # rows of lanes

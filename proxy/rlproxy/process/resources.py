@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from rlproxy.build import compiled, describe
 from rlproxy.config.config import Config, StartError
 from rlproxy.net.listeners import Listeners
 from rlproxy.observability.logs import log
@@ -19,7 +18,7 @@ from rlproxy.process.intake import ClientCounts
 from rlproxy.process.reload import Apply, reload
 from rlproxy.ratelimit import scripts
 from rlproxy.upstream.embedded import EmbeddedCluster, EmbeddedServer
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled, describe
 
 EMBEDDED_ENDED: Final = "the embedded server has ended, and its data with it"
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from rlproxy.admin.access import read_token
-from rlproxy.build import describe
 from rlproxy.config import loader
 from rlproxy.config.config import Config, StartError
 from rlproxy.net import file_limit, tls_contexts
@@ -20,6 +19,7 @@ from rlproxy.process.server import Server, StopSignals, run
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import binary
+from rlproxy.version import describe
 
 
 def main(argv: Sequence[str]) -> int:

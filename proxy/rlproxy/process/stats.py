@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.metrics import (
@@ -31,7 +30,7 @@ from rlproxy.ratelimit.outcomes import (
 )
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import encoding
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled
 
 # Returns rows of n elements: a key, two integers, and of refusals the rule.
 _TOP: Final = (

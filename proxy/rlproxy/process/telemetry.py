@@ -16,7 +16,6 @@ from collections.abc import Collection
 from heapq import nlargest
 from typing import Final
 
-from rlproxy.build import compiled
 from rlproxy.config.config import Config
 from rlproxy.downstream.connection import Clients
 from rlproxy.observability.counters import Counters, HitsByKey
@@ -40,7 +39,7 @@ from rlproxy.process.upstreams import UpstreamWiring
 from rlproxy.ratelimit.grammar import MAX_TOP, Policy, Rule
 from rlproxy.ratelimit.outcomes import CALLS, OUTCOMES
 from rlproxy.resp import commands
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled
 
 EVERY_S: Final = 1.0  # seconds between two publications
 TOP_S: Final = 0.25  # seconds for which the merged hot keys of all workers are kept

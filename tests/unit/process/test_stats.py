@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rlproxy.build import compiled
 from rlproxy.observability.counters import TIMES_S
 from rlproxy.observability.hot_keys import NO_TOP
 from rlproxy.observability.metrics import ERRORS, Samples
@@ -14,7 +13,7 @@ from rlproxy.process.stats import policies_request, stats_request, stats_text, t
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled
 
 from tests.unit.observability.histograms import times
 

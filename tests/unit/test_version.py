@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import platform
 
-from rlproxy import build
 from rlproxy.resp import requests
-from rlproxy.version import VERSION
+from rlproxy.version import VERSION, compiled, describe
 
 
 def test_compiled_reports_how_the_hot_modules_run() -> None:
-    assert build.compiled() == (not requests.__file__.endswith(".py"))
+    assert compiled() == (not requests.__file__.endswith(".py"))
 
 
 def test_describe_is_one_line() -> None:
-    line = build.describe()
+    line = describe()
     assert line.startswith(VERSION + " (")
     assert ("interpreted" in line) != ("compiled" in line)
-    assert ("compiled" in line) == build.compiled()
+    assert ("compiled" in line) == compiled()
     assert platform.python_version() in line
     assert "\n" not in line
 
