@@ -39,14 +39,13 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.probes import not_alive, not_ready, ready_text
 from rlproxy.admin.reader import Reader, latest_reload
 from rlproxy.config.config import Config
 from rlproxy.config.urls import Address
 from rlproxy.observability import logs
 from rlproxy.observability.log_throttle import LogThrottle
 from rlproxy.observability.shared_memory import SharedMemory
-from rlproxy.observability.snapshots import Snapshot
 from rlproxy.upstream.embedded import end_with_parent
 
 if TYPE_CHECKING:
@@ -139,15 +138,7 @@ class Pages:
             known = "=".join(IGNORE_REDIS)
             return PlainTextResponse(f"The parameters here are {known}.\n", 400)
         workers = self._reader.reading().workers
-        return _verdict(not_ready(workers, bool(given)), _ready_text(workers))
-
-
-def _ready_text(workers: Sequence[Snapshot]) -> str:
-    """Return the text of /readyz while the proxy is ready."""
-    if without := without_redis(workers):
-        return f"ok, but Redis does not answer: hits are {without}"
-    problem = degraded(workers)
-    return f"degraded: {problem}" if problem else "ok"
+        return _verdict(not_ready(workers, bool(given)), ready_text(workers))
 
 
 def _verdict(reasons: Sequence[str], good: str) -> Response:

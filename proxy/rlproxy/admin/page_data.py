@@ -13,7 +13,7 @@ from rlproxy.admin.probes import not_ready
 from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
-from rlproxy.observability.snapshots import Snapshot
+from rlproxy.observability.snapshots import Lanes, Snapshot
 from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import mode
 from rlproxy.resp import escape
@@ -154,13 +154,10 @@ def _lanes(fresh: Sequence[Snapshot]) -> list[list[Any]]:
 
     The rows are [user, database, kind, lanes, lanes that are ready, unanswered calls].
     """
-    found: dict[tuple[str, int, str], list[int]] = {}
+    found: Lanes = {}
     for one in fresh:
-        for lane in one.lanes:
-            counts = found.setdefault((lane.user, lane.db, lane.carries), [0, 0, 0])
-            counts[0] += 1
-            counts[1] += lane.ready
-            counts[2] += lane.unanswered
+        for key, counts in one.lanes.items():
+            found[key] = [a + b for a, b in zip(found.get(key, (0, 0, 0)), counts, strict=True)]
     most = sorted(found.items(), key=lambda row: (-row[1][2], row[0]))[:MAX_LANES]
     return [[label(user), db, label(carries), *counts] for (user, db, carries), counts in most]
 

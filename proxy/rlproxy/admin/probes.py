@@ -38,24 +38,17 @@ def not_ready(workers: Sequence[Snapshot], ignore_redis: bool = False) -> list[s
     return list(found)
 
 
-def without_redis(workers: Sequence[Snapshot]) -> str:
-    """Return how hits are answered while Redis is away: "admitted", "refused", or "" for errors.
-
-    Empty also if Redis is up for all workers.
-    """
-    for one in workers:
-        if one.fresh and not one.upstream.up:
-            return WITHOUT.get(one.on_upstream_failure, "")
-    return ""
-
-
-def degraded(workers: Sequence[Snapshot]) -> str:
-    """Return the problem of the control connection while clients are served; empty if none."""
-    for one in workers:
-        upstream = one.upstream
-        if one.fresh and upstream.up and upstream.problem:
-            return _problem(upstream)
-    return ""
+def ready_text(workers: Sequence[Snapshot]) -> str:
+    """Return the text of /readyz while the proxy is ready; it names a problem with Redis."""
+    fresh = [one for one in workers if one.fresh]
+    for one in fresh:
+        if not one.upstream.up and one.on_upstream_failure in WITHOUT:
+            answer = WITHOUT[one.on_upstream_failure]
+            return f"ok, but Redis does not answer: hits are {answer}"
+    for one in fresh:
+        if one.upstream.up and one.upstream.problem:
+            return f"degraded: {_problem(one.upstream)}"
+    return "ok"
 
 
 def _problem(upstream: UpstreamState) -> str:

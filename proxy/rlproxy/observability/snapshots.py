@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlproxy.observability.hot_keys import NO_TOP, Top
 from rlproxy.observability.metrics import Samples, kept
@@ -45,14 +45,9 @@ class UpstreamState:
     nodes: Mapping[str, bool] = field(default_factory=dict)
 
 
-class LaneFacts(NamedTuple):
-    """One lane: what it carries, whether it is connected, and its unanswered calls."""
-
-    user: str
-    db: int
-    carries: str
-    ready: bool
-    unanswered: int
+# By user, database and what they carry: the number of lanes, of those that are connected, and of
+# their unanswered calls.
+Lanes = dict[tuple[str, int, str], list[int]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Snapshot:
     mode: str = ""
     on_upstream_failure: str = ""
     upstream: UpstreamState = UpstreamState()
-    lanes: Sequence[LaneFacts] = ()
+    lanes: Lanes = field(default_factory=dict)
     addresses: Sequence[tuple[str, int]] = ()
 
     @property

@@ -32,7 +32,7 @@ from rlproxy.observability.metrics import (
     merged,
 )
 from rlproxy.observability.policy_counters import PolicyCounters, hits_of, summed
-from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
+from rlproxy.observability.snapshots import Lanes, Snapshot, UpstreamState
 from rlproxy.process.resources import Resources
 from rlproxy.process.stats import policies_request, stats_request, top_request
 from rlproxy.process.upstreams import UpstreamWiring
@@ -181,16 +181,7 @@ class Telemetry:
             mode="share" if context.shares else "private",
             on_upstream_failure=context.failure.mode,
             upstream=state,
-            lanes=[
-                LaneFacts(
-                    _shown(lane.key.user or b"default"),
-                    lane.key.db,
-                    lane.key.carries(),
-                    lane.ready,
-                    lane.unanswered(),
-                )
-                for lane in self._upstream.lanes()
-            ],
+            lanes=self._lanes(),
             addresses=[
                 (each, count(each)) for each in nlargest(MAX_ADDRESSES, clients.addresses, count)
             ],
@@ -209,6 +200,16 @@ class Telemetry:
         now = time.time()
         places = (place for place in range(self._memory.workers) if place != self._worker)
         return [each.valid_at(now) for each in map(self._memory.latest, places) if each is not None]
+
+    def _lanes(self) -> Lanes:
+        found: Lanes = {}
+        for lane in self._upstream.lanes():
+            user = (lane.key.user or b"default")[:MAX_USER].decode("utf-8", "replace")
+            counts = found.setdefault((user, lane.key.db, lane.key.carries()), [0, 0, 0])
+            counts[0] += 1
+            counts[1] += lane.ready
+            counts[2] += lane.unanswered()
+        return found
 
     def _samples(self, state: UpstreamState) -> Samples:
         stats, clients = self._stats, self._clients
@@ -277,10 +278,6 @@ class Telemetry:
                 (where,): float(up) for where, up in state.nodes.items()
             }
         return found
-
-
-def _shown(user: bytes) -> str:
-    return user[:MAX_USER].decode("utf-8", "replace")
 
 
 def _one(value: float) -> dict[Labels, float]:

@@ -12,12 +12,12 @@ from rlproxy.admin.page_data import PREFIXES, label, view
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
-from rlproxy.observability.snapshots import LaneFacts, Snapshot, UpstreamState
+from rlproxy.observability.snapshots import Snapshot, UpstreamState
 from rlproxy.ratelimit.outcomes import OUTCOMES
 
 from tests.unit.observability.histograms import times
 
-LANE = LaneFacts("default", 0, "hits", True, 3)
+LANE = ("default", 0, "hits")
 FACTS = Snapshot(
     0,
     age_s=0.1,
@@ -25,7 +25,7 @@ FACTS = Snapshot(
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
     upstream=UpstreamState("redis:6379", "Redis 8", changed=1995.0),
-    lanes=[LANE],
+    lanes={LANE: [1, 1, 3]},
     addresses=[("10.0.0.1", 3), ("10.0.0.2", 2)],
 )
 SAMPLES: Samples = {
@@ -104,8 +104,7 @@ def test_data_of_one_worker() -> None:
 
 def test_several_workers_are_merged() -> None:
     away = UpstreamState("redis:6379", up=False, changed=1998.0, why="refused")
-    idle = LANE._replace(ready=False, unanswered=0)
-    other = replace(FACTS, upstream=away, lanes=[LANE, idle])
+    other = replace(FACTS, upstream=away, lanes={LANE: [2, 1, 3]})
     found = made([FACTS, replace(other, worker=1), Snapshot(2)])
     assert found["upstream"]["up"] is False
     assert found["upstream"]["why"] == "refused"

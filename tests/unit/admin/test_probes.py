@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rlproxy.admin.probes import degraded, not_alive, not_ready, without_redis
+from rlproxy.admin.probes import not_alive, not_ready, ready_text
 from rlproxy.observability.snapshots import SILENT_S, Snapshot, UpstreamState
 
 UP = UpstreamState("redis:6379")
@@ -46,8 +46,9 @@ def test_reason_why_a_worker_is_not_ready(facts: dict[str, Any], reason: str) ->
 def test_incomplete_control_connection_is_degraded(kind: str) -> None:
     facts: dict[str, Any] = {"upstream": replace(UP, kind=kind, problem="it lacks something")}
     assert not_ready([seen(0, **facts)]) == []
-    assert degraded([seen(0), seen(1, **facts)]) == "Redis at redis:6379: it lacks something"
-    assert degraded([seen(0), seen(1, 9.0, **facts)]) == ""
+    text = "degraded: Redis at redis:6379: it lacks something"
+    assert ready_text([seen(0), seen(1, **facts)]) == text
+    assert ready_text([seen(0), seen(1, 9.0, **facts)]) == "ok"
 
 
 @pytest.mark.parametrize("kind", ["unreachable", "cluster", "sentinel"])
@@ -63,14 +64,16 @@ def test_server_at_its_client_limit_counts_as_unreachable(failure: str) -> None:
     facts: dict[str, Any] = {"upstream": full, "on_upstream_failure": failure}
     why = "Redis at redis:6379: max number of clients reached"
     assert not_ready([seen(0, **facts)]) == ([why] if failure == "error" else [])
-    assert degraded([seen(0, **facts)]) == why
+    assert ready_text([seen(0, **facts)]) == f"degraded: {why}"
 
 
 def test_reply_to_hits_without_redis_is_reported() -> None:
-    assert without_redis([seen(0)]) == ""
-    assert without_redis([seen(0, upstream=AWAY)]) == ""
-    assert without_redis([seen(0), seen(1, upstream=AWAY, on_upstream_failure="allow")]) == (
-        "admitted"
-    )
-    assert without_redis([seen(0, upstream=AWAY, on_upstream_failure="deny")]) == "refused"
-    assert without_redis([seen(0, 9.0, upstream=AWAY, on_upstream_failure="deny")]) == ""
+    text = "ok, but Redis does not answer: hits are"
+    for age_s, failure, expected in (
+        (0.1, "error", "ok"),
+        (0.1, "allow", f"{text} admitted"),
+        (0.1, "deny", f"{text} refused"),
+        (9.0, "deny", "ok"),
+    ):
+        away = seen(1, age_s, upstream=AWAY, on_upstream_failure=failure)
+        assert ready_text([seen(0), away]) == expected

@@ -12,7 +12,7 @@ from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import PREFIX_HITS
 from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
 from rlproxy.observability.shared_memory import HALF, SharedMemory
-from rlproxy.observability.snapshots import LaneFacts, Snapshot
+from rlproxy.observability.snapshots import Snapshot
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import MAX_TOP, Policy
 from rlproxy.ratelimit.outcomes import OUTCOMES
@@ -72,7 +72,7 @@ def test_largest_value_fits() -> None:
     for first in (2 * MAX_POLICIES, MAX_POLICIES, 0):
         names = [f"{first + n:064}".encode() for n in range(MAX_POLICIES)]
         policies.use([Policy(name, b"5 60", True) for name in names])
-    lanes = [LaneFacts("\ufffd" * MAX_USER, 0, "hits", True, 1)] * MAX_LANES
+    lanes = {("\ufffd" * MAX_USER, db, "hits"): [1, 1, 1] for db in range(MAX_LANES)}
     memory = SharedMemory(1)
     snapshot = Snapshot(
         *(0, 1.5, 0.0, {PREFIX_HITS: prefixes.samples}, top.state(), policies.state()), lanes=lanes
