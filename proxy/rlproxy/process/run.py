@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,7 +16,7 @@ from rlproxy.observability import logs
 from rlproxy.observability.logs import log
 from rlproxy.process.reload import log_shadows, log_warnings, warnings
 from rlproxy.process.resources import Resources
-from rlproxy.process.server import Server, StopSignals, run
+from rlproxy.process.server import ENDING, Server, run
 from rlproxy.process.supervisor import Supervisor
 from rlproxy.ratelimit import policies
 from rlproxy.upstream.embedded import binary
@@ -99,11 +100,10 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
 
 async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
     """Serve as the only process of a proxy. Raises StartError."""
-    stop = StopSignals(supervised=False)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the server handles them
     resources = Resources(settings, read)
     try:
-        await resources.start()
-        await Server(settings, 0, resources, resources, stop).run()
+        await Server(settings, 0, resources, resources).run()
     finally:
         resources.close()
     resources.log_end()

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Final
 
 from rlproxy.config.config import Config, StartError
+from rlproxy.downstream.connection import ClientConnection
 from rlproxy.observability.log_throttle import StateThrottle
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS
@@ -29,6 +30,7 @@ except ImportError:  # no uvloop for this platform: asyncio's own loop is slower
 
 DRAIN_STEP_S: Final = 0.01  # seconds between two checks whether all clients are gone
 HANGUPS_S: Final = 0.1  # seconds between two checks for disconnected clients while draining
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 CUT: Final = signal.SIGUSR1  # to a worker: end without waiting for owed replies
 NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited for
 
@@ -39,73 +41,35 @@ def run(serving: Coroutine[None, None, None]) -> None:
         runner.run(serving)
 
 
-async def serve(config: Config, worker: int, resources: Resources, channel: Channel) -> None:
-    """Serve as a worker with a supervisor. Raises StartError."""
-    await Server(config, worker, resources, channel, StopSignals(supervised=True)).run()
-
-
-class StopSignals:
-    """The signals that end this process, which handles them from here on.
-
-    supervised: whether this process has a supervisor, which sends CUT to cut the remaining clients.
-        Without one, a second SIGTERM or SIGINT does that.
-    requested: set by the first signal.
-    cut: called to cut the remaining clients.
-    """
-
-    def __init__(self, supervised: bool) -> None:
-        self.requested = asyncio.Event()
-        self.cut: Callable[[], None] = lambda: None
-        loop = asyncio.get_running_loop()
-        if supervised:  # supervisor and process group may send one SIGTERM each
-            loop.add_signal_handler(signal.SIGTERM, self.requested.set)
-            loop.add_signal_handler(CUT, self._stop_and_cut)
-        else:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop_or_cut)
-
-    def _stop_and_cut(self) -> None:
-        self.requested.set()
-        self.cut()
-
-    def _stop_or_cut(self) -> None:
-        if self.requested.is_set():
-            self.cut()
-        self.requested.set()
-
-
 class Server:
     """A proxy process, or one worker of several.
 
     config: the settings at the start.
     worker: its number, from 0.
     channel: to its supervisor; without one, the resources take what is reported.
-    stop: ends it.
-    Raises ConfigError.
     """
 
     def __init__(
-        self,
-        config: Config,
-        worker: int,
-        resources: Resources,
-        channel: Channel | Resources,
-        stop: StopSignals,
+        self, config: Config, worker: int, resources: Resources, channel: Channel | Resources
     ) -> None:
         self._config = config
+        self._worker = worker
         self._resources = resources
         self._channel = channel
-        self._wiring = Wiring(config, worker, resources)
+        self._clients: Collection[ClientConnection] = ()
         self._tasks: list[asyncio.Task[None]] = []
-        self._stop = stop.requested
+        self._stop = asyncio.Event()
         self._failed = ""  # reason to end without a signal
-        stop.cut = self._cut
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain and close everything.
 
         Raises StartError if the proxy can't start or can't continue.
         """
+        self._handle_signals()
+        await self._resources.start()
+        self._wiring = Wiring(self._config, self._worker, self._resources)
+        self._clients = self._wiring.clients.clients
         try:
             await self._start()
             await self._stop.wait()
@@ -115,6 +79,27 @@ class Server:
             await self._shutdown()
         if self._failed:
             raise StartError(self._failed)
+
+    def _handle_signals(self) -> None:
+        """Handle the signals that end this process from here on.
+
+        Without a supervisor, a second signal cuts the remaining clients. With one, SIGTERM may come
+        from it and from the process group, and CUT does that.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(self._channel, Channel):
+            loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+            loop.add_signal_handler(CUT, self._end, True)
+        else:
+            for number in ENDING:
+                loop.add_signal_handler(number, self._end)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+    def _end(self, cut: bool = False) -> None:
+        """Begin to drain, or cut the remaining clients."""
+        if cut or self._stop.is_set():
+            self._cut()
+        self._stop.set()
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -206,12 +191,12 @@ class Server:
         if owed:
             text = "clients cut: {clients}; they were still owed replies"
             log.warning("clients_cut", text, clients=owed)
-        for client in list(self._wiring.clients.clients):
+        for client in list(self._clients):
             client.cut()
 
     def _owed(self) -> int:
         """Return the number of clients that are owed replies."""
-        return sum(client.owed() for client in self._wiring.clients.clients)
+        return sum(client.owed() for client in self._clients)
 
     def _log_owed(self) -> None:
         owed = self._owed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final
 
 from rlproxy.observability.counters import TIMES_S
@@ -12,13 +11,12 @@ from rlproxy.observability.hot_keys import HotKey
 from rlproxy.observability.metrics import (
     ERRORS,
     PREFIX_HITS,
-    Samples,
     classes_of,
     merged,
     total,
 )
 from rlproxy.observability.policy_counters import HitsByPolicy
-from rlproxy.observability.snapshots import Snapshot, UpstreamState
+from rlproxy.observability.snapshots import Snapshot
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.grammar import Policy
 from rlproxy.ratelimit.outcomes import (
@@ -51,8 +49,14 @@ def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
         {name: values for name, values in each.samples.items() if name != PREFIX_HITS}
         for each in several
     )
-    first = several[0]
-    number = partial(_total, samples)
+
+    def number(name: str, *labels: str) -> int:
+        return int(total(samples, name, *labels))
+
+    first, upstream = several[0], several[0].upstream
+    hits = {outcome: number("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
+    nodes = samples.get("rlproxy_upstream_node_up", {})
+    nodes_up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
     sections: dict[str, dict[str, object]] = {
         "Server": {
             "version": VERSION,
@@ -63,7 +67,19 @@ def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
             "mode": first.mode,
             "on_upstream_failure": first.on_upstream_failure,
         },
-        "Hits": _hits(samples, several),
+        "Hits": {
+            "hits": sum(hits.values()),
+            **hits,
+            "waiting": number("rlproxy_waiting"),
+            "denials": number("rlproxy_denials"),
+            "top_seconds": round(max(each.top.seconds for each in several), 1),
+            **{
+                f"hits_{name}": ",".join(
+                    f"{of}={number('rlproxy_hits_total', name, of)}" for of in OUTCOMES
+                )
+                for name in (each.decode().lower() for each in ALGORITHMS)
+            },
+        },
         "Calls": {name: number("rlproxy_calls_total", name) for name in CALLS},
         "Traffic": {
             "commands": number("rlproxy_commands_total"),
@@ -72,7 +88,21 @@ def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
             "clients": number("rlproxy_clients"),
             "clients_accepted": number("rlproxy_clients_accepted_total"),
         },
-        "Upstream": _upstream(samples, first.upstream),
+        "Upstream": {
+            "upstream": upstream.where,
+            "upstream_server": upstream.server,
+            "upstream_up": number("rlproxy_upstream_up"),
+            "upstream_why": upstream.why,
+            **({"upstream_nodes": nodes_up} if nodes else {}),
+            "scripts_loaded": number("rlproxy_scripts_loaded"),
+            "lanes": number("rlproxy_upstream_connections", "lane"),
+            "shared_connections": number("rlproxy_upstream_connections", "share"),
+            "private_connections": number("rlproxy_upstream_connections", "private"),
+            "round_trips_us": _classes(classes_of(samples, "rlproxy_lane_round_trip_seconds")),
+            "timeouts": number("rlproxy_upstream_timeouts_total"),
+            "connects_failed": number("rlproxy_upstream_connects_failed_total"),
+            "noscript_repairs": number("rlproxy_noscript_repairs_total"),
+        },
         "Errors": {
             "errors": number("rlproxy_errors_total"),
             **{f"errors_{kind}": number("rlproxy_errors_total", kind) for kind in ERRORS},
@@ -83,47 +113,6 @@ def stats_text(several: Sequence[Snapshot], now: float) -> bytes:
         for title, lines in sections.items()
     ]
     return "\r\n".join(parts).encode("utf-8", "replace")
-
-
-def _hits(samples: Samples, several: Sequence[Snapshot]) -> dict[str, object]:
-    number = partial(_total, samples)
-    hits = {outcome: number("rlproxy_hits_total", outcome) for outcome in OUTCOMES}
-    found: dict[str, object] = {
-        "hits": sum(hits.values()),
-        **hits,
-        "waiting": number("rlproxy_waiting"),
-        "denials": number("rlproxy_denials"),
-        "top_seconds": round(max(each.top.seconds for each in several), 1),
-    }
-    for name in (each.decode().lower() for each in ALGORITHMS):
-        counts = (f"{of}={number('rlproxy_hits_total', name, of)}" for of in OUTCOMES)
-        found[f"hits_{name}"] = ",".join(counts)
-    return found
-
-
-def _upstream(samples: Samples, facts: UpstreamState) -> dict[str, object]:
-    number = partial(_total, samples)
-    nodes = samples.get("rlproxy_upstream_node_up", {})
-    up = ",".join(f"{labels[-1]}={value:g}" for labels, value in nodes.items())
-    return {
-        "upstream": facts.where,
-        "upstream_server": facts.server,
-        "upstream_up": number("rlproxy_upstream_up"),
-        "upstream_why": facts.why,
-        **({"upstream_nodes": up} if up else {}),
-        "scripts_loaded": number("rlproxy_scripts_loaded"),
-        "lanes": number("rlproxy_upstream_connections", "lane"),
-        "shared_connections": number("rlproxy_upstream_connections", "share"),
-        "private_connections": number("rlproxy_upstream_connections", "private"),
-        "round_trips_us": _classes(classes_of(samples, "rlproxy_lane_round_trip_seconds")),
-        "timeouts": number("rlproxy_upstream_timeouts_total"),
-        "connects_failed": number("rlproxy_upstream_connects_failed_total"),
-        "noscript_repairs": number("rlproxy_noscript_repairs_total"),
-    }
-
-
-def _total(samples: Samples, name: str, *labels: str) -> int:
-    return int(total(samples, name, *labels))
 
 
 def _classes(classes: Iterable[float]) -> str:

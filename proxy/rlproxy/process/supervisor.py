@@ -30,7 +30,7 @@ from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
 from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.process.server import CUT, run, serve
+from rlproxy.process.server import CUT, Server, run
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
@@ -175,7 +175,7 @@ class Supervisor:
                 self._resources.admin.forget()
             if not channel.check():
                 logs.configure(self._config.log_level, self._config.log_format, worker.number + 1)
-                run(serve(self._config, worker.number, self._resources, channel))
+                run(Server(self._config, worker.number, self._resources, channel).run())
             code = 0
         except StartError as error:
             channel.failed(str(error))

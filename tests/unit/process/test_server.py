@@ -9,19 +9,17 @@ from typing import cast
 
 import pytest
 from rlproxy.config.config import Config
-from rlproxy.process import server as module
 from rlproxy.process.channel import Channel
 from rlproxy.process.resources import Resources
-from rlproxy.process.server import Server, StopSignals
+from rlproxy.process.server import Server
+from rlproxy.process.wiring import Wiring
 
 
-def server(
-    monkeypatch: pytest.MonkeyPatch, wiring: object, channel: object, stop: StopSignals
-) -> Server:
+def server(wiring: object, channel: object) -> Server:
     """Return a worker that has `wiring` and nothing else."""
-    monkeypatch.setattr(module, "Wiring", lambda *_: wiring)
-    resources = cast("Resources", None)
-    return Server(Config(), 0, resources, cast("Channel", channel), stop)
+    made = Server(Config(), 0, cast("Resources", None), cast("Channel", channel))
+    made._wiring = cast("Wiring", wiring)
+    return made
 
 
 def fails(*_: float) -> None:
@@ -30,7 +28,7 @@ def fails(*_: float) -> None:
 
 @pytest.mark.parametrize("failing", ["tick", "close_idle", "sweep"])
 async def test_what_fails_is_logged_and_the_rest_done_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+    caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
     done: list[str] = []
     each = {name: partial(done.append, name) for name in ("close_idle", "sweep")}
@@ -38,10 +36,10 @@ async def test_what_fails_is_logged_and_the_rest_done_all_the_same(
     setattr(parts, failing, fails)
     wiring = SimpleNamespace(telemetry=parts, upstream=parts, clients=parts)
     channel = SimpleNamespace(check=lambda: "the supervisor has ended")
-    stop = StopSignals(supervised=True)
-    task = asyncio.create_task(server(monkeypatch, wiring, channel, stop)._tick())
+    made = server(wiring, channel)
+    task = asyncio.create_task(made._tick())
     async with asyncio.timeout(5.0):
-        await stop.requested.wait()
+        await made._stop.wait()
     task.cancel()
     assert caplog.messages == ["unexpected error"]
     assert done == [name for name in ("tick", "close_idle", "sweep") if name != failing]
