@@ -1,10 +1,11 @@
 """The benchmark: `python -m bench` runs Redis directly, the proxy and its peers side by side.
 
-    rows        what is measured: the table of names, commands and sizes
+    rows        what is measured: the table of names, parties, commands and sizes
     options     the command line, which becomes a Plan
     __main__    runs the rows, each by the module of its kind:
                 rate, values, tasks, latency, fresh, costs
-    parts       starts the server and the proxies in front of it: processes, client
+    parts       the table of parties: the server and the programs in front of it; each row starts
+                those that it needs: processes, client
                 three of them are floors, which do less than a proxy: splice, lane, stub
     load        the closed loops, with the hits of calls; latency has an open loop
     figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,17 +12,16 @@ from . import costs, fresh, latency, load, machine, parts, rate, rows, tables, t
 from .errors import BenchError, reported
 from .figures import Figure
 from .options import Plan, parse
-from .parts import Part
 from .result import Head, Result, write
 from .rows import CLIENTS, Row
 
 # What measures the rows of each kind.
-MEASURES: Final[dict[str, Callable[[Row, Plan, Mapping[str, Part]], list[Figure]]]] = {
+MEASURES: Final[dict[str, Callable[[Row, Plan], list[Figure]]]] = {
     rows.RATE: rate.measure,
     rows.VALUES: values.measure,
     rows.TASKS: tasks.measure,
-    rows.WORKERS: rate.workers,
-    rows.CLUSTER: rate.cluster,
+    rows.WORKERS: rate.measure,
+    rows.CLUSTER: rate.measure,
     rows.LATENCY: latency.measure,
     rows.IDLE: fresh.idle,
     rows.START: fresh.start,
@@ -56,15 +55,14 @@ def _run(plan: Plan) -> None:
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
     failed: list[str] = []
-    with parts.running(plan.executable, parts.installed()) as running:
-        versions = machine.versions(running[parts.DIRECT], parts.PEERS)
-        for row in plan.rows:
-            plan.progress.row()
-            try:
-                figures += MEASURES[row.kind](row, plan, running)
-            except (BenchError, OSError) as error:
-                failed.append(f"not measured: {row.name}: {error}")
-    head = Head(date, facts, versions, [*_method(plan), *failed])
+    for row in plan.rows:
+        plan.progress.row()
+        try:
+            figures += MEASURES[row.kind](row, plan)
+        except (BenchError, OSError) as error:
+            failed.append(f"not measured: {row.name}: {error}")
+    used = _parties(plan)
+    head = Head(date, facts, machine.versions(plan.executable, used), [*_method(plan), *failed])
     found = Result(head, figures, plan.only)
     write(found.to_json(), plan.output)
     print(tables.text(found), flush=True)
@@ -73,14 +71,19 @@ def _run(plan: Plan) -> None:
         raise BenchError("\nbench: ".join(failed))
 
 
+def _parties(plan: Plan) -> list[str]:
+    """Return the parties of all rows of a run."""
+    return parts.installed([party for row in plan.rows for party in row.parties])
+
+
 def _method(plan: Plan) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
-    parties = ", ".join(parts.installed())
+    parties = ", ".join(_parties(plan))
     own = "the own generator (one Python process)"
     generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {own}"
     if not load.has_redis_benchmark():
-        generator = f"no redis-benchmark here: all load by {own}, and no rows of clusters"
+        generator = f"no redis-benchmark here: all load by {own}"
     found = [
         f"{turns} of {parties}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",

@@ -28,7 +28,7 @@ from .client import Client
 from .errors import BenchError, UsageError, reported
 from .figures import Figure, interleave
 from .options import REPEATS, REQUESTS, Plan
-from .parts import BARE, DIRECT, Part
+from .parts import BARE
 from .progress import number
 from .rows import CLIENTS, COST, DEEP, KEYS, RANDOM, Command, Row
 from .tables import markdown
@@ -52,18 +52,19 @@ def _hit(key: bytes, most: bytes, algorithm: bytes) -> Command:
     return (calls.HIT, key, most, b"3600", b"ALGO", algorithm)
 
 
-def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+def measure(row: Row, plan: Plan) -> list[Figure]:
     """Measure the microseconds of a hit by LOG, admitted and refused, beside the bare log.
 
     Raises BenchError.
     """
     found: list[Figure] = []
     plan = replace(plan, requests=plan.requests // PART)
-    for case, (most, _) in CASES.items():
-        hit = _hit(b"key:" + RANDOM, most, b"LOG")
-        ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
-        figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit)
-        found += timed(figure, ways, case, plan, running[DIRECT].port)
+    with parts.server(plan.executable) as server:
+        for case, (most, _) in CASES.items():
+            hit = _hit(b"key:" + RANDOM, most, b"LOG")
+            ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
+            figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit)
+            found += timed(figure, ways, case, plan, server.port)
     return found
 
 
@@ -184,13 +185,13 @@ def _measured(path: Path) -> str:
     facts = machine.machine()  # before the measurements add load
     with parts.server(plan.executable) as server:
         found = table(server.port, plan)
-        version = machine.server_version(server)
     day = datetime.now(UTC).date().isoformat()
+    server_version = machine.server(plan.executable)
     note = (
-        f"Measured {day} with {version} on {facts['processor']}, {facts['cores']} cores (load "
-        f"before: {facts['load_before']}). Times: Redis' own account, the median of {REPEATS} runs "
-        f"of {REQUESTS:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of "
-        f"{FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
+        f"Measured {day} with {server_version} on {facts['processor']}, {facts['cores']} cores "
+        f"(load before: {facts['load_before']}). Times: Redis' own account, the median of "
+        f"{REPEATS} runs of {REQUESTS:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, "
+        f"the median of {FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
         "sorted set by some percent."
     )
     return f"{found}\n\n{note}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
 
@@ -12,7 +11,7 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import DIRECT, HAPROXY, INTERPRETED, PROXY, SPLICE, Part
+from .parts import DIRECT
 from .rows import Row
 
 CLIENTS: Final = 2_000
@@ -24,7 +23,7 @@ KB: Final = 1 << 10
 MB: Final = 1 << 20
 
 
-def start(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+def start(row: Row, plan: Plan) -> list[Figure]:
     """Measure milliseconds from a program's start to its first reply, and its memory then.
 
     Times are exact to 10 ms. Raises BenchError.
@@ -39,19 +38,18 @@ def start(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
             return {row.name: took_s * MS_PER_S, MEMORY: part.resident_bytes() / MB}
 
     memory = Figure(f"{row.name} {MEMORY}", row.kind, "MB", "resident memory then")
-    columns = parts.installed((PROXY, INTERPRETED, SPLICE, HAPROXY))
+    columns = parts.installed(row.parties)
     return interleave({row.name: Figure.of(row), MEMORY: memory}, columns, once, plan)
 
 
-def idle(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
+def idle(row: Row, plan: Plan) -> list[Figure]:
     """Measure the growth of resident memory per client, of the process that clients connect to.
 
     Each client's own connection to Redis is open. Used memory is not returned, so the processes are
     new. Raises BenchError.
     """
     count = parts.clients_at_most(QUICK_CLIENTS if plan.quick else CLIENTS)
-    # Without twemproxy, which replies to PING without a connection to Redis.
-    columns = parts.installed((DIRECT, PROXY, SPLICE, HAPROXY))
+    columns = parts.installed(row.parties)
 
     def once(column: str, _turn: int) -> dict[str, float]:
         with parts.running(plan.executable, [column]) as running, ExitStack() as stack:

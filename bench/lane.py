@@ -1,4 +1,4 @@
-"""python -m bench.lane PORT UPSTREAM...: a multiplexer that does nothing else, a floor for lanes.
+"""python -m bench.lane PORT UPSTREAM,...: a multiplexer that does nothing else, a floor for lanes.
 
 Each command is written to one connection to its server, 16 at a time or at the end of the tick, as
 the proxy does. The n-th reply goes to the client of the n-th command. It forwards commands as they
@@ -107,5 +107,4 @@ async def _serve(port: int, upstreams: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    listen, *ports = map(int, sys.argv[1:])
-    uvloop.run(_serve(listen, ports))
+    uvloop.run(_serve(int(sys.argv[1]), list(map(int, sys.argv[2].split(",")))))

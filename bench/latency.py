@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from . import calls, load, rate
+from . import calls, load, parts, rate
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
@@ -56,22 +56,23 @@ NS: Final = 1_000_000_000
 SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
-def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+def measure(row: Row, plan: Plan) -> list[Figure]:
     """Measure the peak, then p50 to max at LOADS percent of it, and the generator's own values.
 
     Raises BenchError.
     """
-    columns = [name for name in PARTIES if name in running]
-    peak, *_ = rate.measure(
-        replace(row, name=name_of(row.name, PEAK), unit="/s", help="RL.HIT, closed loop"),
-        replace(plan, repeats=min(plan.repeats, PEAK_REPEATS)),
-        {name: running[name] for name in columns},
-    )
-    found = [peak]
-    for percent in LOADS:
-        offered = peak.medians[PROXY] * percent / 100
-        once = partial(_run, row, plan, running, offered)
-        found += interleave(_figures(row, percent, offered), columns, once, plan)
+    columns = parts.installed(row.parties)
+    with parts.running(plan.executable, columns) as running:
+        peak, *_ = rate.through(
+            replace(row, name=name_of(row.name, PEAK), unit="/s", help="RL.HIT, closed loop"),
+            replace(plan, repeats=min(plan.repeats, PEAK_REPEATS)),
+            running,
+        )
+        found = [peak]
+        for percent in LOADS:
+            offered = peak.medians[PROXY] * percent / 100
+            once = partial(_run, row, plan, running, offered)
+            found += interleave(_figures(row, percent, offered), columns, once, plan)
     return found
 
 

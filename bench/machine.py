@@ -8,15 +8,14 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from . import load
-from .client import Client
 from .errors import BenchError
-from .parts import Part, Peer
+from .parts import PARTIES
 from .processes import run
 
 PACKAGES: Final = {
@@ -27,6 +26,7 @@ PACKAGES: Final = {
 }
 _FIELD: Final = re.compile(r"^(.+?)\s*: (.*)$", re.M)  # of /proc/cpuinfo
 _MAKE: Final = {"family": "cpu family", "model": "model"}
+_SERVER: Final = re.compile(r"(\w+) server v=(\S+)")
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
@@ -43,23 +43,22 @@ def machine() -> dict[str, str | int | float]:
     }
 
 
-def versions(server: Part, peers: Mapping[str, Peer]) -> dict[str, str]:
-    """Return the versions of the server, of redis-benchmark, of `peers` and of PACKAGES.
+def versions(executable: str, parties: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of the server, of redis-benchmark, of `parties` and of PACKAGES.
 
     What is not installed is left out. rlproxy's includes "compiled" if it is.
     """
     built = run([sys.executable, "-m", "rlproxy", "--version"])
-    found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server_version(server)}
-    commands = {name: [peer.program, peer.version] for name, peer in peers.items() if peer.version}
+    found = {"rlproxy": built.strip().removeprefix("rlproxy "), "server": server(executable)}
+    commands = {name: [PARTIES[name].program, PARTIES[name].version] for name in parties}
     commands[load.REDIS_BENCHMARK] = [load.REDIS_BENCHMARK, "--version"]
     for name, command in commands.items():
-        if shutil.which(command[0]):
+        if shutil.which(command[0]) and command[1]:
             with contextlib.suppress(BenchError):
                 match = _NUMBER.search(run(command))
                 found[name] = match[0] if match else "(no version)"
     for name, package in PACKAGES.items():
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(package)
+        found[name] = metadata.version(package)
     with contextlib.suppress(BenchError):
         found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
         if run(["git", "status", "--porcelain", "--untracked-files=no"]).strip():
@@ -67,13 +66,10 @@ def versions(server: Part, peers: Mapping[str, Peer]) -> dict[str, str]:
     return found
 
 
-def server_version(server: Part) -> str:
-    """Return the name and version of a server."""
-    with Client(server.port) as client:
-        fields = client.fields(b"INFO", b"server")
-    if "valkey_version" in fields:
-        return f"Valkey {fields['valkey_version']}"
-    return f"Redis {fields.get('redis_version', '(no version)')}"
+def server(executable: str) -> str:
+    """Return the name and version of a server: `Redis 7.0.15`, `Valkey 9.1.0`."""
+    match = _SERVER.match(run([executable, "--version"]))
+    return f"{match[1]} {match[2]}" if match else "(no version)"
 
 
 def _processor() -> str:

@@ -30,11 +30,11 @@ examples:
 A row is run directly against the server, through the proxy (GET and SET also with --share) and
 through each peer that is installed (HAProxy, twemproxy; in front of a cluster predixy and
 redis-cluster-proxy), in turn, then all again: what slows the machine slows them all. The rows
-tasks-* compare with the library limits: pip install '.[bench]'.
+tasks-* compare with the library limits.
 Tables go to stdout, progress to stderr, every single sample to the JSON file. Close what else is
 busy on the machine: the server, the load and the proxy want a core each; `spread` is how far
 the samples of a row lie apart. Without redis-benchmark the own generator makes the load of all
-rows, and those of clusters are left out.
+rows, and nothing is the cluster client of those of clusters.
 The last table holds the figures against what the project promises; it decides no exit code.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted (nothing is written).

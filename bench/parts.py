@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,58 +24,58 @@ from .errors import BenchError, UsageError
 from .processes import Process, Spent, free_port, run
 
 DIRECT: Final = "direct"
-BARE: Final = "bare"  # the server again: hits call bench/bare_log.lua, the least script of a log
+BARE: Final = "bare"
 PROXY: Final = "proxy"
 SHARE: Final = "share"
+INTERPRETED: Final = "interpreted"
+SPLICE: Final = "splice"
+LANE: Final = "lane"
+STUB: Final = "stub"
 HAPROXY: Final = "haproxy"
 TWEMPROXY: Final = "twemproxy"
-SPLICE: Final = "splice"  # the floor for a proxy on this event loop: bench.splice
-LANE: Final = "lane"  # the floor for commands by shared connections: bench.lane
-STUB: Final = "stub"  # the floor for a refusal without Redis: bench.stub
-INTERPRETED: Final = "interpreted"  # the proxy without its compiled modules
-# in the order of their runs
-PARTIES: Final = (
-    *(DIRECT, BARE, PROXY, SHARE, INTERPRETED, SPLICE, LANE, STUB, HAPROXY, TWEMPROXY),
-)
 ONE_WORKER: Final = "1-worker"
 TWO_WORKERS: Final = "2-workers"
 PREDIXY: Final = "predixy"
 CLUSTER_PROXY: Final = "redis-cluster-proxy"
-OF_CLUSTERS: Final = (PROXY, LANE, PREDIXY, CLUSTER_PROXY)
-# options of rlproxy, by the name of the party
-PROXIES: Final[Mapping[str, tuple[str, ...]]] = {
-    PROXY: (),
-    SHARE: ("--share",),
-    INTERPRETED: (),
-    ONE_WORKER: ("--workers", "1"),
-    TWO_WORKERS: ("--workers", "2"),
-}
+
+# what the clients of a party send for a hit
+RL_HIT: Final = "RL.HIT"
+EVALSHA: Final = "EVALSHA of the proxy's script"
+EVALSHA_BARE: Final = "EVALSHA of bench/bare_log.lua"  # the least script of a log
+
 MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
 SPARE_FILES: Final = 100  # open files of a process besides its clients'
 SLOTS: Final = 16_384
 READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
-SLOTS_SEEN: Final = 100  # keys that a peer must find the nodes of before it counts as ready
+SLOTS_SEEN: Final = 100  # keys that a party must find the nodes of before it counts as ready
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A proxy of another project, which may be installed.
+class Party:
+    """What clients connect to: the server itself, or a program in front of it.
 
-    command: its command line, with the fields of _argv().
-    version: the option that prints its version; "" if it is not reported.
+    command: its command line, with the fields of proxy(); "" for the server.
+    sends: what its clients send for a hit.
     config: its whole configuration, with the same fields; "" if it reads no file.
+    version: the option that prints its version; "" if it is not reported.
+    environ: environment variables that it needs.
+    seeks: whether it accepts clients before it has found all nodes of a cluster.
     """
 
-    command: str
-    version: str = ""
+    command: str = ""
+    sends: str = EVALSHA
     config: str = ""
+    version: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    seeks: bool = False
 
     @property
     def program(self) -> str:
-        """The name of its program."""
-        return self.command.split()[0]
+        """The name or path of its program."""
+        return self.command.partition(" ")[0].format(python=sys.executable)
 
 
+_RLPROXY: Final = "{python} -m rlproxy --listen 127.0.0.1:{port} --upstream {url}"
 _HAPROXY: Final = """\
 global
     nbthread 1
@@ -87,7 +87,7 @@ defaults
     timeout server 300s
 listen redis
     bind 127.0.0.1:{port}
-    server redis {server}
+    server redis 127.0.0.1:{upstream}
 """
 _TWEMPROXY: Final = """\
 redis:
@@ -96,7 +96,7 @@ redis:
   hash: fnv1a_64
   distribution: ketama
   servers:
-    - {server}:1
+    - 127.0.0.1:{upstream}:1
 """
 _PREDIXY: Final = """\
 Bind 127.0.0.1:{port}
@@ -114,16 +114,31 @@ ClusterServerPool {{
     }}
 }}
 """
-PEERS: Final = {
-    HAPROXY: Peer("haproxy -db -f {config}", "-v", _HAPROXY),
-    TWEMPROXY: Peer(
-        "nutcracker --stats-addr 127.0.0.1 --stats-port {stats_port} --conf-file {config}",
-        "-V",
-        _TWEMPROXY,
+# The table of parties, in the order of their runs and of columns.
+PARTIES: Final[Mapping[str, Party]] = {
+    DIRECT: Party(),
+    BARE: Party(sends=EVALSHA_BARE),
+    PROXY: Party(_RLPROXY, RL_HIT),
+    SHARE: Party(f"{_RLPROXY} --share", RL_HIT),
+    # the proxy without its compiled modules
+    INTERPRETED: Party(_RLPROXY, RL_HIT, environ={"RLPROXY_INTERPRETED": "1"}),
+    # three floors: for a proxy on this event loop, for shared connections, for a refusal
+    SPLICE: Party("{python} -m bench.splice {port} {upstream}"),
+    LANE: Party("{python} -m bench.lane {port} {upstreams}", EVALSHA_BARE),
+    STUB: Party("{python} -m bench.stub {port}"),
+    HAPROXY: Party("haproxy -db -f {config}", config=_HAPROXY, version="-v"),
+    TWEMPROXY: Party(
+        "nutcracker --stats-addr 127.0.0.1 --stats-port {free_port} --conf-file {config}",
+        config=_TWEMPROXY,
+        version="-V",
     ),
-    PREDIXY: Peer("predixy {config}", "--version", _PREDIXY),
-    CLUSTER_PROXY: Peer(
-        "redis-cluster-proxy --bind 127.0.0.1 --port {port} --threads 1 --log-level error {server}",
+    ONE_WORKER: Party(f"{_RLPROXY} --workers 1", RL_HIT),
+    TWO_WORKERS: Party(f"{_RLPROXY} --workers 2", RL_HIT),
+    PREDIXY: Party("predixy {config}", config=_PREDIXY, version="--version", seeks=True),
+    CLUSTER_PROXY: Party(
+        "redis-cluster-proxy --bind 127.0.0.1 --port {port} --threads 1 --log-level error"
+        " 127.0.0.1:{upstream}",
+        seeks=True,
     ),
 }
 
@@ -200,9 +215,13 @@ def engine(name: str | None) -> str:
     return found[name or next(iter(found))]
 
 
-def installed(parties: Sequence[str] = PARTIES) -> tuple[str, ...]:
-    """Return the parties whose programs are installed."""
-    return tuple(name for name in parties if name not in PEERS or shutil.which(PEERS[name].program))
+def installed(parties: Sequence[str]) -> list[str]:
+    """Return those of `parties` whose programs are installed, in the order of their runs."""
+    return [
+        name
+        for name, party in PARTIES.items()
+        if name in parties and (not party.command or shutil.which(party.program))
+    ]
 
 
 def clients_at_most(wanted: int) -> int:
@@ -230,13 +249,10 @@ def running(executable: str, parties: Sequence[str], masters: int = 0) -> Iterat
     """
     with ExitStack() as stack:
         direct = stack.enter_context(server(executable, masters))
-        parts = {DIRECT: direct}
-        for name in parties:
-            if name == BARE:
-                parts[name] = direct
-            elif name != DIRECT:
-                parts[name] = stack.enter_context(proxy(direct, name))
-        yield parts
+        yield {DIRECT: direct} | {
+            name: stack.enter_context(proxy(direct, name)) if PARTIES[name].command else direct
+            for name in parties
+        }
 
 
 @contextmanager
@@ -270,43 +286,32 @@ def proxy(upstream: Part, name: str) -> Iterator[Part]:
 
     Ends with the context. Raises BenchError if it does not start.
     """
+    party, port = PARTIES[name], free_port()
     with TemporaryDirectory(prefix="rlproxy-bench-") as home:
-        port = free_port()
-        argv = _argv(name, upstream, port, Path(home, "config"))
-        with closing(Process(argv, Path(home, "log"), _environ(name))) as process:
+        fields = {
+            "python": sys.executable,
+            "port": port,
+            "url": upstream.url,
+            "upstream": upstream.port,
+            "upstreams": ",".join(map(str, upstream.ports)),
+            "servers": "\n".join(f"        + 127.0.0.1:{one}" for one in upstream.ports),
+            "clients": clients_at_most(MAX_CLIENTS),
+            "free_port": free_port(),
+            "config": Path(home, "config"),
+        }
+        Path(home, "config").write_text(party.config.format(**fields))
+        argv = [word.format(**fields) for word in party.command.split()]
+        # Without RLPROXY_ settings, but whether the installed modules are interpreted.
+        environ = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("RLPROXY_") or key == "RLPROXY_INTERPRETED"
+        }
+        with closing(Process(argv, Path(home, "log"), environ | dict(party.environ))) as process:
             process.await_port(port)
-            if name in (PREDIXY, CLUSTER_PROXY):
+            if party.seeks:
                 process.until(lambda: _finds_all_nodes(port), READY_S)
             yield Part([port], [process])
-
-
-def _argv(name: str, upstream: Part, port: int, config: Path) -> list[str]:
-    if name in PROXIES:
-        argv = [sys.executable, "-m", "rlproxy", "--listen", f"127.0.0.1:{port}"]
-        return [*argv, "--upstream", upstream.url, *PROXIES[name]]
-    if name in (SPLICE, LANE, STUB):
-        return [sys.executable, "-m", f"bench.{name}", *map(str, (port, *upstream.ports))]
-    peer, servers = PEERS[name], [f"127.0.0.1:{server}" for server in upstream.ports]
-    fields = {
-        "port": port,
-        "server": servers[0],
-        "servers": "\n".join(f"        + {one}" for one in servers),  # in the form of predixy
-        "clients": clients_at_most(MAX_CLIENTS),
-        "stats_port": free_port(),
-        "config": config,
-    }
-    config.write_text(peer.config.format(**fields))
-    return [word.format(**fields) for word in peer.command.split()]
-
-
-def _environ(name: str) -> dict[str, str]:
-    """Return this process' environment without RLPROXY_ settings, but RLPROXY_INTERPRETED."""
-    kept = {
-        each: value
-        for each, value in os.environ.items()
-        if not each.startswith("RLPROXY_") or each == "RLPROXY_INTERPRETED"
-    }
-    return {**kept, "RLPROXY_INTERPRETED": "1"} if name == INTERPRETED else kept
 
 
 def shares(masters: int) -> list[range]:

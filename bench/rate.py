@@ -1,7 +1,4 @@
-"""Rows of kind RATE: commands per second through each party, and the CPU time that each used.
-
-Rows of kind WORKERS and CLUSTER start their own programs, and are measured in the same way.
-"""
+"""Rows of kind RATE, WORKERS and CLUSTER: commands per second through each party, and CPU time."""
 
 from __future__ import annotations
 
@@ -13,54 +10,41 @@ from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import BARE, DIRECT, INTERPRETED, LANE, PROXIES, SHARE, STUB, TWEMPROXY, Part
+from .parts import DIRECT, EVALSHA, EVALSHA_BARE, PARTIES, RL_HIT, Part
 from .processes import run
-from .rows import CLIENTS, CLUSTER, LIMIT_S, RANDOM, Command, Row
+from .rows import LIMIT_S, RANDOM, Command, Row
 
 WARM_UP_PART: Final = 10  # divisor of the requests for the warm-up run, which is not counted
-MASTERS: Final = 3  # of a row of kind CLUSTER
 TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's slots there
 
 
-def cluster(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` on three masters, by a cluster client and through proxies.
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Run `row` through its parties in turn: its figure, then those of its CPU time.
 
-    redis-benchmark --cluster gives each connection a node, and each pipeline keys of one slot.
-    Through a proxy the keys of a pipeline are on all nodes, as those of an application are.
-    Returns no figures without redis-benchmark: it is the cluster client. Raises BenchError.
-    """
-    if not load.has_redis_benchmark():
-        return []
-    proxies = parts.installed(parts.OF_CLUSTERS)
-    with parts.running(plan.executable, proxies, MASTERS) as running:
-        return measure(row, plan, running)
-
-
-def workers(row: Row, plan: Plan, _running: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through one and two proxy processes, the only ones in front of their server.
-
-    CPU time is that of all processes of the proxy, supervisor included. Raises BenchError.
-    """
-    with parts.running(plan.executable, (parts.ONE_WORKER, parts.TWO_WORKERS)) as pair:
-        return measure(row, plan, pair)
-
-
-def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through all parties in turn: its figure, then those of its CPU time.
-
+    Of a cluster, DIRECT is redis-benchmark --cluster: it gives each connection a node, and each
+    pipeline keys of one slot. Through a proxy the keys of a pipeline are on all nodes, as those of
+    an application are.
     Raises BenchError.
     """
+    with parts.running(plan.executable, parts.installed(row.parties), row.masters) as running:
+        return through(row, plan, running)
+
+
+def through(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
+    """Run `row` through the parties that are running. Raises BenchError."""
     # redis-benchmark repeats one command; a row of several commands needs load.py.
     by_redis = load.has_redis_benchmark() and len(row.commands) == 1
-    columns = [name for name in running if name not in _without(row)]
-    requests = row.requests(plan.requests)
+    columns = [name for name in running if name in row.parties]
+    if row.masters and not by_redis:
+        columns.remove(DIRECT)  # which is redis-benchmark
+    requests = max(1, round(plan.requests * row.part))
     prepared: dict[str, list[bytes]] = {}
 
     def measured(column: str, count: int) -> float:
         port, commands = running[column].port, _sent(row, column)
         if by_redis:
             sizes = row.pipeline, row.keys, count, row.clients
-            more = ["--cluster"] if row.kind == CLUSTER and column == DIRECT else []
+            more = ["--cluster"] if row.masters and column == DIRECT else []
             argv = load.redis_benchmark(port, commands[0], *sizes, "--csv", *more)
             return load.parse(run(argv, LIMIT_S))
         if column not in prepared:
@@ -72,7 +56,7 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         _prepare(row, column, running[DIRECT])
         _check(row, column, running[column].port)
         clocks = {cpu.REDIS: running[DIRECT].spent}
-        if column not in (DIRECT, BARE):
+        if PARTIES[column].command:
             clocks[cpu.PARTY] = running[column].spent
         with cpu.spending(clocks, requests) as spent:
             rate = measured(column, requests)
@@ -85,34 +69,17 @@ def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     return interleave(figures, columns, once, plan)
 
 
-def _without(row: Row) -> set[str]:
-    """Return the parties that `row` leaves out."""
-    hits_alone = not row.refuses and {command[0] for command in row.commands} == {calls.HIT}
-    few_clients = row.clients != CLIENTS
-    left_out = {
-        TWEMPROXY: row.scripted,  # it forwards only commands that it can shard
-        BARE: not row.scripted,
-        SHARE: row.scripted or few_clients,  # hits use lanes anyway
-        STUB: not row.refuses,
-        LANE: not hits_alone and (row.kind != CLUSTER or row.pipeline > 1),
-        INTERPRETED: row.pipeline > 1 or few_clients,
-    }
-    return {party for party, left in left_out.items() if left}
-
-
-def _sent(row: Row, column: str) -> tuple[Command, ...]:
+def _sent(row: Row, column: str) -> list[Command]:
     """Return what the clients of a party send for the commands of `row`."""
-    if row.kind == CLUSTER and column == DIRECT:  # redis-benchmark sends no hits there
-        return tuple(
-            tuple(word.replace(RANDOM, TAGGED) for word in command) for command in row.commands
-        )
-    return tuple(_as_sent(command, column) for command in row.commands)
+    if row.masters and column == DIRECT:  # redis-benchmark sends no hits there
+        return [tuple(word.replace(RANDOM, TAGGED) for word in one) for one in row.commands]
+    return [_as_sent(command, PARTIES[column].sends) for command in row.commands]
 
 
-def _as_sent(command: Command, column: str) -> Command:
-    if command[0] != calls.HIT or column in PROXIES:
+def _as_sent(command: Command, sends: str) -> Command:
+    if command[0] != calls.HIT or sends == RL_HIT:
         return command
-    return (calls.bare if column in (BARE, LANE) else calls.of)(command).evalsha
+    return (calls.bare if sends == EVALSHA_BARE else calls.of)(command).evalsha
 
 
 def _prepare(row: Row, column: str, server: Part) -> None:
@@ -124,7 +91,8 @@ def _prepare(row: Row, column: str, server: Part) -> None:
                 for call in (calls.of(command), calls.bare(command)):
                     client.ask(b"SCRIPT", b"LOAD", call.source)
         if row.fill is not None:
-            words = _as_sent(row.fill, DIRECT if column in PROXIES else column)
+            sends = PARTIES[column].sends
+            words = _as_sent(row.fill, EVALSHA if sends == RL_HIT else sends)
             client.ask_all(load.filled(words, number) for number in range(row.keys))
 
 

@@ -1,4 +1,4 @@
-"""python -m bench.stub PORT ...: a server that refuses each command, the floor for a refused hit.
+"""python -m bench.stub PORT: a server that refuses each command, the floor for a refused hit.
 
 It has no Redis, parses nothing and counts nothing: no proxy on uvloop that answers refusals itself
 can use less CPU.

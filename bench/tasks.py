@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,13 +14,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 import uvloop
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import RedisStorage
+from limits.aio.strategies import MovingWindowRateLimiter
 from redis.asyncio import Redis
 
-from . import calls, cpu
+from . import calls, cpu, parts
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import DIRECT, PROXY, Part
+from .parts import DIRECT, PROXY
 from .rows import CLIENTS, LIMIT_S, Command, Row
 
 SCRIPT: Final = "script"
@@ -60,10 +62,6 @@ async def _script(port: int, command: Command) -> AsyncIterator[Hit]:
 
 @asynccontextmanager
 async def _limits(port: int, command: Command) -> AsyncIterator[Hit]:
-    from limits import RateLimitItemPerSecond
-    from limits.aio.storage import RedisStorage
-    from limits.aio.strategies import MovingWindowRateLimiter
-
     storage = RedisStorage(f"async+redis://127.0.0.1:{port}", implementation="redispy")
     limiter = MovingWindowRateLimiter(storage)
     item = RateLimitItemPerSecond(int(command[2]), int(command[3]))
@@ -79,44 +77,44 @@ async def _limits(port: int, command: Command) -> AsyncIterator[Hit]:
 WAYS: Final[Mapping[str, Open]] = {PROXY: _proxy, SCRIPT: _script, LIMITS: _limits}
 
 
-def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` in each way in turn, without LIMITS if that is not installed. Raises BenchError."""
-    columns = [way for way in WAYS if way != LIMITS or importlib.util.find_spec(LIMITS)]
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Run `row` in each way in turn. Raises BenchError."""
     count = max(CLIENTS, plan.requests // PART)
     keys = [f"key:{number:012}" for number in range(row.keys)]
     dice = random.Random(1)
     (command,) = row.commands
-
-    def once(column: str, _turn: int) -> dict[str, float]:
-        running[DIRECT].ask_all(b"FLUSHALL")
-        hits = dice.choices(keys, k=count)
-        clocks = {cpu.DRIVER: cpu.own, cpu.REDIS: running[DIRECT].spent}
-        if column == PROXY:
-            clocks[cpu.PARTY] = running[PROXY].spent
-        port = running[PROXY if column == PROXY else DIRECT].port
-
-        async def program() -> dict[str, float]:
-            async with WAYS[column](port, command) as hit, asyncio.timeout(LIMIT_S):
-                await _all(hit, keys, admitted=True)
-                gc.collect()
-                with cpu.spending(clocks, count) as spent:
-                    began = time.perf_counter()
-                    await _all(hit, hits, admitted=not row.refuses)
-                    seconds = time.perf_counter() - began
-            return {row.name: count / seconds, **spent}
-
-        try:
-            return uvloop.run(program())
-        except BenchError:
-            raise
-        except TimeoutError:
-            raise BenchError(f"a run took more than {LIMIT_S:g} s") from None
-        except Exception as error:  # libraries raise errors of any type
-            raise BenchError(f"{type(error).__name__}: {error}") from error
-
     note = f"{count:,} hits on {row.keys:,} keys, each of which has had one"
     figures = {row.name: Figure.of(row, note), **cpu.figures(row)}
-    return interleave(figures, columns, once, plan)
+    with parts.running(plan.executable, row.parties) as running:
+
+        def once(column: str, _turn: int) -> dict[str, float]:
+            running[DIRECT].ask_all(b"FLUSHALL")
+            hits = dice.choices(keys, k=count)
+            clocks = {cpu.DRIVER: cpu.own, cpu.REDIS: running[DIRECT].spent}
+            if column == PROXY:
+                clocks[cpu.PARTY] = running[PROXY].spent
+            port = running[PROXY if column == PROXY else DIRECT].port
+
+            async def program() -> dict[str, float]:
+                async with WAYS[column](port, command) as hit, asyncio.timeout(LIMIT_S):
+                    await _all(hit, keys, admitted=True)
+                    gc.collect()
+                    with cpu.spending(clocks, count) as spent:
+                        began = time.perf_counter()
+                        await _all(hit, hits, admitted=not row.refuses)
+                        seconds = time.perf_counter() - began
+                return {row.name: count / seconds, **spent}
+
+            try:
+                return uvloop.run(program())
+            except BenchError:
+                raise
+            except TimeoutError:
+                raise BenchError(f"a run took more than {LIMIT_S:g} s") from None
+            except Exception as error:  # libraries raise errors of any type
+                raise BenchError(f"{type(error).__name__}: {error}") from error
+
+        return interleave(figures, list(WAYS), once, plan)
 
 
 async def _all(hit: Hit, keys: Sequence[str], admitted: bool) -> None:

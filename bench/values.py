@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from rlproxy.resp.encoding import bulks
 
+from . import parts
 from .client import Client
 from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
-from .parts import DIRECT, HAPROXY, PROXY, Part
+from .parts import DIRECT
 from .rows import LIMIT_S, Row
 
 CONNECTIONS: Final = 8  # one thread each
@@ -25,26 +25,25 @@ HEAD: Final = b"$%d\r\n" % VALUE_BYTES
 MEGA: Final = 1e6
 
 
-def measure(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
-    """Run `row` through all parties in turn. Raises BenchError."""
-    # twemproxy buffers a whole value before it forwards it, the splice even several.
-    columns = [name for name in running if name in (DIRECT, PROXY, HAPROXY)]
+def measure(row: Row, plan: Plan) -> list[Figure]:
+    """Run `row` through its parties in turn. Raises BenchError."""
     each = max(1, plan.requests // PART // CONNECTIONS)
     count = each * CONNECTIONS
-    with Client(running[DIRECT].port) as client:
-        client.ask(b"FLUSHALL")
-        for number in range(CONNECTIONS):
-            client.ask(b"SET", b"value:%d" % number, bytes(VALUE_BYTES))
-
-    def once(column: str, _turn: int) -> dict[str, float]:
-        port = running[column].port
-        with ThreadPoolExecutor(CONNECTIONS) as threads:
-            began = time.perf_counter()
-            list(threads.map(lambda number: _read(port, number, each), range(CONNECTIONS)))
-            return {row.name: count * VALUE_BYTES / MEGA / (time.perf_counter() - began)}
-
+    columns = parts.installed(row.parties)
     note = f"{count:,} times GET of {VALUE_BYTES:,} bytes, one at a time on each connection"
-    return interleave({row.name: Figure.of(row, note)}, columns, once, plan)
+    with parts.running(plan.executable, columns) as running:
+        with Client(running[DIRECT].port) as client:
+            for number in range(CONNECTIONS):
+                client.ask(b"SET", b"value:%d" % number, bytes(VALUE_BYTES))
+
+        def once(column: str, _turn: int) -> dict[str, float]:
+            port = running[column].port
+            with ThreadPoolExecutor(CONNECTIONS) as threads:
+                began = time.perf_counter()
+                list(threads.map(lambda number: _read(port, number, each), range(CONNECTIONS)))
+                return {row.name: count * VALUE_BYTES / MEGA / (time.perf_counter() - began)}
+
+        return interleave({row.name: Figure.of(row, note)}, columns, once, plan)
 
 
 def _read(port: int, number: int, count: int) -> None:

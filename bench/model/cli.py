@@ -59,19 +59,21 @@ def measured(plan: Plan, sizes: runs.Sizes) -> Result:
     facts, date = machine.machine(), datetime.now(UTC).isoformat(timespec="seconds")
     found: dict[str, Run] = {}
     looks: list[Footprint] = []
-    versions: dict[str, str] = {}
     progress = Progress(plan.repeats * len(sizes.cells))
     for repeat, (masters, workers) in itertools.product(range(plan.repeats), sizes.cells):
         progress.row()
         party = PROXIES[workers]
         with parts.running(plan.executable, [party], masters) as running:
             upstream, proxy = running[parts.DIRECT], running[party]
-            versions = versions or machine.versions(upstream, {})
             if repeat == 0:  # footprints hardly differ between repeats
                 looks += footprint.measure(upstream, proxy, workers, sizes)
             costs = dict(_loads(sizes, upstream, proxy, workers, found))
         progress.finish(f"{masters} masters, {workers} workers", costs, "µs of the proxy for a hit")
-    return Result(Head(date, facts, versions, _method(plan)), list(found.values()), looks)
+    return Result(
+        Head(date, facts, machine.versions(plan.executable), _method(plan)),
+        list(found.values()),
+        looks,
+    )
 
 
 def _loads(
