@@ -9,10 +9,8 @@
                 three of them are floors, which do less than a proxy: splice, lane, stub
     load        the closed loops, with the hits of calls; latency has an open loop
     figures     the samples of a row by party, their medians, ratios and spread; cpu: CPU times
-    bounds      what the figures must reach
     result      all of it as JSON, with the machine
-    tables      figures and verdicts as Markdown
-    page        docs/benchmarks.md, of a result; plots: its picture
+    page        docs/benchmarks.md, of a result: tables, bounds, plots
     model       docs/scale.md: what hits on a cluster cost
 
 For docs/algorithms.md, `python -m bench.pictures` draws what each algorithm decides on the

@@ -1,4 +1,4 @@
-"""python -m bench: arguments to rows, rows to figures, figures to tables and JSON."""
+"""python -m bench: arguments to rows, rows to figures, figures to a page and JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from . import costs, fresh, latency, load, machine, parts, rate, rows, tables, tasks, values
+from . import costs, fresh, latency, load, machine, page, parts, rate, rows, tasks, values
 from .errors import BenchError, reported
 from .figures import Figure
+from .model import cli as model
 from .options import Plan, parse
 from .result import Head, Result, write
 from .rows import CLIENTS, Row
@@ -34,58 +35,50 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
     # SIGTERM is handled like Ctrl-C, so that all started programs end as well.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return reported(lambda: _model(words[1:]) if words[:1] == ["model"] else _run(parse(words)))
+        return reported(lambda: _run(parse(sys.argv[1:] if argv is None else argv)))
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _model(words: Sequence[str]) -> None:
-    from .model import cli  # needs matplotlib, which the rows do not
-
-    cli.run(words)
-
-
 def _run(plan: Plan) -> None:
     """Measure and report. Raises BenchError if a row was not measured."""
+    if not plan.rows:
+        return model.run(plan)
     facts = machine.machine()  # before the benchmark adds load
     date = datetime.now(UTC).isoformat(timespec="seconds")
     figures: list[Figure] = []
     failed: list[str] = []
-    for row in plan.rows:
-        plan.progress.row()
+    for number, row in enumerate(plan.rows, 1):
+        print(f"[{number}/{len(plan.rows)}] {row.name}", file=sys.stderr)
         try:
             figures += MEASURES[row.kind](row, plan)
         except (BenchError, OSError) as error:
             failed.append(f"not measured: {row.name}: {error}")
-    used = _parties(plan)
-    head = Head(date, facts, machine.versions(plan.executable, used), [*_method(plan), *failed])
-    found = Result(head, figures, plan.only)
+    parties = parts.installed([party for row in plan.rows for party in row.parties])
+    sentences = [*_method(plan, parties), *failed]
+    found = Result(
+        Head(date, facts, machine.versions(plan.executable, parties), sentences), figures, plan.only
+    )
     write(found.to_json(), plan.output)
-    print(tables.text(found), flush=True)
+    print(page.page(found)[0], end="", flush=True)
     print(f"bench: every sample is in {plan.output}", file=sys.stderr)
     if failed:
         raise BenchError("\nbench: ".join(failed))
+    return None
 
 
-def _parties(plan: Plan) -> list[str]:
-    """Return the parties of all rows of a run."""
-    return parts.installed([party for row in plan.rows for party in row.parties])
-
-
-def _method(plan: Plan) -> list[str]:
+def _method(plan: Plan, parties: Sequence[str]) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
-    parties = ", ".join(_parties(plan))
     own = "the own generator (one Python process)"
     generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {own}"
     if not load.has_redis_benchmark():
         generator = f"no redis-benchmark here: all load by {own}"
     found = [
-        f"{turns} of {parties}; medians and their ratios; spread: range / median",
+        f"{turns} of {', '.join(parties)}; medians and their ratios; spread: range / median",
         f"{CLIENTS} clients on loopback, random keys; {generator}",
     ]
     if any(row.kind == rows.TASKS for row in plan.rows):

@@ -26,10 +26,9 @@ from . import calls, load, machine, parts
 from .calls import ScriptCall
 from .client import Client
 from .errors import BenchError, UsageError, reported
-from .figures import Figure, interleave
+from .figures import Figure, interleave, number
 from .options import REPEATS, REQUESTS, Plan
 from .parts import BARE
-from .progress import number
 from .rows import CLIENTS, COST, DEEP, KEYS, RANDOM, Command, Row
 from .tables import markdown
 
@@ -186,13 +185,13 @@ def _measured(path: Path) -> str:
     with parts.server(plan.executable) as server:
         found = table(server.port, plan)
     day = datetime.now(UTC).date().isoformat()
-    server_version = machine.server(plan.executable)
+    where = f"{facts['processor']}, {facts['cores']} cores (load before: {facts['load_before']})"
     note = (
-        f"Measured {day} with {server_version} on {facts['processor']}, {facts['cores']} cores "
-        f"(load before: {facts['load_before']}). Times: Redis' own account, the median of "
-        f"{REPEATS} runs of {REQUESTS:,} hits each. Bytes: `MEMORY USAGE` of a key of 16 bytes, "
-        f"the median of {FILLS}; an allocator's rounding moves it by up to 16 bytes, the skip list of a large "
-        "sorted set by some percent."
+        f"Measured {day} with {machine.server(plan.executable)} on {where}. "
+        f"Times: Redis' own account, the median of {REPEATS} runs of {REQUESTS:,} hits each. "
+        f"Bytes: `MEMORY USAGE` of a key of 16 bytes, the median of {FILLS}; "
+        "an allocator's rounding moves it by up to 16 bytes, "
+        "the skip list of a large sorted set by some percent."
     )
     return f"{found}\n\n{note}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,13 +13,6 @@ from .options import Plan
 from .rows import Row
 
 DIGITS: Final = 3  # of a ratio behind the point
-# ratios of each row that has both columns
-RATIOS: Final = (
-    *("proxy/direct", "proxy/bare", "proxy/interpreted", "proxy/splice", "proxy/lane"),
-    *("proxy/haproxy", "proxy/twemproxy", "proxy/predixy", "proxy/redis-cluster-proxy"),
-    *("share/haproxy", "share/twemproxy", "proxy/script", "proxy/limits", "evalsha/bare"),
-    "2-workers/1-worker",
-)
 
 
 @dataclass(frozen=True)
@@ -41,23 +35,17 @@ class Figure:
         """The median of each column, in `unit`."""
         return {name: statistics.median(found) for name, found in self.samples.items()}
 
-    @property
-    def ratios(self) -> dict[str, float]:
-        """The ratios of medians, by the names of RATIOS."""
-        ratios = {name: self.ratio(*name.split("/")) for name in RATIOS}
-        return {name: value for name, value in ratios.items() if value is not None}
-
-    @property
-    def spread(self) -> float:
-        """The spread of the column where it is largest."""
-        return max(map(spread, self.samples.values()), default=0.0)
-
     def ratio(self, over: str, under: str) -> float | None:
         """Return the ratio of the medians of two columns; None if there is none."""
         medians = self.medians
         if over not in medians or not medians.get(under):
             return None
         return round(medians[over] / medians[under], DIGITS)
+
+    @property
+    def spread(self) -> float:
+        """The spread of the column where it is largest."""
+        return max(map(spread, self.samples.values()), default=0.0)
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -74,7 +62,7 @@ def interleave(
 ) -> list[Figure]:
     """Fill figures with `plan.repeats` samples of each column: all in turn, then all again.
 
-    figures: by name of the value; the progress display shows the first one.
+    figures: by name of the value; the first one is shown as progress.
     once: measures a column in a turn, from 1; returns values by name.
     Returns the figures that have samples.
     Raises what `once` raises; the figure and column are added to the message of a BenchError.
@@ -88,6 +76,18 @@ def interleave(
                 raise BenchError(f"{first.name} {column}: {error}") from None
             for name, value in values.items():
                 figures[name].samples.setdefault(column, []).append(value)
-    found = [figure for figure in figures.values() if figure.samples]
-    plan.progress.finish(first.name, first.medians, first.unit)
-    return found
+    show(first.name, first.unit, first.medians)
+    return [figure for figure in figures.values() if figure.samples]
+
+
+def show(name: str, unit: str, values: Mapping[str, float]) -> None:
+    """Show what was measured on stderr: `values` by column, in `unit`."""
+    shown = ", ".join(f"{column} {number(value)}" for column, value in values.items())
+    print(f"{name} ({unit}): {shown}", file=sys.stderr, flush=True)
+
+
+def number(value: float) -> str:
+    """Format a value with at least three significant digits."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

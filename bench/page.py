@@ -14,12 +14,28 @@ from typing import Final
 from . import latency, plots, tables
 from .bounds import BOUNDS, Bound
 from .errors import reported
+from .figures import number
 from .parts import PROXY
 from .plots import Image, Line, Panel
-from .progress import number
 from .result import Result, parse, read
-from .rows import CPU, LATENCY, RATE, TASKS
-from .tables import TABLES, cell, flow, markdown, table, where
+from .rows import CLUSTER, COST, CPU, IDLE, LATENCY, RATE, START, TASKS, VALUES, WORKERS
+from .tables import cell, flow, markdown, table, where
+
+# The tables, in order: title, and the kinds of figures in them.
+TABLES: Final = (
+    ("Speed", (RATE, VALUES)),
+    ("CPU seconds per million commands", (CPU,)),
+    ("Hits of one Python program", (TASKS,)),
+    ("Hits of one Python program, CPU seconds per million", (f"{TASKS}-{CPU}",)),
+    ("One and two proxy processes", (WORKERS,)),
+    ("One and two proxy processes, CPU seconds per million", (f"{WORKERS}-{CPU}",)),
+    ("Three masters", (CLUSTER,)),
+    ("Three masters, CPU seconds per million", (f"{CLUSTER}-{CPU}",)),
+    ("Latency at fixed rates", (LATENCY,)),
+    ("Start", (START,)),
+    ("Memory of each idle client", (IDLE,)),
+    ("The script of a plain hit, time in Redis", (COST,)),
+)
 
 PREFIX: Final = "bench-"  # of the pictures' file names
 DRAWN: Final = ("p50", latency.P99, "p99.9")
@@ -73,7 +89,7 @@ def page(result: Result, bounds: Sequence[Bound] = BOUNDS) -> tuple[str, list[Im
         where(result.head),
     ]
     for title, kinds in TABLES:
-        if found := result.of(kinds):
+        if found := [figure for figure in result.figures if figure.kind in kinds]:
             parts.append(f"## {title}")
             parts.append(f"On {result.head.machine.get('processor', 'an unknown processor')}.")
             parts += [ABOUT[kind] for kind in kinds if kind in ABOUT]

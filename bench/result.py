@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .errors import UsageError
 from .figures import Figure
 
-SCHEMA: Final = 3
 Parsed = TypeVar("Parsed")
+_FIELDS: Final = ("name", "kind", "unit", "note", "samples")  # of a figure
 
 
 @dataclass(frozen=True)
@@ -43,51 +43,35 @@ class Result:
     def to_json(self) -> dict[str, object]:
         """Return the JSON value."""
         head = asdict(self.head)
-        method = {"sentences": head.pop("sentences"), "only": list(self.only)}
-        derived = ("medians", "ratios", "spread")  # for readers of the file; parse() skips them
-        rows = [
-            {**asdict(figure), **{name: getattr(figure, name) for name in derived}}
-            for figure in self.figures
-        ]
-        return {"schema": SCHEMA, **head, "method": method, "rows": rows}
-
-    def of(self, kinds: Sequence[str]) -> list[Figure]:
-        """Return the figures of these kinds, in order."""
-        return [figure for figure in self.figures if figure.kind in kinds]
+        method = {"sentences": head.pop("sentences"), "only": self.only}
+        return {**head, "method": method, "rows": list(map(asdict, self.figures))}
 
     def median(self, name: str, column: str) -> float | None:
         """Return a median by figure and column; None if there is none."""
-        found = [figure for figure in self.figures if figure.name == name]
-        return found[0].medians.get(column) if found else None
+        return next((one.medians.get(column) for one in self.figures if one.name == name), None)
 
 
 def parse(data: Any) -> Result:
-    """Return the result of a JSON value. Raises UsageError if it is none."""
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UsageError(f"is no result of python -m bench (of schema {SCHEMA})")
-    names = [field.name for field in fields(Figure)]
+    """Return the result of a JSON value. Raises KeyError or TypeError if it is none."""
     return Result(
         Head(data["date"], data["machine"], data["versions"], data["method"]["sentences"]),
-        [Figure(**{name: row[name] for name in names}) for row in data["rows"]],
-        data["method"].get("only", ()),
+        [Figure(*(row[name] for name in _FIELDS)) for row in data["rows"]],
+        data["method"]["only"],
     )
 
 
 def read(path: Path, parse: Callable[[Any], Parsed]) -> Parsed:
     """Read a result from its file.
 
-    parse: makes the result of a JSON value; raises UsageError if it is none.
+    parse: makes the result of a JSON value; raises KeyError or TypeError if it is none.
     Raises UsageError, which names the file.
     """
     try:
         return parse(json.loads(path.read_text()))
     except OSError as error:
-        why = str(error.strerror)
+        raise UsageError(f"{path}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:
-        why = f"is no JSON of a whole result: {error}"
-    except UsageError as error:
-        why = str(error)
-    raise UsageError(f"{path}: {why}")
+        raise UsageError(f"{path}: is no JSON of a whole result: {error}") from None
 
 
 def write(value: object, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A result as Markdown: its head, its tables, its verdicts; for the terminal and the pages."""
+"""A result as Markdown: its head, its tables, its verdicts."""
 
 from __future__ import annotations
 
@@ -8,39 +8,20 @@ from collections.abc import Container, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from . import rows
-from .bounds import BOUNDS, NOT_MEASURED, NOT_MET, Bound, Verdict, judge
-from .figures import RATIOS, Figure
+from .bounds import BOUNDS, NOT_MET, Bound
+from .figures import Figure, number
 from .parts import PARTIES
-from .progress import number
 from .result import Head, Result
 
 WIDTH: Final = 110  # characters of a line of text
 _WRAP: Final = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
-# The tables, in order: title, and the kinds of figures in them.
-TABLES: Final = (
-    ("Speed", (rows.RATE, rows.VALUES)),
-    ("CPU seconds per million commands", (rows.CPU,)),
-    ("Hits of one Python program", (rows.TASKS,)),
-    ("Hits of one Python program, CPU seconds per million", (f"{rows.TASKS}-{rows.CPU}",)),
-    ("One and two proxy processes", (rows.WORKERS,)),
-    ("One and two proxy processes, CPU seconds per million", (f"{rows.WORKERS}-{rows.CPU}",)),
-    ("Three masters", (rows.CLUSTER,)),
-    ("Three masters, CPU seconds per million", (f"{rows.CLUSTER}-{rows.CPU}",)),
-    ("Latency at fixed rates", (rows.LATENCY,)),
-    ("Start", (rows.START,)),
-    ("Memory of each idle client", (rows.IDLE,)),
-    ("The script of a plain hit, time in Redis", (rows.COST,)),
+# ratios of the figures that have both columns
+RATIOS: Final = (
+    *(("proxy", of) for of in ("direct", "bare", "interpreted", "splice", "lane", "haproxy")),
+    *(("proxy", of) for of in ("twemproxy", "predixy", "redis-cluster-proxy")),
+    *(("share", "haproxy"), ("share", "twemproxy"), ("proxy", "script"), ("proxy", "limits")),
+    *(("evalsha", "bare"), ("2-workers", "1-worker")),
 )
-
-
-def text(result: Result) -> str:
-    """Return all of a result: head, tables, verdicts."""
-    parts = [where(result.head)]
-    for title, kinds in TABLES:
-        if found := result.of(kinds):
-            parts += [f"## {title}", table(found)]
-    return flow("\n\n".join([*parts, *verdicts(result)]))
 
 
 def where(head: Head) -> str:
@@ -58,12 +39,13 @@ def table(figures: Sequence[Figure]) -> str:
         [
             *(one.name, one.note, one.unit),
             *(cell(one.medians.get(name)) for name in columns),
-            *(_two(one.ratios.get(name)) for name in RATIOS),
+            *(_two(one.ratio(*pair)) for pair in RATIOS),
             f"{one.spread:.0%}",
         ]
         for one in figures
     ]
-    return markdown(" | ".join(["row | what | unit", *columns, *RATIOS, "spread"]), lines, range(3))
+    head = ["row | what | unit", *columns, *map("/".join, RATIOS), "spread"]
+    return markdown(" | ".join(head), lines, range(3))
 
 
 def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int] = ()) -> str:
@@ -82,40 +64,40 @@ def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int]
 
 
 def verdicts(result: Result, bounds: Sequence[Bound] = BOUNDS) -> Iterable[str]:
-    """Yield the bounds of the rows that were run, beginning with the bounds that are not met."""
-    found = judge(result.figures, [row.name for row in rows.choose(result.only)], bounds)
-    if not found:
+    """Yield the bounds, beginning with those that are not met; without result.only all of them.
+
+    Otherwise only those that were measured.
+    """
+    by_name = {figure.name: figure for figure in result.figures}
+    lines, missed, unknown = [], [], []
+    for one in bounds:
+        figure = by_name.get(one.figure, Figure("", "", ""))
+        value = figure.ratio(one.over, one.under) if one.under else figure.medians.get(one.over)
+        if value is None and result.only:
+            continue
+        verdict, beyond = one.verdict(value), figure.ratio(one.floor, one.under)
+        floor = "" if beyond is None else f"{one.floor} {beyond:.2f}"
+        line = [one.work, one.against, one.value, verdict, _two(value), one.required]
+        lines.append([*line, _two(one.goal), floor])
+        if value is None:
+            unknown.append(f"{one.work} ({one.against})")
+        elif verdict == NOT_MET:
+            why = f"{one.value}; floor: {floor}" if floor else one.value
+            what = f"{one.work} ({one.against}): {value:.2f}, to be {one.required}"
+            missed.append(f"- {what} ({why})")
+    if not lines:
         return
     yield "## What is required, and what was measured"
-    missed = [one for one in found if one.word == NOT_MET]
-    unknown = [one.bound for one in found if one.word == NOT_MEASURED]
-    judged = len(found) - len(unknown)
+    judged = len(lines) - len(unknown)
     if missed:
         yield f"**Not reached: {len(missed)} of the {judged} bounds that were measured.**"
-        yield "\n".join(map(_missed, missed))
+        yield "\n".join(missed)
     elif judged:
         yield f"All of the {judged} bounds that were measured are reached."
     if unknown:
-        named = "; ".join(f"{bound.work} ({bound.against})" for bound in unknown)
-        yield f"Not measured in this run: {named}."
-    lines = []
-    for one in found:
-        bound = one.bound
-        line = [bound.work, bound.against, bound.figure, one.word, _two(one.value), bound.required]
-        lines.append([*line, _two(bound.goal), _floor(one)])
+        yield f"Not measured in this run: {'; '.join(unknown)}."
     head = "what | against | figure | verdict | measured | required | goal | floor"
     yield markdown(head, lines, range(4))
-
-
-def _missed(one: Verdict) -> str:
-    bound, floor = one.bound, f"; floor: {_floor(one)}" if _floor(one) else ""
-    what = f"- {bound.work} ({bound.against}): {_two(one.value)}, to be {bound.required}"
-    return f"{what} ({bound.figure}{floor})"
-
-
-def _floor(one: Verdict) -> str:
-    """Return the party that is a verdict's floor, and its value; "" without one."""
-    return "" if one.floor is None else f"{one.bound.floor} {one.floor:.2f}"
 
 
 def _two(value: float | None) -> str:

@@ -1,49 +1,30 @@
-"""The command line of `python -m bench model`: measures all runs and writes their JSON."""
+"""`python -m bench model`: measures all runs and writes their JSON."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from .. import load, machine, parts, result
 from ..errors import BenchError
-from ..options import Parser, Plan
+from ..figures import show
+from ..options import Plan
 from ..parts import Part
 from ..processes import PROC
-from ..progress import Progress
 from ..result import Head
 from . import footprint, page, runs
 from .footprint import Footprint
 from .result import Result
 from .runs import Run
 
-REPEATS: Final = 3
 PROXIES: Final = {1: parts.ONE_WORKER, 2: parts.TWO_WORKERS}  # by their workers
 
-EPILOG: Final = """\
-examples:
-  python -m bench model                                    about 13 minutes
-  python -m bench model --quick --output /tmp/model.json   does it run? (the figures mean nothing)
-  python -m bench.model.page bench/results/model.json docs/scale.md
 
-Clusters of 1, 3 and 6 masters are measured behind a proxy of 1 and 2 workers. The laws are fitted
-to 1 and 3 masters, and checked against 6. redis-benchmark makes the load.
-"""
-
-
-def parse(argv: Sequence[str]) -> Plan:
-    """Parse the arguments behind `model`. Raises as options.parse()."""
-    what = "Measure what hits on a Redis Cluster cost, and fit a model to it."
-    parser = Parser("python -m bench model", what, EPILOG, REPEATS, "model.json")
-    return parser.plan(parser.parse_args(argv))
-
-
-def run(argv: Sequence[str]) -> None:
-    """Measure, write the JSON, and print the page. Raises BenchError, UsageError and OSError."""
-    plan = parse(argv)
+def run(plan: Plan) -> None:
+    """Measure, write the JSON, and print the page. Raises BenchError and OSError."""
     if not PROC.exists():
         raise BenchError("there is no /proc, where CPU times are read")
     if not load.has_redis_benchmark():
@@ -59,16 +40,14 @@ def measured(plan: Plan, sizes: runs.Sizes) -> Result:
     facts, date = machine.machine(), datetime.now(UTC).isoformat(timespec="seconds")
     found: dict[str, Run] = {}
     looks: list[Footprint] = []
-    progress = Progress(plan.repeats * len(sizes.cells))
     for repeat, (masters, workers) in itertools.product(range(plan.repeats), sizes.cells):
-        progress.row()
         party = PROXIES[workers]
         with parts.running(plan.executable, [party], masters) as running:
             upstream, proxy = running[parts.DIRECT], running[party]
             if repeat == 0:  # footprints hardly differ between repeats
                 looks += footprint.measure(upstream, proxy, workers, sizes)
             costs = dict(_loads(sizes, upstream, proxy, workers, found))
-        progress.finish(f"{masters} masters, {workers} workers", costs, "µs of the proxy for a hit")
+        show(f"{masters} masters, {workers} workers", "µs of the proxy for a hit", costs)
     return Result(
         Head(date, facts, machine.versions(plan.executable), _method(plan)),
         list(found.values()),

@@ -15,9 +15,9 @@ from rlproxy.upstream.cluster.cluster import PERIOD_S
 
 from .. import plots
 from ..errors import UsageError
+from ..figures import number
 from ..page import run_command
 from ..plots import Image, Line, Panel
-from ..progress import number
 from ..result import read
 from ..tables import flow, markdown, where
 from . import forecast, laws, runs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bounds, load, options, page, processes, rows, tasks
+from bench import bounds, costs, load, options, page, parts, processes, result, rows, tasks
 from bench.__main__ import MEASURES, main
 from bench.errors import BenchError
 from bench.figures import Figure
@@ -58,41 +58,32 @@ def figure(**samples: list[float]) -> Figure:
 def test_medians_ratios_and_spread() -> None:
     made = figure(direct=[100.0, 300.0, 200.0], proxy=[150.0, 50.0, 100.0])
     assert made.medians == {"direct": 200.0, "proxy": 100.0}
-    assert made.ratios == {"proxy/direct": 0.5}
+    assert made.ratio("proxy", "direct") == 0.5
     assert made.spread == 1.0
-    assert figure(direct=[0.0], proxy=[150.0, 50.0, 100.0]).ratios == {}
+    assert made.ratio("proxy", "haproxy") is made.ratio("haproxy", "proxy") is None
+    assert figure(direct=[0.0], proxy=[150.0, 50.0, 100.0]).ratio("proxy", "direct") is None
     assert figure().spread == 0
 
 
-LEAST = bounds.Bound("gets", "HAProxy", "get-1: proxy/direct", 0.4, 0.6)
-MOST = bounds.Bound("memory", "kB", "get-1: proxy", 120.0, 100.0, most=True)
+LEAST = bounds.Bound("gets", "HAProxy", "get-1", "proxy", "direct", 0.4, 0.6)
+MOST = bounds.Bound("memory", "kB", "get-1", "proxy", "", 120.0, 100.0, most=True)
 
 
 @pytest.mark.parametrize(
-    ("bound", "direct", "proxy", "word"),
+    ("bound", "value", "word"),
     [
-        (LEAST, 100.0, 39.0, bounds.NOT_MET),
-        (LEAST, 100.0, 40.0, bounds.MET),
-        (LEAST, 100.0, 60.0, bounds.MET_WITH_GOAL),
-        (LEAST, 0.0, 60.0, bounds.NOT_MEASURED),
-        (MOST, 1.0, 121.0, bounds.NOT_MET),
-        (MOST, 1.0, 120.0, bounds.MET),
-        (MOST, 1.0, 100.0, bounds.MET_WITH_GOAL),
-        (replace(MOST, goal=None), 1.0, 1.0, bounds.MET),
-        (replace(MOST, figure="get-1 redis: proxy"), 1.0, 1.0, bounds.NOT_MEASURED),
+        (LEAST, 0.39, bounds.NOT_MET),
+        (LEAST, 0.4, bounds.MET),
+        (LEAST, 0.6, bounds.MET_WITH_GOAL),
+        (LEAST, None, bounds.NOT_MEASURED),
+        (MOST, 121.0, bounds.NOT_MET),
+        (MOST, 120.0, bounds.MET),
+        (MOST, 100.0, bounds.MET_WITH_GOAL),
+        (replace(MOST, goal=None), 1.0, bounds.MET),
     ],
 )
-def test_verdicts_follow_the_bounds(
-    bound: bounds.Bound, direct: float, proxy: float, word: str
-) -> None:
-    made = figure(direct=[direct], proxy=[proxy])
-    assert [one.word for one in bounds.judge([made], ["get-1"], [bound])] == [word]
-
-
-def test_the_floor_of_a_bound_is_the_ratio_of_its_party() -> None:
-    made = figure(direct=[100.0], proxy=[50.0], splice=[70.0])
-    table = [replace(LEAST, floor="splice"), replace(LEAST, floor="stub"), LEAST]
-    assert [one.floor for one in bounds.judge([made], ["get-1"], table)] == [0.7, None, None]
+def test_verdicts_follow_the_bounds(bound: bounds.Bound, value: float | None, word: str) -> None:
+    assert bound.verdict(value) == word
 
 
 STAT = "7 (a (b) c) S 3 7 7 0 -1 4194304 100 0 0 0 250 50 9 9 20 0 1 0 100 1000 10\n"
@@ -146,18 +137,12 @@ def test_help_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in table.splitlines()] == [row.name for row in rows.ROWS]
 
 
-def test_bounds_are_of_rows() -> None:
-    figures = {bound.figure for bound in bounds.BOUNDS}
-    judged = bounds.judge([], [row.name for row in rows.ROWS])
-    assert {verdict.bound.figure for verdict in judged} == figures
-    chosen = bounds.judge([], ["hit-1", "latency"])
-    assert [verdict.bound.figure for verdict in chosen] == [
-        "hit-1: proxy/bare",
-        "hit-1 redis: proxy/direct",
-        "hit-1 servers: proxy/bare",
-        "latency-25 p50: proxy/haproxy",
-        "latency-50: proxy/direct",
-    ]
+def test_bounds_are_of_rows_and_their_parties() -> None:
+    by_name = {row.name: row for row in rows.ROWS}
+    for bound in bounds.BOUNDS:
+        row = by_name.get(bound.figure.partition(" ")[0]) or by_name[bound.figure.split("-")[0]]
+        known = {*row.parties, *tasks.WAYS, costs.EVALSHA, parts.BARE}
+        assert {bound.over, bound.under, bound.floor} - {""} <= known, bound
 
 
 def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
@@ -176,7 +161,7 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     assert why == "idle: too bad"
     written = json.loads(output.read_text())
     assert f"not measured: {why}" in written["method"]["sentences"]
-    found = {row["name"]: row["medians"] for row in written["rows"]}
+    found = {figure.name: figure.medians for figure in result.read(output, result.parse).figures}
     assert set(found) >= {"hit-1", "values", "cost LOG admitted"}
     assert {"direct", "bare", "proxy", "interpreted", "splice", "lane"} <= set(found["hit-1"])
     assert {"proxy", "interpreted", "splice"} <= set(found["start memory"])
@@ -193,8 +178,9 @@ def test_quick_run_leaves_out_a_row_that_fails_and_becomes_a_page(
     for judged in ("hit-1", "hit-1 redis", "values", "tasks-refused"):
         assert f"| {judged}: proxy/" in printed
     assert "rlproxy" in written["versions"]
-    assert all(name in printed for name in found)
     assert page.main([str(output), str(tmp_path / "page.md")]) == 0
     text = (tmp_path / "page.md").read_text()
+    assert text == printed
+    assert all(f"| {name} |" in text for name in found if not name.startswith("latency"))
     assert str(tmp_path) not in text
     assert len(list((tmp_path / "images").iterdir())) == 1

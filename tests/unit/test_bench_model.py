@@ -135,9 +135,10 @@ def test_pictures_are_legible_and_accessible() -> None:
 # One cluster: the laws need several, and are tested above.
 MEASURE = """
 import dataclasses, json
+from bench import options
 from bench.model import cli, runs
 sizes = dataclasses.replace(runs.QUICK, cells=((3, 1),))
-found = cli.measured(cli.parse(["--quick"]), sizes)
+found = cli.measured(options.parse(["model", "--quick"]), sizes)
 runs = [dataclasses.asdict(run) for run in found.runs]
 print(json.dumps({"runs": runs, "lanes": [look.lanes for look in found.looks]}))
 """
