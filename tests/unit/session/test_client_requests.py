@@ -9,7 +9,6 @@ import pytest
 from rlproxy.observability.counters import Counters
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.resp.requests import BODY, COMMAND, EMPTY, OPEN, TAIL
 from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
 
@@ -26,44 +25,7 @@ def denied(data: bytes) -> tuple[bytes, dict[str, int]]:
     return requests.denied(requests.next(), stats), stats.errors
 
 
-# -- denied ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("request_", "refused"),
-    [
-        (bulks(b"KEYS", b"*"), True),
-        (b"keys *\r\n", True),
-        (bulks(b"CONFIG", b"SET", b"a", b"b"), True),
-        (bulks(b"CONFIG", b"GET", b"a"), False),
-        (PING, False),
-    ],
-)
-def test_denied_commands_get_an_error_and_are_counted(request_: bytes, refused: bool) -> None:
-    error, counts = denied(request_)
-    assert error.startswith(b"-NOPERM") == refused
-    assert counts == ({"denied": 1} if refused else {})
-
-
 # -- dropped ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("discarding", "code", "drops", "still"),
-    [
-        (False, BODY, False, False),
-        (True, BODY, True, True),
-        (True, TAIL, True, False),
-        (True, COMMAND, False, True),
-        (True, OPEN, False, True),
-        (True, EMPTY, False, True),
-    ],
-)
-def test_parts_of_a_dropped_command(discarding: bool, code: int, drops: bool, still: bool) -> None:
-    requests = ClientRequests()
-    requests.discarding = discarding
-    assert requests.drops(code) == drops
-    assert requests.discarding == still
 
 
 @pytest.mark.parametrize(

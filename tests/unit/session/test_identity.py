@@ -14,31 +14,6 @@ def key(found: ids.Identity | None) -> Key:
 
 
 @pytest.mark.parametrize(
-    ("word", "number"),
-    [(b"0", 0), (b"15", 15), (b"123456789", 123456789), (b"1234567890", -1), (b"03", -1)]
-    + [(b"", -1), (b"-1", -1), (b"+1", -1), (b" 1", -1), (b"x", -1), (b"\xb2", -1)],
-)
-def test_database(word: bytes, number: int) -> None:
-    assert ids.database(word) == number
-    assert key(ids.of_select([word])) == ((None, None, number) if number >= 0 else None)
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        ([], None),
-        ([b"pw"], (b"default", b"pw", 0)),
-        ([b"bob", b"pw"], (b"bob", b"pw", 0)),
-        ([b"bob", b"pw", b"x"], None),
-        ([b"b", LONG], (b"b", LONG, 0)),
-        ([b"bo", LONG], None),
-    ],
-)
-def test_auth(args: list[bytes], expected: Key) -> None:
-    assert key(ids.of_auth(args)) == expected
-
-
-@pytest.mark.parametrize(
     ("args", "expected", "certain"),
     [
         ([b"3"], None, True),

@@ -14,7 +14,7 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import BROKEN_BULK
 from rlproxy.session import command_policy, waits
 from rlproxy.session.connection_state import RAW
-from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_OPENING
+from rlproxy.session.private_stream import MAX_LANE_CALL
 from rlproxy.session.router import MAX_EXPANDED, Router
 
 from tests.contexts import MAX_CLIENT_HITS
@@ -24,7 +24,6 @@ from tests.unit.session.bench import (
     FIVE,
     HIT,
     PING,
-    PONG,
     WRONG_HIT,
     in_place,
     numbered,
@@ -243,22 +242,6 @@ def test_destination_with_share(
 # -- what waits ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("state", "sent"), [(closed, PING), (busy, PING), (full_lane, HIT), (full_private, HIT)]
-)
-def test_a_request_that_waits_stays_unread(parts: Routed, state: State, sent: bytes) -> None:
-    state(parts)
-    parts.route(sent)
-    assert parts.requests.unread() == len(sent)
-
-
-def test_the_first_request_opens_the_private_connection(parts: Routed) -> None:
-    parts.route(b"\r\n" + PING[:5])
-    assert parts.private.status != PRIVATE_OPENING
-    parts.route(PING[5:])
-    assert parts.private.status == PRIVATE_OPENING
-
-
 def test_the_held_hit_is_left_for_the_session(parts: Routed) -> None:
     plain(parts)
     assert parts.route(WAITS + PING) == waits.WAIT_HELD
@@ -266,26 +249,6 @@ def test_the_held_hit_is_left_for_the_session(parts: Routed) -> None:
     assert call is not None and call.rule.waits
     assert call.caller is parts.caller
     assert parts.requests.unread() == len(PING)
-
-
-def test_requests_go_on_once_the_lane_owes_nothing(parts: Routed) -> None:
-    plain(parts)
-    parts.route(HIT)
-    assert parts.route(PING + HIT) == waits.WAIT_EMPTY
-    assert parts.settle() == FIVE
-    assert parts.route() == waits.WAIT_NOTHING
-    assert parts.up() == PING + in_place()
-
-
-def test_a_full_lane_goes_on_once_it_has_room(parts: Routed) -> None:
-    full_lane(parts)
-    parts.route(HIT * 3)
-    head = parts.lanes.head
-    assert head is not None
-    head.reply = FIVE
-    parts.lanes.emit()
-    assert parts.route() == waits.WAIT_ROOM
-    assert len(parts.lane.calls) == 1
 
 
 # -- bounds ----------------------------------------------------------------------------------------
@@ -310,44 +273,6 @@ def test_the_text_of_scripts_per_tick_is_bounded(parts: Routed) -> None:
     assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
 
 
-@pytest.mark.parametrize("state", [plain, new])
-def test_a_client_with_more_in_hand_than_it_may_send_is_backlogged(
-    parts: Routed, state: State
-) -> None:
-    state(parts)
-    budget = parts.context.budget
-    parts.route(HIT * MAX_CLIENT_HITS)
-    assert (parts.router.backlogged, budget.backlogged) == (False, 0)
-    parts.route(HIT)
-    assert (parts.router.backlogged, budget.backlogged) == (True, 1)
-    parts.router.set_backlogged(True)
-    assert budget.backlogged == 1
-    parts.router.set_backlogged(False)
-    assert budget.backlogged == 0
-
-
-def test_a_backlogged_client_may_have_its_share(parts: Routed) -> None:
-    assert parts.router.max_calls() == MAX_CLIENT_HITS
-    parts.router.set_backlogged(True)
-    parts.context.budget.backlogged = 4
-    assert parts.router.max_calls() == MAX_CLIENT_HITS // 4
-
-
-def test_hits_in_place_go_on_when_half_are_answered(parts: Routed) -> None:
-    full_private(parts)
-    assert not parts.router.unblocked(waits.WAIT_ROOM)
-    parts.answer(FIVE * (MAX_CLIENT_HITS // 2 - 1))
-    assert not parts.router.unblocked(waits.WAIT_ROOM)
-    parts.answer(FIVE)
-    assert parts.router.unblocked(waits.WAIT_ROOM)
-
-
-def test_hits_whose_replies_are_not_counted_wait_for_no_room(parts: Routed) -> None:
-    full_private(parts)
-    parts.private.state.lower(RAW)
-    assert parts.router.unblocked(waits.WAIT_ROOM)
-
-
 # -- the lane --------------------------------------------------------------------------------------
 
 
@@ -358,14 +283,6 @@ def test_a_reply_that_the_lane_knows_leaves_at_once(parts: Routed) -> None:
     assert parts.down() == DENIED
     assert parts.lanes.head is None
     assert not parts.private.cover.lane_wrote
-
-
-def test_a_hit_by_lane_is_a_write_that_wait_must_cover(parts: Routed) -> None:
-    plain(parts)
-    parts.route(bulks(b"RL.PEEK", b"k", b"10", b"60"))
-    assert not parts.private.cover.lane_wrote
-    parts.route(HIT)
-    assert parts.private.cover.lane_wrote
 
 
 def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push(parts: Routed) -> None:
@@ -383,37 +300,7 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push(parts: Routed) 
     assert parts.down() == FIVE + DENIED
 
 
-def test_a_lane_without_room_is_waited_for(parts: Routed) -> None:
-    plain(parts)
-    parts.route(HIT)
-    parts.lane.room = 0
-    assert parts.route(HIT) == waits.WAIT_ROOM
-    assert len(parts.lane.calls) == 1
-
-
-def test_a_client_without_hits_opens_no_lane(parts: Routed) -> None:
-    parts.opened()
-    parts.lane.ready = False
-    parts.route(PING)
-    assert parts.lane.woken == 0
-    parts.answer(PONG)
-    parts.route(HIT)
-    assert parts.router.sends_hits
-
-
 # -- the pipe --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("state", "forwarded"), [(plain, b"anything"), (denies, b"")])
-def test_after_malformed_input_all_bytes_are_forwarded_unless_commands_are_denied(
-    parts: Routed, state: State, forwarded: bytes
-) -> None:
-    state(parts)
-    parts.route(BROKEN)
-    assert parts.router.piped
-    parts.up()
-    parts.router.pipe(b"anything")
-    assert parts.up() == forwarded
 
 
 @pytest.mark.parametrize(
@@ -446,11 +333,6 @@ def test_a_denied_command_in_parts_that_becomes_malformed(parts: Routed) -> None
     parts.router.pipe(GET)
     assert parts.up() == b""
     assert parts.context.stats.errors == {"denied": 1, "protocol": 1}
-
-
-def test_without_share_ordinary_commands_take_no_lane() -> None:
-    assert Routed(share=True).router.sharing is not None
-    assert Routed().router.sharing is None
 
 
 def test_a_router_that_is_let_go_holds_no_session() -> None:

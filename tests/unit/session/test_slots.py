@@ -68,12 +68,3 @@ def test_hits_and_replies_of_the_proxy_are_bounded() -> None:
         replies.remove_reply(slot)
     assert listed(replies) == []
     assert (replies.bounded, replies.unanswered_by_sha) == (0, 0)
-
-
-def test_nothing_is_left_after_clear() -> None:
-    replies = owed(hit(by_sha=True), Slot(S_LOCAL))
-    replies.clear()
-    assert listed(replies) == []
-    assert (replies.bounded, replies.unanswered_by_sha) == (0, 0)
-    replies.append(Slot(commands.AUTH))
-    assert len(listed(replies)) == 1
