@@ -25,23 +25,6 @@ def words(text: str) -> bytes:
 @pytest.mark.parametrize(
     "written",
     [
-        "AUTH pw",
-        "AUTH bob pw",
-        "SELECT 3",
-        "CLIENT SETNAME me",
-        "client setinfo lib-name redis-py",
-        "CLIENT SETINFO LIB-VER 8.1.0",
-    ],
-)
-def test_commands_that_are_answered_ok(written: str) -> None:
-    handshake = DeferredHandshake()
-    assert take(handshake, words(written)) == OK
-    assert handshake.written == words(written)
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
         *("GET k", "PING", "AUTH", "AUTH a b c", "SELECT", "SELECT -1", "SELECT x"),
         *("SELECT 1000000", "HELLO 4", "HELLO 3 AUTH bob", "HELLO 3 WHAT", "CLIENT"),
         *("CLIENT NO-EVICT on", "CLIENT REPLY OFF"),
@@ -81,13 +64,6 @@ def test_what_most_servers_do_not_know_either() -> None:
     maintenance = words("CLIENT maint_notifications ON moving-endpoint-type internal-ip")
     assert take(handshake, maintenance).startswith(b"-ERR unknown subcommand")
     assert handshake.written == b""
-
-
-def test_as_it_was_written() -> None:
-    handshake = DeferredHandshake()
-    assert take(handshake, b"select 3\r\n") == OK
-    assert take(handshake, words("AUTH pw")) == OK
-    assert handshake.written == b"select 3\r\n" + words("AUTH pw")
 
 
 def test_bounded() -> None:

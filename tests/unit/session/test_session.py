@@ -83,12 +83,6 @@ def test_an_error_of_ours_waits_for_the_end_of_a_push_alone(cut: int) -> None:
     assert out == (PUSH + ARITY if out.startswith(b">") else ARITY + PUSH) + SUBSCRIBED
 
 
-def test_half_a_push_keeps_hits_off_the_lane() -> None:
-    bench = probed()
-    bench.answer(PUSH[:-3])
-    assert bench.send(HIT) == in_place()
-
-
 def test_an_unrequested_reply_is_passed_on_and_ends_the_use_of_lanes() -> None:
     bench = probed()
     assert bench.answer(b"-ERR max clients\r\n") == b"-ERR max clients\r\n"
@@ -124,14 +118,6 @@ def test_end_of_file_behind_a_hit_on_a_lane(behind: bytes) -> None:
     assert bench.settle() == FIVE
     assert bench.up() == behind
     assert bench.session.wants_eof
-
-
-def test_end_of_file_inside_a_command() -> None:
-    bench = Bench()
-    bench.send(HIT[:-3])
-    bench.session.receive_eof()
-    assert bench.session.closed
-    assert bench.down() == b""
 
 
 # -- the pipe --------------------------------------------------------------------------------------

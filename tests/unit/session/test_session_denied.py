@@ -7,17 +7,14 @@ from rlproxy.resp.commands import CommandTable
 from rlproxy.resp.encoding import bulks
 from rlproxy.session import command_policy
 
-from tests.unit.session.bench import HIT, PING, PONG, Bench, opened, probed
+from tests.unit.session.bench import HIT, PING, PONG, Bench, opened
 from tests.unit.session.test_session_faults import Faulty, each_mode
 
 TABLE = command_policy.table(("keys", "config|set", "rl.hit", "set", "ft.x", "exec"), False)
 KEYS = bulks(b"KEYS", b"*")
 NO_KEYS = b"-NOPERM command 'keys' is denied by rlproxy (--deny-command)\r\n"
 NO_HIT = NO_KEYS.replace(b"keys", b"rl.hit")
-INSTEAD = bulks(b"RL.DENIED", b"KEYS")
-UNKNOWN = b"-ERR unknown command 'RL.DENIED', with args beginning with: 'KEYS' \r\n"
 MULTI = bulks(b"MULTI")
-BROKEN = b"*1\r\n$-1\r\n"
 
 
 def denying(bench: Bench, table: CommandTable = TABLE) -> Bench:
@@ -28,20 +25,6 @@ def denying(bench: Bench, table: CommandTable = TABLE) -> Bench:
 @pytest.fixture
 def bench() -> Bench:
     return denying(opened())
-
-
-def test_in_multi_redis_rejects_what_it_does_not_know(bench: Bench) -> None:
-    assert bench.send(MULTI + KEYS) == MULTI + INSTEAD
-    assert bench.answer(b"+OK\r\n" + UNKNOWN) == b"+OK\r\n" + NO_KEYS
-
-
-def test_a_hit() -> None:
-    bench = denying(probed())
-    assert bench.send(HIT) == b""
-    assert not bench.lane.calls
-    assert bench.down() == NO_HIT
-    assert bench.send(PING + HIT) == PING
-    assert bench.answer(PONG) == PONG + NO_HIT
 
 
 @each_mode
@@ -80,11 +63,6 @@ def test_of_what_is_broken_only_the_mistake_is_passed_on(
     assert (
         bench.answer(PONG + b"-ERR Protocol error: x\r\n") == PONG + b"-ERR Protocol error: x\r\n"
     )
-
-
-def test_without_rules_what_is_broken_is_passed_on_whole() -> None:
-    bench = opened()
-    assert bench.send(b"*01\r\n" + KEYS, PING) == b"*01\r\n" + KEYS + PING
 
 
 NAMES = [b"KEYS\0", b"keys\0aa", b"Keys\0" + b"x" * 59, b"KEYS\0" + b"x" * 60]

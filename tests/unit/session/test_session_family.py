@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from rlproxy.ratelimit.scripts import SOURCE
-from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import MAX_RL_BYTES
 
-from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PING, PONG, opened, probed
+from tests.unit.session.bench import FIVE, HIT, PING, PONG, probed
 
 THROTTLE = bulks(b"CL.THROTTLE", b"k", b"15", b"30", b"60")
 REFUND = bulks(b"RL.REFUND", b"k", b"10", b"60", b"1")
-FAMILY = {
-    b"RL.REFUND": REFUND,
-    b"RL.BLOCK": bulks(b"RL.BLOCK", b"k", b"60"),
-    b"CL.THROTTLE": THROTTLE,
-    b"RL.THROTTLE": THROTTLE.replace(b"CL.", b"RL."),
-}
-
-
-def rule_of(request: bytes) -> tuple[bytes, bytes]:
-    """What goes before the key and after it, of a request as a script call by EVAL."""
-    words = request.split(b"\r\n")[2::2]
-    rule = GRAMMAR.rule(request, words[0], words[1:])
-    assert rule.error == b""
-    return rule.words(SOURCE), rule.tail
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_goes_as_a_hit_does(name: bytes) -> None:
-    before, after = rule_of(FAMILY[name])
-    bench = opened()
-    assert bench.send(FAMILY[name]) == before + encoding.bulk(b"k") + after
-    assert bench.answer(FIVE) == FIVE
-    assert bench.send(FAMILY[name]) == b""  # by lane
-    assert len(bench.lane.calls) == 1
-    assert bench.settle() == FIVE
 
 
 # -- CL.THROTTLE of the server's own ---------------------------------------------------------------

@@ -21,8 +21,6 @@ WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n
 # what Redis answers, in RESP3
 MAP = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 
-answering = pytest.mark.parametrize("mode", ["allow", "deny"])
-
 
 def failed(bench: Faulty, data: bytes) -> bytes:
     """What the client gets for `data`, as Redis refuses connections."""
@@ -46,20 +44,6 @@ def asking(bench: Faulty, data: bytes = GET) -> bytes:
     assert bench.session.private.status == private_stream.PRIVATE_OPENING
     bench.session.upstream_opened()
     return bench.up()
-
-
-@answering
-def test_the_handshake_of_a_client_and_its_hits(mode: str) -> None:
-    bench = Faulty(mode)
-    reply = failed(bench, HELLO + INFO + SELECT + HIT + GET)
-    assert reply.startswith(b"%7\r\n")
-    assert reply.endswith(OK + OK + bench.without(REFUSED) + REFUSED)
-
-
-def test_the_handshake_gets_an_error_where_hits_do() -> None:
-    bench = Faulty("error")
-    assert failed(bench, HELLO + INFO + HIT) == REFUSED * 3
-    assert asking(bench) == GET
 
 
 def test_a_server_that_is_no_redis() -> None:
@@ -102,15 +86,6 @@ def test_a_client_that_redis_refuses_gets_the_error_and_runs_nothing(
     assert got == refusal
     assert bench.session.closed
     assert bench.up() == b""
-
-
-def test_lost_before_its_last_reply() -> None:
-    bench = deferred()
-    asking(bench, GET + HIT)
-    assert bench.answer(MAP + OK[:2]) == b""
-    bench.session.upstream_lost()
-    assert bench.session.closed
-    assert bench.down() == b""
 
 
 def test_redis_hangs_during_the_deferred_handshake() -> None:
@@ -211,15 +186,6 @@ def test_a_client_that_waits_for_its_handshake_is_closed(first: bytes) -> None:
     assert bench.session.closed
     assert bench.session.context.stats.errors == {"unanswered": 1}
     assert bench.down() == b""
-
-
-@pytest.mark.parametrize(("mode", "first"), [("error", HELLO), ("allow", GET)])
-def test_other_clients_wait_for_redis(mode: str, first: bytes) -> None:
-    bench = hung(mode, first)
-    bench.session.overdue(11.0)
-    bench.session.overdue(12.0)
-    assert bench.circuit.open
-    assert not bench.session.closed
 
 
 def test_a_client_stays_while_redis_answers_elsewhere() -> None:

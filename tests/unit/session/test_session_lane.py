@@ -16,25 +16,9 @@ from tests.unit.session.bench import (
     KnowingLane,
     in_place,
     numbered,
-    probed,
     unfenced,
 )
 from tests.unit.session.test_session_faults import Faulty
-
-# -- order on the lane -----------------------------------------------------------------------------
-
-
-def test_the_window_opens_again_when_half_is_answered() -> None:
-    bench = probed()
-    bench.send(HIT * 100)
-    for call in bench.lane.calls[:31]:
-        bench.session.lane_answered(call, FIVE)
-    bench.session.resume()
-    assert len(bench.lane.calls) == 64
-    bench.session.lane_answered(bench.lane.calls[31], FIVE)
-    bench.session.resume()
-    assert len(bench.lane.calls) == 96
-
 
 # -- the fence: clients that wrote on their own connection------------------------------------------
 

@@ -11,8 +11,8 @@ from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session.call import NO_BATCH, Batch, Caller, Lane
+from rlproxy.resp.key_slot import key_slot
+from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.identity import Identity
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.lanes import ClusterLanes
@@ -136,12 +136,6 @@ def bench() -> Iterator[Bench]:
         made.loop.close()
 
 
-def test_the_lane_of_a_slot(bench: Bench) -> None:
-    assert bench.node_of(SLOT) is bench.a
-    assert bench.node_of(key_slot(FAR)) is bench.b
-    assert bench.node_of(NO_SLOT) is None
-
-
 @pytest.mark.parametrize(
     ("error", "refreshes", "owner"),
     [
@@ -209,16 +203,6 @@ def test_a_refused_identity_is_tried_again_after_a_sweep_only(bench: Bench) -> N
     assert bench.a.pool.lanes() == []
     assert share.retired
     assert bench.node_of() is bench.a
-
-
-def test_replies_go_to_their_places_and_the_client_goes_on_with_the_last(bench: Bench) -> None:
-    batch = bench.submit(3)
-    replies = batch.parts[0].replies
-    bench.answer(b":1\r\n:2\r\n:")
-    assert (replies, batch.open, bench.client.resumed) == ([b":1\r\n", b":2\r\n"], 1, 0)
-    bench.answer(b"3\r\n")
-    assert (replies[2:], batch.open, bench.client.resumed) == ([b":3\r\n"], 0, 1)
-    assert batch.parts[0].batch is NO_BATCH  # a cycle would keep the replies
 
 
 def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
