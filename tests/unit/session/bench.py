@@ -42,7 +42,6 @@ class FakeLane(Lane):
         super().__init__()
         self.ready = True
         self.calls: list[Call] = []
-        self.woken = 0
 
     def submit(self, call: Call) -> bytes:
         self.calls.append(call)
@@ -54,7 +53,7 @@ class FakeLane(Lane):
             self.submit(call)
 
     def wake(self) -> None:
-        self.woken += 1
+        """See Lane.wake()."""
 
 
 class KnowingLane(FakeLane):

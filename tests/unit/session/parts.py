@@ -15,17 +15,16 @@ from tests.unit.session.bench import FIVE, GRAMMAR, KnowingLane
 
 
 class Owner(SessionBase):
-    """The parts. They record that they are to be watched, and the replies to held hits."""
+    """The parts. They record the replies to held hits."""
 
-    __slots__ = ("got", "watches")
+    __slots__ = ("got",)
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self.watches = 0
         self.got: list[bytes] = []
 
     def watch(self) -> None:
-        self.watches += 1
+        """See SessionBase.watch()."""
 
     def resume(self) -> None:
         """See Caller.resume()."""
@@ -40,7 +39,6 @@ class Parts:
 
     share: whether ordinary commands may take a lane (--share).
     allowed: whether the client's identity may use lanes.
-    asked: identity, protocol and kind of the lanes for ordinary commands that were requested.
     """
 
     def __init__(self, *, share: bool = False, waiting: WaitQueues | None = None) -> None:
@@ -48,7 +46,6 @@ class Parts:
         self.shared_lane = KnowingLane()
         self.allowed = True
         self.now = 0.0
-        self.asked: list[tuple[tuple[bytes | None, bytes | None, int], int, int]] = []
         self.context = worker_context(
             grammar=GRAMMAR,
             server=ServerFacts("redis:1"),
@@ -66,9 +63,7 @@ class Parts:
     def time(self) -> float:
         return self.now
 
-    def lane_of(self, identity: Identity, kind: int, protocol: int) -> Lane | None:
-        if kind != commands.HIT:
-            self.asked.append((identity.key(), protocol, kind))
+    def lane_of(self, _identity: Identity, kind: int, _protocol: int) -> Lane | None:
         lane = self.lane if kind == commands.HIT else self.shared_lane
         return lane if self.allowed else None
 

@@ -9,7 +9,7 @@ from rlproxy.resp import commands
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
 from rlproxy.session.connection_state import COUNTED, DECIDING, PLAIN, RAW, ConnectionState
 from rlproxy.session.identity import MAX_CREDENTIAL_BYTES
-from rlproxy.session.slots import S_HIT, S_PROBE, S_PROTOCOL, Slot
+from rlproxy.session.slots import S_HIT, S_PROTOCOL, Slot
 
 OK = b"+OK\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -247,26 +247,6 @@ def test_reply(before: str, line: str, reply: bytes, changes: Facts) -> None:
     assert {name: new[name] for name in new if new[name] != old[name]} == changes
 
 
-# kind of a slot of the proxy's own -> its reply, and what that changes
-@pytest.mark.parametrize(
-    ("kind", "reply", "changes"),
-    [
-        (S_PROBE, b"$-1\r\n", {"probing": False, "probed": True}),
-        (S_PROBE, ERR, {"probing": False}),
-        (S_HIT, b"*5\r\n", {"probed": True}),
-        (S_HIT, QUEUED, {}),
-        (S_HIT, ERR, {}),
-    ],
-)
-def test_reply_to_the_proxy(kind: int, reply: bytes, changes: Facts) -> None:
-    state = ConnectionState(False)
-    state.probing = True
-    old = facts(state)
-    state.answered(Slot(kind), reply)
-    new = facts(state)
-    assert {name: new[name] for name in new if new[name] != old[name]} == changes
-
-
 @pytest.mark.parametrize("line", ["AUTH x", "SELECT 1", "HELLO 3 AUTH a b"])
 def test_what_was_too_long_to_be_read(line: str) -> None:
     wire = probed()
@@ -357,30 +337,6 @@ def test_pipelined(steps: list[tuple[str, bytes]], plain: bool) -> None:
 
 # -- identity --------------------------------------------------------------------------------------
 
-IDENTITIES: list[tuple[list[tuple[str, bytes]], tuple[bytes | None, bytes | None, int]]] = [
-    ([], (None, None, 0)),
-    ([("AUTH pw", OK)], (b"default", b"pw", 0)),
-    ([("AUTH bob pw", OK)], (b"bob", b"pw", 0)),
-    ([("AUTH bob pw", ERR)], (None, None, 0)),
-    ([("AUTH bob pw", OK), ("AUTH eve x", ERR)], (b"bob", b"pw", 0)),
-    ([("SELECT 3", OK), ("AUTH bob pw", OK)], (b"bob", b"pw", 3)),
-    ([("AUTH bob pw", OK), ("SELECT 3", OK)], (b"bob", b"pw", 3)),
-    ([("SELECT 3", OK), ("SELECT 4", ERR)], (None, None, 3)),
-    ([("SELECT 3", OK), ("SELECT 0", OK)], (None, None, 0)),
-    ([("HELLO 3 AUTH bob pw", b"%1\r\n")], (b"bob", b"pw", 0)),
-    ([("HELLO 3", b"%1\r\n")], (None, None, 0)),
-    ([("AUTH bob pw", OK), ("SELECT 3", OK), ("RESET", b"+RESET\r\n")], (None, None, 0)),
-]
-
-
-@pytest.mark.parametrize(("steps", "key"), IDENTITIES)
-def test_identity(
-    steps: list[tuple[str, bytes]], key: tuple[bytes | None, bytes | None, int]
-) -> None:
-    assert probed().run(*steps).state.identity.key() == key
-    assert probed().pipeline(*steps).state.identity.key() == key
-    assert probed().run(*steps).state.known
-
 
 @pytest.mark.parametrize(
     "line", ["AUTH {}", "AUTH bob {}", "AUTH {} pw", "HELLO 3 AUTH bob {}", "HELLO 3 AUTH {} pw"]
@@ -392,13 +348,6 @@ def test_credentials_that_are_too_long_to_be_kept(line: str) -> None:
     wire.answer(OK)
     wire.run((HIT, b"*5\r\n"))
     assert not wire.state.allows_lanes()
-
-
-def test_can_insert() -> None:
-    assert Wire().state.can_insert()
-    assert not Wire().run(("MULTI", OK)).state.can_insert()
-    assert not Wire().run(("FOO", OK)).state.can_insert()
-    assert Wire().run(("MULTI", OK), ("EXEC", NIL)).state.can_insert()
 
 
 def test_subscribing_inside_multi_makes_nothing_certain() -> None:

@@ -69,3 +69,12 @@ def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     assert held.got == [LATE]
     held.private.slots.expect_one()
     assert held.answer(PING) == PING
+
+
+def test_a_call_whose_node_is_down_ends_the_wait_with_that_error() -> None:
+    held, error = Held(), encoding.unreachable("redis:2", "refused")
+    held.start()
+    call = held.lane.calls.pop()
+    call.caller.lane_failed(call, error, "unreachable")
+    assert held.got == [error]
+    assert held.context.stats.errors == {"unreachable": 1}

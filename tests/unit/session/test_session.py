@@ -109,17 +109,6 @@ def test_end_of_file_while_it_opens() -> None:
     assert bench.session.wants_eof
 
 
-@pytest.mark.parametrize("behind", [b"", PING])
-def test_end_of_file_behind_a_hit_on_a_lane(behind: bytes) -> None:
-    bench = probed()
-    assert bench.send(HIT, behind) == b""
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert bench.settle() == FIVE
-    assert bench.up() == behind
-    assert bench.session.wants_eof
-
-
 # -- the pipe --------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
 
-from tests.unit.ratelimit.test_wait_queue import rule, script_reply
+from tests.unit.ratelimit.test_wait_queue import rule
 from tests.unit.session.bench import FIVE, PING, PONG, PUSH
 from tests.unit.session.waiting import (
     ADMITTED,
@@ -19,7 +19,6 @@ from tests.unit.session.waiting import (
     GET,
     HIT,
     HIT_RULE,
-    KEPT,
     LATER,
     MULTI,
     NIL,
@@ -28,7 +27,6 @@ from tests.unit.session.waiting import (
     QUEUED,
     REFUSED_REPLY,
     RULE,
-    SHAPED,
     WAITING,
     World,
     absent,
@@ -42,31 +40,7 @@ def world() -> World:
     return World()
 
 
-def test_what_follows_a_held_hit_waits_for_its_reply(world: World) -> None:
-    client = world.client()
-    client.send(SHAPED + PING)
-    assert client.answer(script_reply(0, 10, 5, -1, 100_000, 100_000)) == b""
-    assert client.up() == b""
-    world.clock.advance(0.1)
-    assert client.down() == five(0, 10, 5, -1, 1)
-    assert client.up() == PING
-
-
 # -- where nothing can be held: as if its WAIT were absent -----------------------------------------
-
-
-def test_in_a_transaction_it_acts_as_if_absent(world: World) -> None:
-    client = world.client()
-    assert client.send(MULTI) == MULTI
-    client.answer(OK)
-    assert client.send(WAITING + PING) == absent() + PING
-    assert client.answer(QUEUED * 2) == QUEUED * 2
-    assert client.send(EXEC) == EXEC
-    out = b"*2\r\n" + REFUSED_REPLY + PONG
-    assert client.answer(out) == out
-    assert world.waiting.count == 0
-    assert client.send(WAITING) != b"" or world.calls()
-    assert world.waiting.count == 1
 
 
 @pytest.mark.parametrize(("end", "reply"), [(EXEC, b"*1\r\n+PONG\r\n"), (DISCARD, OK)])
@@ -202,40 +176,6 @@ def test_the_lane_is_lost_with_questions_of_many(world: World) -> None:
 
 
 # -- hits without WAIT ----------------------------------------------------------------------------
-
-
-def test_a_hit_does_not_overtake_by_lane(world: World) -> None:
-    waits = world.waits()
-    client = world.probed()
-    assert client.send(HIT + bulks(b"RL.HIT", b"other", b"10", b"60")) == b""
-    assert world.on_lanes() == [peek(HIT_RULE), absent(HIT_RULE, b"other")]
-    world.lane_answers(PEEKED, FIVE)
-    assert client.down() == BEHIND + FIVE
-    world.clock.advance(2)
-    assert len(world.calls()) == 1
-    world.lane_answers(ADMITTED)
-    assert waits.down() == ADMITTED_REPLY
-    client.send(HIT)
-    assert world.on_lanes() == [absent(HIT_RULE)]
-
-
-def test_the_reply_to_a_peek_is_passed_on_where_it_is_not_that_of_the_script(world: World) -> None:
-    world.waits()
-    client = world.probed()
-    client.send(HIT)
-    assert world.on_lanes() == [peek(HIT_RULE)]
-    world.lane_answers(KEPT)
-    assert client.down() == KEPT
-
-
-def test_a_hit_does_not_overtake_on_its_own_connection(world: World) -> None:
-    world.waits()
-    client = world.client()
-    assert client.send(GET + HIT + HIT + GET) == GET + peek(HIT_RULE) * 2 + GET
-    replies = NIL + PEEKED + PEEKED + NIL
-    out = client.answer(*[replies[at : at + 1] for at in range(len(replies))])
-    assert out == NIL + BEHIND * 2 + NIL
-    assert client.idle()
 
 
 def test_in_a_transaction_it_can_overtake(world: World) -> None:
