@@ -4,6 +4,8 @@ parser, and no byte is lost.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from rlproxy.resp import requests as f
 from rlproxy.resp.commands import COMMANDS, UNKNOWN_COMMAND
 from rlproxy.resp.inline import split_inline
@@ -14,8 +16,16 @@ from tests.fuzz import reference
 from tests.fuzz.choices import Choices, pieces
 from tests.fuzz.reference import BrokenError, IncompleteError, ProtocolError
 
-# A whole frame as callers see it: name of its row, number of words, bytes, arguments if requested.
-Found = tuple[bytes, int, bytes, tuple[bytes, ...] | None]
+
+@dataclass(frozen=True)
+class Found:
+    """One command as the framer reported it."""
+
+    name: bytes  # that of its row
+    argc: int
+    raw: bytes
+    args: tuple[bytes, ...] | None  # of a command whose row asks for them
+    oversize: bool = False
 
 
 def _cut(choices: Choices) -> tuple[bytes, list[list[bytes]]]:
@@ -31,22 +41,20 @@ def _cut(choices: Choices) -> tuple[bytes, list[list[bytes]]]:
 def requests(data: bytes) -> None:
     """Bytes a client may send."""
     data, ways = _cut(Choices(data))
-    whole = _Requests()
+    whole = Framed()
     whole.feed(data)
-    whole.end()
-    assert whole.out + whole.left == data, (whole.out, whole.left)
+    assert whole.out + whole.left() == data, whole.out
     for way in ways:
-        other = _Requests()
+        other = Framed()
         for piece in way:
             other.feed(piece)
-        other.end()
-        assert other.found == whole.found, (other.found, whole.found)
+        assert other.commands == whole.commands, (other.commands, whole.commands)
         assert other.malformed == whole.malformed
-        assert other.out + other.left == data
+        assert other.out + other.left() == data
     _compare(data, whole)
 
 
-def _compare(data: bytes, whole: _Requests) -> None:
+def _compare(data: bytes, whole: Framed) -> None:
     """Compare with the simple parser: the framer finds the same requests, and an error where it
     finds one, possibly later.
     """
@@ -62,29 +70,32 @@ def _compare(data: bytes, whole: _Requests) -> None:
         if one.words:
             expected.append((len(one.words), data[pos : one.end]))
         pos = one.end
-    got = [(argc, raw) for _, argc, raw, _ in whole.found]
+    got = [(found.argc, found.raw) for found in whole.commands]
     if whole.malformed:  # it may stop earlier: then the server decides
         assert got == expected[: len(got)], (got, expected)
         return
     assert got == expected, (got, expected)
     # Only within a command of an early name may an error be found late, when its bytes are read.
     assert not isinstance(why, ProtocolError), why
-    for (name, _, raw, args), (argc, _) in zip(whole.found, expected, strict=True):
-        words = reference.request(raw, 0, 10**19).words
+    for found, (argc, _) in zip(whole.commands, expected, strict=True):
+        words = reference.request(found.raw, 0, 10**19).words
         assert argc == len(words)
-        assert name == COMMANDS.get(words[0].upper(), UNKNOWN_COMMAND).name
-        if args is not None:
-            assert args == words[1:], (args, words)
+        assert found.name == COMMANDS.get(words[0].upper(), UNKNOWN_COMMAND).name
+        if found.args is not None and not found.oversize:
+            assert found.args == words[1:], (found.args, words)
 
 
-class _Requests:
-    """Collects everything a RequestFramer returns."""
+class Framed:
+    """All that a RequestFramer returns of the bytes that it is fed.
+
+    codes: of its steps, without NEED_MORE.
+    """
 
     def __init__(self) -> None:
         self.framer = RequestFramer()
-        self.found: list[Found] = []
+        self.commands: list[Found] = []
+        self.codes: list[int] = []
         self.out = b""
-        self.left = b""
         self.malformed = False
         self._open: Found | None = None
 
@@ -95,7 +106,9 @@ class _Requests:
             before = framer.unread()
             code = framer.next()
             if code == f.NEED_MORE:
-                break
+                framer.release()
+                return
+            self.codes.append(code)
             if code == f.MALFORMED:
                 self.malformed = True
                 return
@@ -106,27 +119,26 @@ class _Requests:
                 continue
             if code in (f.COMMAND, f.OPEN):
                 assert self._open is None
-                asked = framer.command.whole and not framer.oversize
-                args = tuple(framer.arguments()) if asked else None
-                self._open = (framer.command.name, framer.argc, raw, args)
+                whole = framer.command.whole
+                args = tuple(framer.arguments()) if whole else None
+                oversize = whole and framer.oversize
+                self._open = Found(framer.command.name, framer.argc, raw, args, oversize)
             else:
                 assert self._open is not None
-                name, argc, begun, args = self._open
-                self._open = (name, argc, begun + raw, args)
+                self._open = replace(self._open, raw=self._open.raw + raw)
             if code in (f.COMMAND, f.TAIL):
                 assert not framer.in_command()
-                self.found.append(self._open)
+                self.commands.append(self._open)
                 self._open = None
             else:
                 assert framer.in_command()
-        if not self.malformed:
-            framer.release()
 
-    def end(self) -> None:
+    def left(self) -> bytes:
+        """What was fed and not returned."""
         framer = self.framer
         if not self.malformed:
             framer.start = framer.pos
-        self.left = framer.rest()
+        return framer.rest()
 
 
 def replies(data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass
 
 import pytest
 from rlproxy.resp import commands
@@ -12,17 +11,8 @@ from rlproxy.resp.encoding import bulks
 from rlproxy.resp.request_buffer import MAX_INLINE
 from rlproxy.resp.requests import RequestFramer
 
+from tests.fuzz.framing import Found, Framed
 from tests.unit.resp.pieces import single_bytes
-
-CODES = {
-    f.NEED_MORE: "NEED_MORE",
-    f.COMMAND: "COMMAND",
-    f.OPEN: "OPEN",
-    f.TAIL: "TAIL",
-    f.BODY: "BODY",
-    f.EMPTY: "EMPTY",
-    f.MALFORMED: "MALFORMED",
-}
 
 TRAILING = bulks(b"ECHO", b"behind")
 
@@ -32,79 +22,14 @@ def row_name(written: bytes) -> bytes:
     return commands.COMMANDS.get(written.upper(), commands.UNKNOWN_COMMAND).name
 
 
-@dataclass(frozen=True)
-class Found:
-    """One command as the framer reported it."""
-
-    name: bytes  # that of its row
-    argc: int
-    raw: bytes
-    args: tuple[bytes, ...] | None  # of a command whose row asks for them
-    oversize: bool = False
-
-
-class Walk:
-    """Everything a framer gives out of the bytes it is fed."""
-
-    def __init__(self) -> None:
-        self.framer = RequestFramer()
-        self.commands: list[Found] = []
-        self.codes: list[str] = []
-        self.out = b""
-        self.malformed = False
-        self._open: Found | None = None
-        self._raw = b""
-
-    def feed(self, data: bytes) -> None:
-        framer = self.framer
-        framer.feed(data)
-        while not self.malformed:
-            code = framer.next()
-            if code == f.NEED_MORE:
-                break
-            self.codes.append(CODES[code])
-            if code == f.MALFORMED:
-                self.malformed = True
-                break
-            raw = framer.buf[framer.start : framer.pos]
-            self.out += raw
-            if code == f.EMPTY:
-                continue
-            if code in (f.COMMAND, f.OPEN):
-                whole = framer.command.whole
-                args = tuple(framer.arguments()) if whole else None
-                oversize = whole and framer.oversize
-                found = Found(framer.command.name, framer.argc, b"", args, oversize)
-                self._raw = raw
-                self._open = found
-            else:
-                self._raw += raw
-            if code in (f.COMMAND, f.TAIL):
-                assert self._open is not None
-                done = self._open
-                self.commands.append(
-                    Found(done.name, done.argc, self._raw, done.args, done.oversize)
-                )
-                self._open = None
-        if not self.malformed:
-            framer.release()
-
-    def left(self) -> bytes:
-        """What was fed and not given out."""
-        framer = self.framer
-        if not self.malformed:
-            framer.start = framer.pos
-        return framer.rest()
-
-
-def walk(pieces: list[bytes]) -> Walk:
-    made = Walk()
+def walk(pieces: list[bytes]) -> Framed:
+    made = Framed()
     for piece in pieces:
         made.feed(piece)
     return made
 
 
-def three_ways(data: bytes) -> list[tuple[str, Walk]]:
+def three_ways(data: bytes) -> list[tuple[str, Framed]]:
     """`data` whole, byte by byte, and with a command trailing in the same read."""
     return [
         ("whole", walk([data])),
@@ -215,7 +140,7 @@ def test_command_row_by_name() -> None:
 )
 def test_empty_gets_no_reply(data: bytes) -> None:
     for way, found in three_ways(data):
-        assert "EMPTY" in found.codes, way
+        assert f.EMPTY in found.codes, way
         assert [each.name for each in found.commands] == ([b"ECHO"] if way == "trailing" else [])
         assert found.left() == b""
 
@@ -309,7 +234,7 @@ def test_longest_rl_command() -> None:
     for pieces in ([data], [data[:100], data[100:]], [data[:-1], data[-1:]]):
         found = walk(pieces)
         assert [each.oversize for each in found.commands] == [False]
-        assert found.codes == ["COMMAND"]
+        assert found.codes == [f.COMMAND]
 
 
 OVERSIZE = [
