@@ -178,7 +178,7 @@ class Waiter:
         self._deadline = self._waiting.clock()
 
     def _fired(self) -> None:
-        self._cancel = None
+        self._stop_timer()
         if self._state == _SLEEPING:
             self._go_on()
         elif self._waiting.clock() < self.due:
