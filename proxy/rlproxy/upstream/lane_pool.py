@@ -56,11 +56,15 @@ class Pool(Generic[L]):
 
         To be called about once a second: an identity that Redis refuses is tried again as often.
         """
-        for lane in self._idle(since):
-            lane.retire()
+        self._retire(self._idle(since))
 
     def _idle(self, since: float) -> list[L]:
         return [lane for lane in self.lanes() if lane.idle(inf if lane.refused else since)]
+
+    def _retire(self, lanes: list[L]) -> None:
+        for lane in lanes:
+            del self._lanes[lane.key]
+            lane.retire()
 
 
 class LanePool(Pool[ServerLane]):
@@ -80,14 +84,11 @@ class LanePool(Pool[ServerLane]):
 
     def close_command_lanes(self, since: float) -> None:
         """See close_idle(); the lanes for hits stay."""
-        for lane in self._idle(since):
-            if lane.key.kind != HIT:
-                lane.retire()
+        self._retire([lane for lane in self._idle(since) if lane.key.kind != HIT])
 
     def renew(self) -> None:
         """Close all lanes. Sessions get new ones, which connect to the target's present address."""
-        for lane in self.lanes():
-            lane.retire()
+        self._retire(self.lanes())
 
 
 def _make(context: LaneContext, key: LaneKey) -> ServerLane:
