@@ -76,15 +76,15 @@ class CallTimes:
         the calls that are not late yet.
         """
         marks, answered, timeout_s = self._marks, self.answered, self._timeouts.timeout_s
-        late_until, since = answered, now
-        while marks and (marks[0][1] <= answered or marks[0][0] <= now - timeout_s):
-            if marks[0][1] > answered:
-                since = min(since, marks[0][0])
-            late_until = max(late_until, marks.popleft()[1])
+        while marks and marks[0][1] <= answered:
+            marks.popleft()
+        since = marks[0][0] if marks else now
+        before = self.late_until = max(answered, self.late_until)
+        while marks and marks[0][0] <= now - timeout_s:
+            self.late_until = marks.popleft()[1]
         self.mark(now)
-        late = max(0, late_until - max(answered, self.late_until))
+        late = self.late_until - before
         if late > 0:
-            self.late_until = late_until
             self._timeouts.circuit.timed_out(late, since, now, timeout_s)
         if self.late_until > answered:
             self._late_since = self._late_since or now
