@@ -56,7 +56,8 @@ class Handshakes:
         # Returns the number of file descriptors that they may use.
         self.room: Callable[[], int] = lambda: MAX_HANDSHAKES
         self.throttle = throttle
-        self.under_way: dict[Handshake, None] = {}  # oldest first
+        # Oldest first, each with its timeout.
+        self.under_way: dict[Handshake, asyncio.TimerHandle] = {}
 
     def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
         """Make the protocol of a new connection.
@@ -82,7 +83,6 @@ class Handshake(asyncio.Protocol):
         self._tls = tls
         self._transport: asyncio.Transport | None = None
         self._stream: TlsStream | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._head = b""
         self._peer = UNIX_CLIENT
 
@@ -94,8 +94,7 @@ class Handshake(asyncio.Protocol):
         if len(handshakes.under_way) >= most:
             oldest = next(iter(handshakes.under_way))
             oldest._turn_away(f"{most} others are in their handshakes")
-        handshakes.under_way[self] = None
-        self._timer = handshakes.loop.call_later(handshakes.timeout_s, self._late)
+        handshakes.under_way[self] = handshakes.loop.call_later(handshakes.timeout_s, self._late)
         if not self._header:
             self._pass_on(b"")
 
@@ -183,10 +182,9 @@ class Handshake(asyncio.Protocol):
         """End the accept phase, because the transport was passed on or is closed."""
         self._transport = None
         self._stream = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._handshakes.under_way.pop(self, None)
+        timer = self._handshakes.under_way.pop(self, None)
+        if timer is not None:
+            timer.cancel()
 
     def _leave(self) -> None:
         if self._transport is not None:
