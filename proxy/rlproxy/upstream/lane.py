@@ -95,7 +95,15 @@ class LaneContext:
 
 
 class ServerLane(PooledLane):
-    """The lane of one identity: a connection that is opened on demand, and again when lost."""
+    """The lane of one identity: a connection that is opened on demand, and again when lost.
+
+    Its life, and what each step sets:
+
+        closed ──wake()──> opening ──_connect()──> handshake ──last reply──> ready
+        _task None         _task                   _transport, _handshakes   ready, no _handshakes
+          ^                   │ failed                │ _abort(): no _transport, not ready │
+          └─────_closed()─────┴──────────lost()───────┴────────────────────────────────────┘
+    """
 
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(key)
