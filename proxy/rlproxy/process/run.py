@@ -83,6 +83,7 @@ def _approve(settings: Config) -> int:
 
 
 def _run(settings: Config, read: Callable[[], Config]) -> None:
+    """Run the proxy until it is stopped; `read` returns the settings anew. Raises StartError."""
     limit = file_limit.raise_limit()
     if file_limit.room(limit) < 1:
         least = file_limit.RESERVED + file_limit.OF_A_CLIENT
@@ -92,18 +93,13 @@ def _run(settings: Config, read: Callable[[], Config]) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
-    if settings.workers == 1:
-        run(_serve_alone(settings, read))
-    else:
-        Supervisor(settings, read).run()
-
-
-async def _serve_alone(settings: Config, read: Callable[[], Config]) -> None:
-    """Serve as the only process of a proxy. Raises StartError."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the server handles them
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the server or supervisor handles them
     resources = Resources(settings, read)
     try:
-        await Server(settings, 0, resources, resources).run()
+        if settings.workers == 1:
+            run(Server(settings, 0, resources, resources).run())
+        else:
+            Supervisor(settings, resources).run()
     finally:
         resources.close()
     resources.log_end()

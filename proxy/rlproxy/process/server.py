@@ -36,9 +36,12 @@ NOTICE_S: Final = 0.5  # seconds of draining until the log has what is waited fo
 
 
 def run(serving: Coroutine[None, None, None]) -> None:
-    """Run a server, or what contains one, in an event loop."""
+    """Run a server in an event loop. Afterwards the signals that it has handled are blocked."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serving)
+        try:
+            runner.run(serving)
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
 
 
 class Server:
@@ -96,7 +99,7 @@ class Server:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
     def _end(self, cut: bool = False) -> None:
-        """Begin to drain, or cut the remaining clients."""
+        """Begin to drain; with `cut`, or the second time, cut the remaining clients."""
         if cut or self._stop.is_set():
             self._cut()
         self._stop.set()

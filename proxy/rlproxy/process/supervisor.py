@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import Final, NoReturn
@@ -30,13 +29,13 @@ from rlproxy.process.channel import Channel, Report
 from rlproxy.process.intake import AWAY
 from rlproxy.process.resources import Resources
 from rlproxy.process.restart_policy import MAX_FAILURES, RestartPolicy, ending
-from rlproxy.process.server import CUT, Server, run
+from rlproxy.process.server import CUT, ENDING, Server, run
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
 MAX_WAIT_S: Final = 3600.0  # seconds; wait() has a limit, which --drain-timeout can exceed
 
-_OURS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, CUT)
+_OURS: Final = (*ENDING, signal.SIGCHLD, signal.SIGHUP, CUT)
 
 
 class _Worker:
@@ -52,14 +51,11 @@ class _Worker:
 
 
 class Supervisor:
-    """The workers of a proxy.
+    """The workers of a proxy."""
 
-    read: returns the settings of the file, on SIGHUP. Raises ConfigError.
-    """
-
-    def __init__(self, config: Config, read: Callable[[], Config]) -> None:
+    def __init__(self, config: Config, resources: Resources) -> None:
         self._config = config
-        self._read = read
+        self._resources = resources
         self._hung_up = False  # SIGHUP was received and is not handled yet
         self._pid = os.getpid()
         self._workers = [_Worker(number) for number in range(config.workers)]
@@ -71,11 +67,12 @@ class Supervisor:
 
         Raises StartError if the workers can't start, can't be kept running, or end with an error.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        resources = self._resources
+        for number in ENDING:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, self._hang_up)
-        self._resources = resources = Resources(self._config, self._read)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         try:
             self._open_channels()
             asyncio.run(resources.start())
@@ -98,10 +95,8 @@ class Supervisor:
         finally:
             resources.listeners.close()
             self._end()
-            resources.close()
         if self._failed:
             raise StartError(self._failed)
-        resources.log_end()
 
     def _open_channels(self) -> None:
         try:

@@ -82,8 +82,8 @@ def test_settings_that_the_workers_can_not_get_are_rejected(
 ) -> None:
     config = Config((Address("127.0.0.1", 0),), workers=2)
     read = partial(replace, config, max_clients=7)
-    supervisor = Supervisor(config, read)
-    supervisor._resources = resources = Resources(config, read)
+    resources = Resources(config, read)
+    supervisor = Supervisor(config, resources)
     memory = resources.memory
     supervisor._accepted = SharedMemory(1)
     monkeypatch.setattr(shared_memory, "HALF", 300)
