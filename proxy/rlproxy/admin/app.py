@@ -193,7 +193,7 @@ class Connection(H11Protocol):
     """
 
     among: ClassVar[dict[Connection, None]] = {}  # the open ones, by the time of that response
-    _deadline: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -222,8 +222,7 @@ class Connection(H11Protocol):
 
     def _end(self) -> None:
         self.among.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._deadline.cancel()
 
     def _cut(self) -> None:
         self._end()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rlproxy.admin.history import LAG, ROUND_TRIP, History
 from rlproxy.admin.probes import not_ready
-from rlproxy.observability.hot_keys import HotKey
+from rlproxy.observability.hot_keys import merge
 from rlproxy.observability.key_prefixes import REFUSED
 from rlproxy.observability.metrics import PREFIX_HITS, Samples, total
 from rlproxy.observability.snapshots import Lanes, Snapshot
@@ -43,8 +43,6 @@ def view(
     workers: Sequence[Snapshot],
     samples: Samples,
     history: History,
-    busiest: Iterable[HotKey],
-    refused: Iterable[HotKey],
     rejected: Iterable[str],
 ) -> dict[str, Any]:
     """Return the data of the live page.
@@ -52,11 +50,11 @@ def view(
     at: the present time, in seconds since 1970.
     workers: the latest snapshot of each.
     samples: the sum of all workers' samples.
-    busiest, refused: the keys with most hits and most refusals, of the last minute.
     rejected: mistakes for which the latest reload was rejected.
     """
     fresh = [one for one in workers if one.fresh]
     latest = max(workers, key=lambda one: one.at)
+    busiest, refused = (merge([one.top for one in workers], KEYS, kind) for kind in (False, True))
     *now, commands = history.now()
     upstream = _upstream(fresh)
     # While Redis is away, earlier round trips are not shown as present ones.

@@ -16,8 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from rlproxy.admin.history import History
-from rlproxy.admin.page_data import KEYS, view
-from rlproxy.observability.hot_keys import merge
+from rlproxy.admin.page_data import view
 from rlproxy.observability.metrics import (
     COUNTER,
     HISTOGRAM,
@@ -71,11 +70,7 @@ class Reading:
     @cached_property
     def view(self) -> dict[str, Any]:
         """The data of the live page."""
-        tops = [each.top for each in self.workers]
-        busiest, refused = (merge(tops, KEYS, kind) for kind in (False, True))
-        return view(
-            self.at, self.workers, self.samples, self._history, busiest, refused, self._mistakes
-        )
+        return view(self.at, self.workers, self.samples, self._history, self._mistakes)
 
 
 class Reader:

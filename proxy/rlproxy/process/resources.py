@@ -108,7 +108,7 @@ class Resources:
 
         Call it once a second or as a child has ended, and at `admin.restarts.due`.
         """
-        if self.admin is not None and self.up_at is not None:
+        if self.admin is not None:
             self.admin.restart_if_ended()
         return EMBEDDED_ENDED if self._embedded is not None and self._embedded.ended() else ""
 

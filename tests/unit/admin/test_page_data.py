@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rlproxy.admin.history import ROUND_TRIP, History
 from rlproxy.admin.page_data import PREFIXES, label, view
+from rlproxy.observability.hot_keys import Summary, Top
 from rlproxy.observability.key_prefixes import HITS, REFUSED
 from rlproxy.observability.metrics import Samples
 from rlproxy.observability.policy_counters import PolicyHits
@@ -18,9 +19,11 @@ from rlproxy.ratelimit.outcomes import OUTCOMES
 from tests.unit.observability.histograms import times
 
 LANE = ("default", 0, "hits")
+KEY = b"$7\r\nuser:42\r\n"
 FACTS = Snapshot(
     0,
     age_s=0.1,
+    top=Top(Summary({KEY: 5}), Summary({KEY: 2}, rules={KEY: b"login"}), 60.0),
     pid=7,
     listen=["127.0.0.1:6380"],
     on_upstream_failure="allow",
@@ -49,9 +52,7 @@ def with_policies() -> History:
 
 
 def made(seen: list[Snapshot], samples: Samples = SAMPLES, recent: History | None = None) -> Any:
-    busiest = [(b"user:42", 5, 0, b"")]
-    refused = [(b"user:42", 2, 0, b"login")]
-    found = view(2000.0, seen, samples, recent or with_policies(), busiest, refused, ["a\n"])
+    found = view(2000.0, seen, samples, recent or with_policies(), ["a\n"])
     return json.loads(json.dumps(found, allow_nan=False))
 
 
