@@ -224,10 +224,16 @@ class Exchange(LinkOwner):
             frame = request.on_reply(frame)
         if not request.number:
             return
+        begun = request.begun
         if request.frames > 0:
-            request.reply += frame
-        else:
-            self.done(request, request.reply + frame)
+            if begun is None:
+                request.begun = begun = []
+            begun.append(frame)
+            return
+        if begun is not None:
+            begun.append(frame)
+            frame, request.begun = b"".join(begun), None
+        self.done(request, frame)
 
     def done(self, request: Request, reply: bytes) -> None:
         """Take the whole reply to `request`."""

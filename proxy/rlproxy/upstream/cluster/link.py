@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import content
 from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
 
@@ -279,8 +280,10 @@ def _is_reply(push: bytes, request: Request) -> bool:
     if kind != b"sunsubscribe":
         return True
     # A node also ends the subscriptions to channels whose slot has moved.
-    channel = push.split(b"\r\n", 5)[3:5]
-    return channel[0] in _NO_CHANNEL or b"%b\r\n" % b"\r\n".join(channel) in request.written
+    at = len(_SLOT_MOVED)
+    if push.startswith(_NO_CHANNEL, at):
+        return True
+    return request.names is not None and push[at : content(push, at)[1] + 2] in request.names
 
 
 def _is_message(frame: bytes, request: Request) -> bool:

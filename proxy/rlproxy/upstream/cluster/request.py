@@ -21,6 +21,7 @@ class Request:
     behind: pushes that the client gets behind it.
     silent: the client gets nothing.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
+    begun: those that have come, if one is still to come.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
@@ -55,7 +56,9 @@ class Request:
         self.done = False
         self.silent = False
         self.frames: int = 1
+        self.begun: list[bytes] | None = None
         self.subscribes: bytes = b""
+        self.names: set[bytes] | None = None
         self.number: int = 0
         self.check = check
         self.redirected: int = 0

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
-from rlproxy.resp.encoding import bulks, error
+from rlproxy.resp.encoding import bulk, bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.resp.replies import elements
 from rlproxy.upstream.cluster import gather, routes
@@ -264,6 +264,8 @@ def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Req
     request = Request(bulks(name, *channels), slot)
     request.frames = max(len(channels), 1)
     request.subscribes = name.lower()
+    if name == b"SUNSUBSCRIBE":
+        request.names = set(map(bulk, channels))
     return request
 
 
