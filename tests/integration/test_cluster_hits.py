@@ -505,3 +505,24 @@ def test_several_workers_count_together(cluster: Cluster) -> None:
                 assert isinstance(reply, list), reply
                 admitted += reply[0] == 0
         assert admitted == 500
+
+
+@ON_ONE_CLUSTER
+@pytest.mark.parametrize(
+    ("last", "ends"), [(("QUIT",), False), (("READONLY",), True), (("MULTI",), True)]
+)
+def test_the_last_command_behind_a_hit_is_answered_before_the_client_is_closed(
+    proxy: Proxy, last: tuple[str, ...], ends: bool
+) -> None:
+    """The proxy answers it, once the reply to the hit has come.
+
+    ends: the client sends its end of file behind it.
+    """
+    with proxy.raw() as raw:
+        warm(raw, 2)
+        raw.send(command("RL.HIT", "warm0", LIMIT, 60) + command(*last))
+        if ends:
+            raw.finish()
+        assert isinstance(raw.reply(), list)
+        assert raw.reply() == "OK"
+        assert raw.closes()

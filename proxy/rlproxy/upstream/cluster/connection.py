@@ -150,7 +150,9 @@ class ClusterConnection:
         if self._ended_by_client:
             exchange.finish()
         leaves = exchange.leaving or (self._ended_by_client and self._waits == NEED_MORE)
-        if exchange.ended or (leaves and not exchange.queue):
+        # The protocol may have written a command that is answered here: that wakes this again.
+        owes = len(exchange.queue) > 0 or len(exchange.out) > 0
+        if exchange.ended or (leaves and not owes):
             self.close()
         else:
             self._apply_full()
