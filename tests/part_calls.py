@@ -24,7 +24,6 @@ class PartCaller:
         part = self._part
         if reply == LOST:
             self._batch.large = True
-            self._batch.lost = self._batch.writes
             reply = b""
         part.replies.append(reply)
         if len(part.replies) == len(part.commands):

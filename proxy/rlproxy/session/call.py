@@ -59,8 +59,8 @@ class Batch:
 
     parts: the part that each command belongs to, in the order of the commands.
     open: parts that have not ended.
-    large: a reply was too large for a lane, or may have been.
-    lost: the outcome of a write is unknown.
+    large: a reply was too large for a lane, or may have been. In a batch that writes, the outcome
+        of a command is unknown then.
     """
 
     def __init__(self, caller: Caller) -> None:
@@ -69,7 +69,6 @@ class Batch:
         self.open: int = 0
         self.writes = False
         self.large = False
-        self.lost = False
 
     def add(self, command: bytes, lane: Lane) -> None:
         """Append a command, as its client wrote it, which `lane` is to carry."""
@@ -112,11 +111,9 @@ class Part:
 
         written: the connection is lost behind the commands; a large reply may be the cause.
         """
-        batch = self.batch
         self.replies += [b""] * (len(self.commands) - len(self.replies))
         if written:
-            batch.large = True
-            batch.lost = batch.writes
+            self.batch.large = True
 
     def end(self) -> Batch:
         """End: all replies have come, or are lost. Returns the batch."""

@@ -46,7 +46,8 @@ class HeldHit(OwnCalls):
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.leave(b"")
-        self._session.lanes.remove_held()
+        self._hit.take_row()  # the queue has counted it
+        self._session.lanes.abandon()  # it is the only call
 
     def end_of_file(self) -> bool:
         """End the wait because the client sends no more. Returns whether a reply will come."""

@@ -121,11 +121,6 @@ class LaneCalls:
         if call is None:
             self.tail = None
 
-    def remove_held(self) -> None:
-        """Remove a held hit, which is the only call. Its wait queue has counted it."""
-        self.head = self.tail = None
-        self.count = 0
-
     def move_to(self, private: PrivateStream, call: Call) -> None:
         """Send `call` and all behind it, which no lane has sent, on the private connection."""
         before: Call | None = None

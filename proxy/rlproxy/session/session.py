@@ -274,7 +274,7 @@ class Session(SessionBase):
 
     def _emit_unanswered(self, batch: Batch, first: int) -> None:
         """Give the commands of `batch` from number `first` on to the private connection."""
-        if batch.lost or self.private.status != PRIVATE_OPEN:
+        if (batch.large and batch.writes) or self.private.status != PRIVATE_OPEN:
             self._close()  # as after a loss of the private connection
         elif not self.closed:
             if batch.large and self._router.sharing is not None:

