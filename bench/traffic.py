@@ -99,8 +99,8 @@ def run(client: Client, options: str) -> Run:
         raise BenchError(f"{options}: {rule.error.decode().strip()}")
     client.ask(b"FLUSHALL")
     client.ask(b"SCRIPT", b"LOAD", rule.script.source)
-    hit = replace(rule.limiter, unit_us=1)
-    peek = replace(hit, mode=PEEK, strict=False, penalty_us=0)
+    hit = replace(rule.limiter, unit_us=1, shapes=rule.shapes)
+    peek = replace(hit, mode=PEEK, strict=False, penalty_us=0, shapes=False)
     times_us = sorted({*range(0, SECONDS * MICROSECONDS + 1, STEP_US), *TRAFFIC})
     events = [
         (at_us, is_hit)
@@ -109,7 +109,7 @@ def run(client: Client, options: str) -> Run:
     ]
     calls: list[Command] = []
     for at_us, is_hit in events:
-        argv = hit.argv(rule.shapes) if is_hit else peek.argv(False)
+        argv = (hit if is_hit else peek).argv()
         argv += [b""] * (_CLOCK_ARGUMENT - 1 - len(argv))
         clock = b"%d" % (_START_US + at_us)
         calls.append((b"EVALSHA", rule.script.sha, b"1", b"k", *argv, clock))

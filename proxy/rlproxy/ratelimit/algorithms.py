@@ -95,6 +95,7 @@ class Limiter:
     cost: of a refund the number of hits to give back.
     burst: 0 stands for `max`.
     limits: (max, window in microseconds) of every AND.
+    shapes: the script is to return how long to hold the hit (SHAPING).
     """
 
     algorithm: Algorithm
@@ -109,6 +110,7 @@ class Limiter:
     penalty_us: int = 0
     wait_us: int = 0
     limits: list[tuple[int, int]] = field(default_factory=list)
+    shapes: bool = False
 
     def limit(self) -> int:
         """Return the first limit, in hits; the reply reports it unless an AND leaves less."""
@@ -154,13 +156,10 @@ class Limiter:
             words += [b"AND", b"%d" % most, _time(window_us, ms)]
         return b" ".join(words)
 
-    def argv(self, shape: bool = False) -> list[bytes]:
-        """Return the script's ARGV without trailing words that equal their defaults.
-
-        shape: for SHAPING, pass the longest hold.
-        """
+    def argv(self) -> list[bytes]:
+        """Return the script's ARGV without trailing words that equal their defaults."""
         more: list[int] = []
-        if shape:
+        if self.shapes:
             more = [self.wait_us]
         elif self.strict or self.gap_us or self.limits:
             more = [self.gap_us, 1 if self.strict else 0]

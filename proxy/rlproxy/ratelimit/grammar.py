@@ -153,7 +153,7 @@ class Rule:
 
     def peek(self) -> Rule:
         """Return the rule that peeks at the same hit. Its reply is in microseconds."""
-        return self._variant("peek", False, mode=algorithms.PEEK, **_ATTEMPT)
+        return self._variant("peek", mode=algorithms.PEEK, **_ATTEMPT)
 
     def attempt(self) -> Rule:
         """Return the same hit without STRICT and PENALTY, so that a refusal writes nothing.
@@ -161,26 +161,26 @@ class Rule:
         Its reply is in microseconds. If the rule shapes, it has a sixth integer: the time to hold
         the reply; of a refusal the time until a penalty ends that alone refuses the hit, or 0.
         """
-        return self._variant("attempt", self.shapes, **_ATTEMPT)
+        return self._variant("attempt", shapes=self.shapes, **_ATTEMPT)
 
     def in_microseconds(self) -> Rule:
         """Return the same hit with all its options. Its reply has the form of attempt()'s."""
-        return self._variant("in_microseconds", self.shapes, unit_us=1)
+        return self._variant("in_microseconds", shapes=self.shapes, unit_us=1)
 
     def within(self, wait_us: int) -> Rule:
         """Return the same hit with `wait_us` microseconds of WAIT, at least 1."""
-        return self._made(False, wait_us=wait_us)
+        return self._made(wait_us=wait_us)
 
-    def _variant(self, name: str, shape: bool, **changes: Any) -> Rule:
+    def _variant(self, name: str, **changes: Any) -> Rule:
         """Return the variant `name`, made once; see _made()."""
         if name not in self._variants:
-            self._variants[name] = self._made(shape, **changes)
+            self._variants[name] = self._made(**changes)
         return self._variants[name]
 
-    def _made(self, shape: bool, **changes: Any) -> Rule:
+    def _made(self, **changes: Any) -> Rule:
         assert self.script is not None
         assert self.limiter is not None
-        made = script_call(self.script, replace(self.limiter, **changes), shape)
+        made = script_call(self.script, replace(self.limiter, **changes))
         made._label = self.label()
         return made
 
@@ -248,7 +248,7 @@ class Grammar:
         return rule
 
     def _rule(self, limiter: Limiter) -> Rule:
-        return script_call(self._scripts[limiter.algorithm.script], limiter, False)
+        return script_call(self._scripts[limiter.algorithm.script], limiter)
 
     def _policy(self, name: bytes) -> Policy:
         policy = self.policies.get(name)
@@ -273,7 +273,7 @@ class Grammar:
             limiter = _limiter(b"RL.PEEK", [b"", POLICY, policy.name], policy)
             limiter.mode = b"%d" % block_us
             script = self._scripts[scripts.blocking(limiter.algorithm.script)]
-            rule = script_call(script, limiter, False)
+            rule = script_call(script, limiter)
         else:
             algorithm = form.algorithm or ALGORITHMS[DEFAULT_ALGORITHM]
             rule = Rule()
@@ -407,11 +407,8 @@ def _call(rule: Rule, script: Script, argv: list[bytes]) -> None:
     rule.tail = b"".join([encoding.bulk(word) for word in argv])
 
 
-def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
-    """Return the rule that calls `script` with one key.
-
-    shape: see Limiter.argv().
-    """
+def script_call(script: Script, limiter: Limiter) -> Rule:
+    """Return the rule that calls `script` with one key."""
     rule = Rule()
     rule.limiter = limiter
     rule.unit_us = limiter.unit_us
@@ -425,7 +422,7 @@ def script_call(script: Script, limiter: Limiter, shape: bool) -> Rule:
     rule.waits = rule.takes and limiter.wait_us > 0
     rule.denies = rule.takes and limiter.cost == 1 and not limiter.strict and not rule.waits
     rule.shapes = rule.waits and limiter.algorithm.name == algorithms.SHAPING
-    argv = limiter.argv(shape)
+    argv = limiter.argv()
     _call(rule, script, argv)
     if script.group is not None and len(argv) <= 3:
         rule.group_words = rule.tail if len(argv) == 3 else rule.tail + encoding.bulk(SECONDS)

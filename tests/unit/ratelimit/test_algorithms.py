@@ -95,10 +95,10 @@ MEANINGS = {
 }
 
 
-def by_header(made: Limiter, shape: bool) -> dict[str, str]:
+def by_header(made: Limiter) -> dict[str, str]:
     """ARGV by the names in the script's header; omitted ones have their default."""
     header = HEADERS[made.algorithm.script]
-    words = [word.decode() for word in made.argv(shape)]
+    words = [word.decode() for word in made.argv()]
     found: dict[str, str] = {}
     for index in range(1, 7):
         text = header.get(f"ARGV[{index}]")
@@ -145,7 +145,7 @@ def any_limiter(draw: st.DrawFn) -> Limiter:
 @given(any_limiter(), st.booleans())
 def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     name = made.algorithm.name
-    shape = shape and name == b"LEAKY" and made.takes() and made.wait_us > 0
+    shape = made.shapes = shape and name == b"LEAKY" and made.takes() and made.wait_us > 0
     mode = (b"%d" % made.penalty_us if made.penalty_us else made.mode).decode()
     expected = {"unit": str(made.unit_us), "cost": str(made.cost), "mode": mode}
     if name in BUCKETS:
@@ -158,4 +158,4 @@ def test_argv_has_the_headers_meaning(made: Limiter, shape: bool) -> None:
     if name in (*LOGS, b"FIXED"):
         numbers = [made.gap_us, int(made.strict), *(one for pair in made.limits for one in pair)]
         expected["numbers"] = " ".join(map(str, numbers)) if any(numbers) else ""
-    assert by_header(made, shape) == expected
+    assert by_header(made) == expected
