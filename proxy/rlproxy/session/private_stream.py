@@ -122,23 +122,6 @@ class PrivateStream:
                 self._context.server.on_refused()
         self.slots.feed(data)
 
-    def update_handshake(self) -> bytes | None:
-        """Act on the replies to the deferred handshake: the last one, or an error, ends it.
-
-        Returns the error that the client gets as the reply to its next request; b"" if the replies
-        cannot be read. None: no error so far.
-        """
-        handshake, slots = self.handshake, self.slots
-        if handshake is None:
-            return None
-        if handshake.refused or slots.uncounted():
-            self.handshake = None
-            self.to_client.clear()  # of bytes that are no replies
-            return handshake.refused
-        if handshake.unsent == 0 and slots.quiescent():
-            self.handshake = None
-        return None
-
     def keep_alive(self, silent_s: float) -> None:
         """Keep Redis from closing the connection as idle, if it was silent for `silent_s` seconds.
 

@@ -21,6 +21,7 @@ from rlproxy.fairness.budget import LARGE, SMALL
 from rlproxy.resp import encoding
 from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
+from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionBase
@@ -337,11 +338,7 @@ class Session(SessionBase):
     def private_answered(self) -> None:
         """Act on the replies of the private connection that were passed on."""
         private = self.private
-        refusal = private.update_handshake()
-        if refusal is not None:
-            if refusal and self.requests.unread() > 0:
-                self.to_client.append(refusal)  # the reply to the client's next request
-            self._close()
+        if private.handshake is not None and self._handshake_fails(private.handshake):
             return
         if self._held is not None:
             self._held.pass_reply()
@@ -353,6 +350,22 @@ class Session(SessionBase):
             self._route_in_turn()
         elif self.lanes.count == 0 and (self.wait != WAIT_NOTHING or self.requests.eof):
             self.resume()
+
+    def _handshake_fails(self, handshake: DeferredHandshake) -> bool:
+        """Act on the replies to the deferred handshake: the last one, or an error, ends it.
+
+        Returns whether it is refused, or its replies cannot be read. Then the session closes.
+        """
+        slots = self.private.slots
+        fails = len(handshake.refused) > 0 or slots.uncounted()
+        if fails or (handshake.unsent == 0 and slots.quiescent()):
+            self.private.handshake = None
+        if fails:
+            self.to_client.clear()  # of bytes that are no replies
+            if handshake.refused and self.requests.unread() > 0:
+                self.to_client.append(handshake.refused)  # the reply to the client's next request
+            self._close()
+        return fails
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
