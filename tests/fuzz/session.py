@@ -17,7 +17,7 @@ from rlproxy.ratelimit.scripts import LOADED
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
+from rlproxy.session import private_stream, waits
 from rlproxy.session.call import Call, Lane, Part
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.held_hit import HeldHit
@@ -25,7 +25,6 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.missing_script import HitWithoutScript
 from rlproxy.session.router import MAX_EXPANDED
 from rlproxy.session.session import MAX_UNREAD, Session
-from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 
 from tests.contexts import hit_timeouts, worker_context
 from tests.fuzz import reference
@@ -335,7 +334,7 @@ class Walk:
             session.private.to_redis.clear()
             if data and session.private.status == private_stream.PRIVATE_OPEN:
                 self.redis.feed(data)
-            turns = session.wait == WAIT_TICK and not self.full
+            turns = session.wait == waits.TICK and not self.full
             if turns:
                 session.context.budget.work = 0
                 session.take_turn()
@@ -368,7 +367,7 @@ class Walk:
         session, redis = self.session, self.redis
         if session.private.status != private_stream.PRIVATE_OPEN or session.closed:
             return
-        if session.slow and session.wait != WAIT_HELD:
+        if session.slow and session.wait != waits.HELD:
             return
         data, redis.out = redis.out[:size], redis.out[size:]
         if data:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rlproxy.session import waits
 from rlproxy.session.session import Session
-from rlproxy.session.waits import WAIT_TICK
 
 
 class Sides:
@@ -24,7 +24,7 @@ class Sides:
         return self.down()
 
     def up(self) -> bytes:
-        while self.session.wait == WAIT_TICK:  # its owner gives it its share of the ticks
+        while self.session.wait == waits.TICK:  # its owner gives it its share of the ticks
             self.session.take_turn()
         out = b"".join(self.session.private.to_redis)
         self.session.private.to_redis.clear()

@@ -21,10 +21,10 @@ from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pend
 from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT, Scheduler
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.log_throttle import LogThrottle
+from rlproxy.session import waits
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.private_stream import PRIVATE_OPENING
 from rlproxy.session.session import Session
-from rlproxy.session.waits import WAIT_HELD, WAIT_TICK
 from rlproxy.upstream.connector import Target, lacks, reason
 
 # Poll events of a client that is gone. Systems other than Linux have no POLLRDHUP: there, only a
@@ -243,14 +243,14 @@ class ClientConnection(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
-        if session.wait == WAIT_TICK and not full:
+        if session.wait == waits.TICK and not full:
             self._queue()
 
     # -- the end ----------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
         """Close the client if it is gone, has been silent, or has read nothing, for too long."""
-        if self.session.wait == WAIT_HELD and not self._reading:
+        if self.session.wait == waits.HELD and not self._reading:
             # The event loop reports no end of a socket that is not read. The held hit of a client
             # that is gone would keep its place in the queue.
             self.notice_hangup()
@@ -258,9 +258,9 @@ class ClientConnection(asyncio.Protocol):
         if transport is None:
             return
         admission = self.clients.admission
-        waits = transport.get_write_buffer_size()
-        if waits:
-            taken = self._written - waits - unacknowledged(transport)
+        unwritten = transport.get_write_buffer_size()
+        if unwritten:
+            taken = self._written - unwritten - unacknowledged(transport)
             if taken != self._taken:
                 self._taken = taken
                 self._taken_at = now
@@ -449,7 +449,7 @@ class PrivateConnection(asyncio.Protocol):
         only carries replies to the proxy's own calls. It is not read while a hit is sent again.
         """
         session = self._client.session
-        want = not session.slow or session.wait == WAIT_HELD
+        want = not session.slow or session.wait == waits.HELD
         if self._client.resting or session.private.slots.awaits_lane():
             want = False
         if self._transport is not None and want != self.reading:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.session import waits
 from rlproxy.session.call import NO_CALLER, Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
-from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 
 class FailOpen(SessionPart):
@@ -73,8 +73,8 @@ class FailOpen(SessionPart):
         Its handshake was sent to Redis. If it connects again, the handshake is answered here.
         """
         private = self._private
-        waits = private.begins_with_handshake and private.never_answered()
-        return waits and self._context.failure.answers_hits()
+        unanswered = private.begins_with_handshake and private.never_answered()
+        return unanswered and self._context.failure.answers_hits()
 
     def _late(self, call: Call) -> bytes:
         """The client's reply to a late call."""
@@ -163,17 +163,17 @@ class FailOpen(SessionPart):
         """Answer the framer's request, which waited for a connection that could not be opened.
 
         Of a command that arrives in parts, the further parts will be dropped.
-        Returns CLOSE behind the client's last reply, else WAIT_NOTHING.
+        Returns waits.CLOSE behind the client's last reply, else waits.NOTHING.
         """
         requests, private = self._requests, self._private
         if code == MALFORMED:
             private.to_client.append(private.error)
-            return CLOSE
+            return waits.CLOSE
         requests.discarding = code == OPEN
         private.unopened -= requests.pos - requests.start
         reply = self._reply(code, private.error, "unreachable")
         if not reply and requests.command.kind == commands.QUIT:
             private.to_client.append(encoding.OK)
-            return CLOSE
+            return waits.CLOSE
         private.to_client.append(reply or private.error)
-        return WAIT_NOTHING
+        return waits.NOTHING

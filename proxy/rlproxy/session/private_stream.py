@@ -21,7 +21,7 @@ from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.resp.requests import COMMAND, OPEN
-from rlproxy.session import command_policy, command_replies, overtaking
+from rlproxy.session import command_policy, command_replies, overtaking, waits
 from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
@@ -31,7 +31,6 @@ from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
-from rlproxy.session.waits import WAIT_HANDSHAKE, WAIT_NOTHING
 
 REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -165,11 +164,11 @@ class PrivateStream:
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, code == COMMAND and not requests.oversize)
-        wait: int = WAIT_NOTHING
+        wait: int = waits.NOTHING
         if self.handshake is not None:
             self.handshake.unsent -= 1
             if self.handshake.unsent == 0:
-                wait = WAIT_HANDSHAKE
+                wait = waits.HANDSHAKE
             slot = slot or Slot(S_DROP)
             if command.kind != commands.CLIENT:
                 slot.edit = self.handshake.answered

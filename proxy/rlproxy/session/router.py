@@ -26,7 +26,7 @@ from rlproxy.fairness.budget import (
 )
 from rlproxy.resp import commands
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
-from rlproxy.session import overtaking
+from rlproxy.session import overtaking, waits
 from rlproxy.session.call import NO_CALLER, Call, Caller, Lane
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
@@ -39,15 +39,6 @@ from rlproxy.session.private_stream import (
     REFRESH_S,
 )
 from rlproxy.session.sharing import Sharing
-from rlproxy.session.waits import (
-    CLOSE,
-    WAIT_EMPTY,
-    WAIT_HELD,
-    WAIT_NOTHING,
-    WAIT_OPEN,
-    WAIT_ROOM,
-    WAIT_TICK,
-)
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
 
@@ -97,9 +88,9 @@ class Router(SessionPart):
         lanes, budget = self._lanes, self._context.budget
         sharing = self.sharing
         if sharing is not None and lanes.count == 0 and self._may_use_lanes() and sharing.send():
-            return WAIT_NOTHING
+            return waits.NOTHING
         if lanes.batch is not None:
-            return WAIT_EMPTY
+            return waits.EMPTY
         begun = budget.work
         while self.sends_hits and (lanes.count > 0 or self._may_send_hits()):
             lane = lanes.hit_lane()
@@ -107,17 +98,17 @@ class Router(SessionPart):
             if lane is None or room <= 0:
                 if self._requests.unread() > 0:
                     self.set_backlogged(True)
-                return WAIT_ROOM
+                return waits.ROOM
             if budget.work - begun >= CLIENT_WORK:
-                return WAIT_TICK
+                return waits.TICK
             found = self._send_hits(lane, room)
             if found == _DONE:
                 self.set_backlogged(False)
                 self._requests.release()
-                return WAIT_NOTHING
+                return waits.NOTHING
             if found == _OTHER:  # what follows must not overtake the lane's calls
                 if lanes.count > 0:
-                    return WAIT_EMPTY
+                    return waits.EMPTY
                 break
         return self._to_private()
 
@@ -139,7 +130,7 @@ class Router(SessionPart):
     def unblocked(self, wait: int) -> bool:
         """Return whether `wait`, one of ENDED_BY_REPLIES, may be over."""
         count, slots = self._lanes.count, self._private.slots
-        if wait == WAIT_ROOM:
+        if wait == waits.ROOM:
             return count + slots.bounded <= self.max_calls() // 2 or not slots.can_insert()
         return count == 0  # what the private connection owes may not matter: route() decides
 
@@ -229,11 +220,11 @@ class Router(SessionPart):
         requests, private = self._requests, self._private
         private.expanded = 0
         self._work = passed = 0
-        wait: int = WAIT_NOTHING
-        while wait == WAIT_NOTHING:
+        wait: int = waits.NOTHING
+        while wait == waits.NOTHING:
             self._work += 1
             if self._work > CLIENT_WORK or private.expanded > MAX_EXPANDED:
-                wait = WAIT_TICK
+                wait = waits.TICK
                 break
             code = requests.next()
             if code == NEED_MORE:
@@ -269,10 +260,10 @@ class Router(SessionPart):
         """Send the bytes that are forwarded, and release what was read."""
         self._context.budget.work += self._work
         self._send_run(self._requests.pos)
-        if wait == WAIT_NOTHING:
+        if wait == waits.NOTHING:
             self.set_backlogged(False)
             self._private.unopened = 0
-        if wait not in (WAIT_TICK, WAIT_ROOM):
+        if wait not in (waits.TICK, waits.ROOM):
             self._requests.release()  # else each tick would copy all remaining bytes
 
     def _send_run(self, end: int) -> None:
@@ -291,16 +282,17 @@ class Router(SessionPart):
         """
         requests, private = self._requests, self._private
         if code == EMPTY:
-            return WAIT_NOTHING
+            return waits.NOTHING
         if private.unopened > 0:
             self._work += WORK_OF_OURS
             return self.fail_open.answer_unopened(code)
         if code == MALFORMED and requests.discarding:
-            return CLOSE  # the command has its error already: no connection is opened for its rest
+            # The command has its error already: no connection is opened for its rest.
+            return waits.CLOSE
         requests.rewind(requests.start)
         if private.status == PRIVATE_NONE:
             private.open(requests.command.kind)
-        return WAIT_OPEN
+        return waits.OPEN
 
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""
@@ -335,7 +327,7 @@ class Router(SessionPart):
             if error:
                 self._send_run(requests.start)
                 private.deny(error, requests, code)
-                return WAIT_NOTHING, False
+                return waits.NOTHING, False
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command(code), False
@@ -348,20 +340,20 @@ class Router(SessionPart):
         if kind == commands.WAIT and private.cover.lane_wrote:
             self._send_run(requests.start)
             private.cover_wait(requests, code)
-            return WAIT_NOTHING, False
+            return waits.NOTHING, False
         if kind in (commands.PASS, commands.BLOCKS) or command.ours:
             private.expect(command)
-            return WAIT_NOTHING, True
+            return waits.NOTHING, True
         if kind == commands.INTROSPECT:
             private.expect_introspection(requests, code)
-            return WAIT_NOTHING, True
+            return waits.NOTHING, True
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
         return private.follow(requests, code), True
 
     def _wait_until_empty(self) -> int:
         """Leave the framer's request unread, as it waits."""
         self._requests.rewind(self._requests.start)
-        return WAIT_EMPTY
+        return waits.EMPTY
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -372,7 +364,7 @@ class Router(SessionPart):
         """
         requests, private = self._requests, self._private
         wait = self._wait_for_room()
-        if wait != WAIT_NOTHING:
+        if wait != waits.NOTHING:
             requests.rewind(requests.start)
             return wait
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
@@ -386,12 +378,12 @@ class Router(SessionPart):
         call = self._call()
         if call is None:
             private.answer_report(requests)
-            return WAIT_NOTHING
+            return waits.NOTHING
         if call.reply:
             private.reject(call.reply, requests, code)
-            return WAIT_NOTHING
+            return waits.NOTHING
         if private.answer_node_down(call):
-            return WAIT_NOTHING
+            return waits.NOTHING
         crowded = call.rule.waits or self._context.waiting.count > 0
         if crowded and self._waits_for_replies(call.rule.waits):
             return self._wait_until_empty()
@@ -401,13 +393,13 @@ class Router(SessionPart):
         if call.rule.waits and may_hold:
             if not self._context.waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
-                return WAIT_HELD
+                return waits.HELD
             overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0:
             return self._wait_until_empty()
         private.hit(call, by_sha)
-        return WAIT_NOTHING
+        return waits.NOTHING
 
     def _goes_by_sha(self, call: Call) -> bool:
         """Whether `call` may go by EVALSHA: a lane would send it again if its script is missing."""
@@ -421,16 +413,16 @@ class Router(SessionPart):
         return lane is not None and lane.by_sha(call.rule)
 
     def _wait_for_room(self) -> int:
-        """Whether one more hit may go to the private connection: WAIT_NOTHING, or else a wait.
+        """Whether one more hit may go to the private connection: waits.NOTHING, or else a wait.
 
         At the end of file it may: Redis must see that behind the client's last command, also while
         it blocks and replies nothing. At most MAX_UNREAD bytes of commands are left then.
         """
         slots = self._private.slots
         if slots.bounded < self.max_calls() or not slots.can_insert() or self._requests.eof:
-            return WAIT_NOTHING
+            return waits.NOTHING
         self.set_backlogged(True)
-        return WAIT_ROOM
+        return waits.ROOM
 
     def _waits_for_replies(self, alone: bool) -> bool:
         """Whether an RL command waits for the replies before it.

@@ -19,6 +19,7 @@ from typing import Final
 
 from rlproxy.fairness.budget import LARGE, SMALL
 from rlproxy.resp import encoding
+from rlproxy.session import waits
 from rlproxy.session.call import Batch, Call, nothing
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
@@ -27,18 +28,6 @@ from rlproxy.session.missing_script import send_again
 from rlproxy.session.parts import SessionBase
 from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.router import Router
-from rlproxy.session.waits import (
-    CLOSE,
-    ENDED_BY_REPLIES,
-    TIMED,
-    WAIT_EMPTY,
-    WAIT_HANDSHAKE,
-    WAIT_HELD,
-    WAIT_NOTHING,
-    WAIT_OPEN,
-    WAIT_READ,
-    WAIT_TICK,
-)
 
 MAX_UNREAD: Final = 262144  # bytes of requests that wait here before the client is paused
 
@@ -57,7 +46,7 @@ class Session(SessionBase):
         self.wants_eof = False
         self.closed = False
         self._watched = False  # HitTimeouts looks at this session
-        self.wait: int = WAIT_NOTHING  # what unread requests wait for; CLOSE: none is taken
+        self.wait: int = waits.NOTHING  # what unread requests wait for; waits.CLOSE: none is taken
         self._router = Router(self)
         self._held: HeldHit | None = None
         self._unsent_at: float = 0.0  # time since which requests wait for the private connection
@@ -68,15 +57,15 @@ class Session(SessionBase):
         """Take bytes of the client."""
         context = self.context
         context.stats.client_in += len(data)
-        if self.wait == CLOSE:
+        if self.wait == waits.CLOSE:
             return
         if self._router.piped:
             self._router.pipe(data)
             return
         self.requests.feed(data)
-        if self.wait == WAIT_NOTHING or (self.wait == WAIT_OPEN and context.circuit.open):
+        if self.wait == waits.NOTHING or (self.wait == waits.OPEN and context.circuit.open):
             if len(data) > SMALL and context.budget.spent():
-                self.wait = WAIT_TICK
+                self.wait = waits.TICK
             else:
                 self._route()
 
@@ -90,7 +79,7 @@ class Session(SessionBase):
         self.slow = False
         # Redis was not read: the client's hits have the hit timeout anew.
         self.private.received_at = self.context.clock()
-        if self.wait == WAIT_READ:
+        if self.wait == waits.READ:
             self._route_in_turn()
 
     def receive_eof(self) -> None:
@@ -98,20 +87,20 @@ class Session(SessionBase):
         self.requests.eof = True
         if self._held is not None and not self._held.end_of_file():
             self.abandon()  # as Redis does with a client that blocks
-        elif self.wait & ENDED_BY_REPLIES:
+        elif self.wait & waits.ENDED_BY_REPLIES:
             self._route()  # from now on it waits only for the replies to hits by EVALSHA
         self._finish_eof()
 
     def full(self) -> bool:
         """Return whether the owner must stop reading the client, as too many bytes wait here."""
         # Few bytes suffice for a client that waits for its turn. Large pieces delay other clients.
-        return self.requests.unread() > (LARGE if self.wait == WAIT_TICK else MAX_UNREAD)
+        return self.requests.unread() > (LARGE if self.wait == waits.TICK else MAX_UNREAD)
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply, or may be, as replies are not counted."""
         slots, open_command = self.private.slots, self.requests.in_command()
         owed = slots.uncounted() or slots.owing(open_command) or self.lanes.count > 0
-        return owed or (self.wait != WAIT_NOTHING and self.requests.unread() > 0)
+        return owed or (self.wait != waits.NOTHING and self.requests.unread() > 0)
 
     def answers_alone(self) -> bool:
         """Return whether some requests of the client are answered without Redis."""
@@ -145,7 +134,7 @@ class Session(SessionBase):
 
     def _finish_eof(self) -> None:
         """Pass the end of file on once nothing waits."""
-        if self.wait != WAIT_NOTHING or self.lanes.count:
+        if self.wait != waits.NOTHING or self.lanes.count:
             return
         if self.private.status == PRIVATE_OPEN:
             self.wants_eof = True
@@ -160,7 +149,7 @@ class Session(SessionBase):
 
     def _take_no_more(self) -> None:
         """Take no further request, and release the client's share of the unanswered hits."""
-        self.wait = CLOSE
+        self.wait = waits.CLOSE
         self._router.set_backlogged(False)
 
     # -- routing ----------------------------------------------------------------------------------
@@ -168,34 +157,34 @@ class Session(SessionBase):
     def _route(self) -> None:
         """Send the unread requests to their destinations, as far as possible now."""
         if self.slow and self.answers_alone() and self.requests.unread() > 0:
-            self.wait = WAIT_READ
+            self.wait = waits.READ
             return
         if self.context.circuit.open:
             if self.lanes.count > 0:
-                self.wait = WAIT_EMPTY  # these calls will soon be late
+                self.wait = waits.EMPTY  # these calls will soon be late
                 return
             if not self._router.fail_open.answer_unreachable():
-                self.wait = WAIT_TICK
+                self.wait = waits.TICK
                 return
         self._set_wait(self._router.route())
 
     def _route_in_turn(self) -> None:
         """Send the unread requests, now or in the client's turn."""
         if self.context.budget.spent() and self.requests.unread() > SMALL:
-            self.wait = WAIT_TICK
+            self.wait = waits.TICK
         else:
             self._route()
 
     def _set_wait(self, wait: int) -> None:
         """Record what the unread requests wait for, and begin that wait."""
         self.wait = wait
-        if wait & TIMED:
-            if wait == WAIT_OPEN:
+        if wait & waits.TIMED:
+            if wait == waits.OPEN:
                 self._unsent_at = self.context.clock()
             self.watch()
-        elif wait == WAIT_HELD:
+        elif wait == waits.HELD:
             self._hold()
-        elif wait == CLOSE:
+        elif wait == waits.CLOSE:
             self._close()
         if self.requests.eof:
             self._finish_eof()
@@ -211,12 +200,12 @@ class Session(SessionBase):
     def held_finished(self) -> None:
         self._held = None
         self._emit()
-        if self.wait != CLOSE:
+        if self.wait != waits.CLOSE:
             self._route()
 
     def take_turn(self) -> None:
-        """Route the requests that waited for the next tick (WAIT_TICK)."""
-        if self.wait == WAIT_TICK:
+        """Route the requests that waited for the next tick (waits.TICK)."""
+        if self.wait == waits.TICK:
             self._route()
 
     # -- the lanes' side --------------------------------------------------------------------------
@@ -247,7 +236,7 @@ class Session(SessionBase):
     def resume(self) -> None:
         if self.lanes.batch is not None:
             self._emit()
-        if self.wait & ENDED_BY_REPLIES and self._router.unblocked(self.wait):
+        if self.wait & waits.ENDED_BY_REPLIES and self._router.unblocked(self.wait):
             self._route_in_turn()
         if self.requests.eof:
             self._finish_eof()
@@ -260,7 +249,7 @@ class Session(SessionBase):
         if batch is not None:
             self._emit_batch(batch)
         self.lanes.emit()
-        if self.wait == CLOSE and self.lanes.count == 0:
+        if self.wait == waits.CLOSE and self.lanes.count == 0:
             self.closed = True
 
     def _emit_batch(self, batch: Batch) -> None:
@@ -291,12 +280,12 @@ class Session(SessionBase):
 
     def overdue(self, now: float) -> bool:
         """Answer the late hits; see HitTimeouts.watch()."""
-        if self.wait == CLOSE:
+        if self.wait == waits.CLOSE:
             self._watched = False
             return False
-        if self.slow and self.wait != WAIT_HELD:
+        if self.slow and self.wait != waits.HELD:
             return True  # the private connection is not read: Redis may have replied in time
-        unsent_at = self._unsent_at if self.wait & TIMED else None
+        unsent_at = self._unsent_at if self.wait & waits.TIMED else None
         fail_open = self._router.fail_open
         late, more = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
@@ -304,7 +293,7 @@ class Session(SessionBase):
             self._close()
             self.flush()
             return False
-        if late > 0 and self.wait & ENDED_BY_REPLIES:
+        if late > 0 and self.wait & waits.ENDED_BY_REPLIES:
             self._route()
         if late > 0 or self.to_client:
             self.flush()
@@ -316,12 +305,12 @@ class Session(SessionBase):
     def upstream_opened(self) -> None:
         """Take the private connection, which is open now."""
         self.private.opened(self.requests)
-        if self.wait != CLOSE:
+        if self.wait != waits.CLOSE:
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self.wait == CLOSE:
+        if self.wait == waits.CLOSE:
             return
         error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
@@ -346,9 +335,9 @@ class Session(SessionBase):
             send_again(self)
         if private.status == PRIVATE_LOST:
             self.upstream_lost()
-        if self.wait == WAIT_HANDSHAKE and private.handshake is None:
+        if self.wait == waits.HANDSHAKE and private.handshake is None:
             self._route_in_turn()
-        elif self.lanes.count == 0 and (self.wait != WAIT_NOTHING or self.requests.eof):
+        elif self.lanes.count == 0 and (self.wait != waits.NOTHING or self.requests.eof):
             self.resume()
 
     def _handshake_fails(self, handshake: DeferredHandshake) -> bool:
@@ -369,7 +358,7 @@ class Session(SessionBase):
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
-        if self.wait == CLOSE:
+        if self.wait == waits.CLOSE:
             return
         private = self.private
         if private.never_answered() and not private.slots.may_block:

@@ -13,7 +13,7 @@ from rlproxy.downstream.connection import MAX_TURNED_AWAY, WORK_OF_READ
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, LOOK_S, MAX_DISCARDED, TAKES_S
 from rlproxy.fairness.budget import CLIENT_WORK, TICK_WORK, WORK_OF_OURS
 from rlproxy.resp.encoding import bulks
-from rlproxy.session.waits import WAIT_HELD
+from rlproxy.session import waits
 
 from tests.unit.downstream.bench import PING, Bench, Transport, connected, writes_to
 
@@ -70,8 +70,8 @@ def test_a_client_that_reads_nothing_is_cut() -> None:
 def test_a_client_that_reads_a_little_is_not_cut() -> None:
     bench = Bench(write_timeout_s=10.0)
     client = bench.client()
-    for waits in range(20, 0, -1):
-        client.transport.waits = waits
+    for unwritten in range(20, 0, -1):
+        client.transport.waits = unwritten
         bench.after(9)
     client.transport.waits = 0
     bench.after(9)
@@ -309,7 +309,7 @@ def test_the_end_of_a_client_that_holds_a_hit_and_is_not_read_is_noticed() -> No
             connected(client, Transport())
             client.protocol.data_received(bulks(b"RL.HIT", b"k", b"1", b"1", b"WAIT", b"9"))
             client.protocol.data_received(bulks(b"PING") * 20_000)
-            assert client.protocol.session.wait == WAIT_HELD
+            assert client.protocol.session.wait == waits.HELD
             assert not client.transport.reading
             bench.after(1)
             assert not client.protocol.session.requests.eof

@@ -9,7 +9,7 @@ import pytest
 from rlproxy.downstream.connection import PrivateConnection
 from rlproxy.fairness.budget import LARGE
 from rlproxy.observability.counters import Counters
-from rlproxy.session.waits import WAIT_HELD, WAIT_NOTHING
+from rlproxy.session import waits
 
 from tests.unit.downstream.bench import Transport
 
@@ -20,7 +20,7 @@ class Session:
     def __init__(self) -> None:
         self.requests = self
         self.slow = False
-        self.wait = WAIT_NOTHING
+        self.wait = waits.NOTHING
         self.private = self.slots = self
         self.sends_again = False
         self.received = b""
@@ -122,11 +122,11 @@ def test_redis_that_takes_no_more_bytes() -> None:
 @pytest.mark.parametrize(
     ("slow", "wait", "resting", "reads"),
     [
-        (False, WAIT_NOTHING, False, True),
-        (True, WAIT_NOTHING, False, False),
-        (True, WAIT_HELD, False, True),  # it only carries replies to the proxy's own calls
-        (False, WAIT_NOTHING, True, False),
-        (True, WAIT_HELD, True, False),
+        (False, waits.NOTHING, False, True),
+        (True, waits.NOTHING, False, False),
+        (True, waits.HELD, False, True),  # it only carries replies to the proxy's own calls
+        (False, waits.NOTHING, True, False),
+        (True, waits.HELD, True, False),
     ],
 )
 def test_it_is_read_as_the_state_of_the_client_requires(

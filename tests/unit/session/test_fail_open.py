@@ -9,12 +9,11 @@ from rlproxy.fairness.budget import WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import OPEN
-from rlproxy.session import command_policy
+from rlproxy.session import command_policy, waits
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.private_stream import PRIVATE_NONE
 from rlproxy.session.router import Router
-from rlproxy.session.waits import CLOSE, WAIT_NOTHING
 
 from tests.unit.session.bench import ARITY, HIT, PING, WRONG_HIT, call_of
 from tests.unit.session.parts import Parts
@@ -141,13 +140,13 @@ def test_the_work_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("sent", "down", "wait"),
     [
-        (PING + HIT + WRONG_HIT + PING, ERROR + ADMITS + ARITY + ERROR, WAIT_NOTHING),
-        (MULTI + HIT + EXEC + HIT, ERROR + ADMITS + ERROR + ADMITS, WAIT_NOTHING),
-        (PING + QUIT + PING, ERROR + OK, CLOSE),
-        (PING + b"*x\r\n", ERROR * 2, CLOSE),
-        (AUTH + HIT, OK + ADMITS, WAIT_NOTHING),
-        (bulks(b"RL.HELP"), ERROR, WAIT_NOTHING),
-        (b"", b"", WAIT_NOTHING),
+        (PING + HIT + WRONG_HIT + PING, ERROR + ADMITS + ARITY + ERROR, waits.NOTHING),
+        (MULTI + HIT + EXEC + HIT, ERROR + ADMITS + ERROR + ADMITS, waits.NOTHING),
+        (PING + QUIT + PING, ERROR + OK, waits.CLOSE),
+        (PING + b"*x\r\n", ERROR * 2, waits.CLOSE),
+        (AUTH + HIT, OK + ADMITS, waits.NOTHING),
+        (bulks(b"RL.HELP"), ERROR, waits.NOTHING),
+        (b"", b"", waits.NOTHING),
     ],
 )
 def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) -> None:
@@ -156,7 +155,7 @@ def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) 
     assert failing.down() == down
     assert failing.context.stats.errors.get("syntax", 0) == down.count(ARITY)
     assert failing.private.status == PRIVATE_NONE
-    assert (failing.private.unopened > 0) == (wait == CLOSE)
+    assert (failing.private.unopened > 0) == (wait == waits.CLOSE)
 
 
 # -- late hits -------------------------------------------------------------------------------------

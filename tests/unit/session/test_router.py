@@ -134,7 +134,7 @@ def denies(parts: Routed) -> None:
 def shared_busy(parts: Routed) -> None:
     """The lane for ordinary commands owes a reply."""
     plain(parts)
-    assert parts.route(GET) == waits.WAIT_NOTHING
+    assert parts.route(GET) == waits.NOTHING
     assert parts.shared_lane.calls
 
 
@@ -147,55 +147,55 @@ NO_GET = b"-NOPERM command 'get' is denied by rlproxy (--deny-command)\r\n"
 DESTINATIONS: list[tuple[State, bytes, int, bytes, bytes, int]] = [
     # state, requests, new calls on the lane, to Redis, to the client, wait
     # the lane
-    (plain, HIT, 1, b"", b"", waits.WAIT_NOTHING),
-    (plain, HIT + WRONG_HIT + HIT, 2, b"", b"", waits.WAIT_NOTHING),
-    (plain, WRONG_HIT, 0, b"", ARITY, waits.WAIT_NOTHING),
-    (plain, b"\r\n" + HIT + b"\r\n", 1, b"", b"", waits.WAIT_NOTHING),
-    (plain, HIT + HIT[:9], 1, b"", b"", waits.WAIT_NOTHING),
-    (busy, HIT, 1, b"", b"", waits.WAIT_NOTHING),
-    (plain, HIT * 100, MAX_CLIENT_HITS, b"", b"", waits.WAIT_ROOM),
-    (full_lane, HIT, 0, b"", b"", waits.WAIT_ROOM),
-    (busy, PING, 0, b"", b"", waits.WAIT_EMPTY),
-    (busy, HIT + PING, 0, b"", b"", waits.WAIT_EMPTY),
-    (busy, WAITS, 0, b"", b"", waits.WAIT_EMPTY),
-    (busy, HIT + WAITS, 1, b"", b"", waits.WAIT_EMPTY),
-    (busy, RESET, 0, b"", b"", waits.WAIT_EMPTY),
+    (plain, HIT, 1, b"", b"", waits.NOTHING),
+    (plain, HIT + WRONG_HIT + HIT, 2, b"", b"", waits.NOTHING),
+    (plain, WRONG_HIT, 0, b"", ARITY, waits.NOTHING),
+    (plain, b"\r\n" + HIT + b"\r\n", 1, b"", b"", waits.NOTHING),
+    (plain, HIT + HIT[:9], 1, b"", b"", waits.NOTHING),
+    (busy, HIT, 1, b"", b"", waits.NOTHING),
+    (plain, HIT * 100, MAX_CLIENT_HITS, b"", b"", waits.ROOM),
+    (full_lane, HIT, 0, b"", b"", waits.ROOM),
+    (busy, PING, 0, b"", b"", waits.EMPTY),
+    (busy, HIT + PING, 0, b"", b"", waits.EMPTY),
+    (busy, WAITS, 0, b"", b"", waits.EMPTY),
+    (busy, HIT + WAITS, 1, b"", b"", waits.EMPTY),
+    (busy, RESET, 0, b"", b"", waits.EMPTY),
     # the private connection
-    (closed, HIT, 0, b"", b"", waits.WAIT_OPEN),
-    (closed, b"\r\n", 0, b"", b"", waits.WAIT_NOTHING),
-    (new, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (no_lane, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (plain, PING, 0, PING, b"", waits.WAIT_NOTHING),
-    (plain, HIT + PING, 0, in_place() + PING, b"", waits.WAIT_NOTHING),
-    (plain, numbered(LONG), 0, in_place(LONG), b"", waits.WAIT_NOTHING),
-    (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.WAIT_NOTHING),
-    (owing, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (owing, WRONG_HIT, 0, b"", b"", waits.WAIT_NOTHING),
-    (full_private, HIT, 0, b"", b"", waits.WAIT_ROOM),
-    (full_private, PING, 0, PING, b"", waits.WAIT_NOTHING),
-    (transaction, HIT, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.WAIT_NOTHING),
-    (plain, STATS, 0, REPORT, b"", waits.WAIT_NOTHING),
-    (plain, STATS + STATS, 0, REPORT, b"", waits.WAIT_EMPTY),
-    (owing, STATS, 0, b"", b"", waits.WAIT_EMPTY),
-    (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.WAIT_EMPTY),
-    (transaction, STATS, 0, STATS, b"", waits.WAIT_NOTHING),
-    (plain, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
-    (plain, MULTI + EXEC + COUNT, 0, MULTI + EXEC, b"", waits.WAIT_EMPTY),
-    (uncounted, COUNT, 0, COUNT, b"", waits.WAIT_NOTHING),
-    (uncounted, STATS + STATS, 0, REPORT + REPORT, b"", waits.WAIT_NOTHING),
+    (closed, HIT, 0, b"", b"", waits.OPEN),
+    (closed, b"\r\n", 0, b"", b"", waits.NOTHING),
+    (new, HIT, 0, in_place(), b"", waits.NOTHING),
+    (no_lane, HIT, 0, in_place(), b"", waits.NOTHING),
+    (plain, PING, 0, PING, b"", waits.NOTHING),
+    (plain, HIT + PING, 0, in_place() + PING, b"", waits.NOTHING),
+    (plain, numbered(LONG), 0, in_place(LONG), b"", waits.NOTHING),
+    (plain, RESET, 0, bulks(b"DEL", b"k"), b"", waits.NOTHING),
+    (owing, HIT, 0, in_place(), b"", waits.NOTHING),
+    (owing, WRONG_HIT, 0, b"", b"", waits.NOTHING),
+    (full_private, HIT, 0, b"", b"", waits.ROOM),
+    (full_private, PING, 0, PING, b"", waits.NOTHING),
+    (transaction, HIT, 0, in_place(), b"", waits.NOTHING),
+    (transaction, WRONG_HIT, 0, WRONG_HIT, b"", waits.NOTHING),
+    (plain, STATS, 0, REPORT, b"", waits.NOTHING),
+    (plain, STATS + STATS, 0, REPORT, b"", waits.EMPTY),
+    (owing, STATS, 0, b"", b"", waits.EMPTY),
+    (plain, MULTI + EXEC + STATS, 0, MULTI + EXEC, b"", waits.EMPTY),
+    (transaction, STATS, 0, STATS, b"", waits.NOTHING),
+    (plain, COUNT, 0, COUNT, b"", waits.NOTHING),
+    (plain, MULTI + EXEC + COUNT, 0, MULTI + EXEC, b"", waits.EMPTY),
+    (uncounted, COUNT, 0, COUNT, b"", waits.NOTHING),
+    (uncounted, STATS + STATS, 0, REPORT + REPORT, b"", waits.NOTHING),
     # held
-    (plain, WAITS, 0, b"", b"", waits.WAIT_HELD),
-    (new, WAITS, 0, b"", b"", waits.WAIT_HELD),
-    (owing, WAITS, 0, b"", b"", waits.WAIT_EMPTY),
-    (owing, AUTH, 0, b"", b"", waits.WAIT_EMPTY),
-    (new, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
-    (uncounted, WAITS, 0, in_place(), b"", waits.WAIT_NOTHING),
-    (uncounted, AUTH, 0, AUTH, b"", waits.WAIT_NOTHING),
+    (plain, WAITS, 0, b"", b"", waits.HELD),
+    (new, WAITS, 0, b"", b"", waits.HELD),
+    (owing, WAITS, 0, b"", b"", waits.EMPTY),
+    (owing, AUTH, 0, b"", b"", waits.EMPTY),
+    (new, AUTH, 0, AUTH, b"", waits.NOTHING),
+    (uncounted, WAITS, 0, in_place(), b"", waits.NOTHING),
+    (uncounted, AUTH, 0, AUTH, b"", waits.NOTHING),
     # denied
-    (denies, GET, 0, b"", NO_GET, waits.WAIT_NOTHING),
+    (denies, GET, 0, b"", NO_GET, waits.NOTHING),
     # no further framing
-    (plain, PING + BROKEN + PING, 0, PING + BROKEN + PING, b"", waits.WAIT_NOTHING),
+    (plain, PING + BROKEN + PING, 0, PING + BROKEN + PING, b"", waits.NOTHING),
 ]
 
 
@@ -214,13 +214,13 @@ def test_destination(
 
 
 SHARED: list[tuple[State, bytes, int, bytes, int]] = [
-    (plain, GET, 1, b"", waits.WAIT_NOTHING),
-    (new, GET, 0, GET, waits.WAIT_NOTHING),
-    (owing, GET, 0, GET, waits.WAIT_NOTHING),
-    (plain, GET + GET, 0, GET + GET, waits.WAIT_NOTHING),
-    (busy, GET, 0, b"", waits.WAIT_EMPTY),
-    (shared_busy, GET, 1, b"", waits.WAIT_EMPTY),
-    (shared_busy, HIT, 1, b"", waits.WAIT_EMPTY),
+    (plain, GET, 1, b"", waits.NOTHING),
+    (new, GET, 0, GET, waits.NOTHING),
+    (owing, GET, 0, GET, waits.NOTHING),
+    (plain, GET + GET, 0, GET + GET, waits.NOTHING),
+    (busy, GET, 0, b"", waits.EMPTY),
+    (shared_busy, GET, 1, b"", waits.EMPTY),
+    (shared_busy, HIT, 1, b"", waits.EMPTY),
 ]
 
 
@@ -244,7 +244,7 @@ def test_destination_with_share(
 
 def test_the_held_hit_is_left_for_the_session(parts: Routed) -> None:
     plain(parts)
-    assert parts.route(WAITS + PING) == waits.WAIT_HELD
+    assert parts.route(WAITS + PING) == waits.HELD
     call = parts.lanes.head
     assert call is not None and call.rule.waits
     assert call.caller is parts.caller
@@ -256,11 +256,11 @@ def test_the_held_hit_is_left_for_the_session(parts: Routed) -> None:
 
 def test_one_tick_has_the_work_of_one_client(parts: Routed) -> None:
     plain(parts)
-    assert parts.route(PING * (CLIENT_WORK + 1)) == waits.WAIT_TICK
+    assert parts.route(PING * (CLIENT_WORK + 1)) == waits.TICK
     assert parts.up() == PING * CLIENT_WORK
     assert parts.context.stats.commands == CLIENT_WORK
     assert CLIENT_WORK <= parts.context.budget.work <= CLIENT_WORK + 1
-    assert parts.route() == waits.WAIT_NOTHING
+    assert parts.route() == waits.NOTHING
     assert parts.up() == PING
 
 
@@ -268,7 +268,7 @@ def test_the_text_of_scripts_per_tick_is_bounded(parts: Routed) -> None:
     new(parts)
     parts.router.route()
     parts.private.state.lower(RAW)  # no bound of hits applies
-    assert parts.route(HIT * 1000) == waits.WAIT_TICK
+    assert parts.route(HIT * 1000) == waits.TICK
     sent = parts.up()
     assert len(sent) <= MAX_EXPANDED + 2 * len(in_place())
 
@@ -315,7 +315,7 @@ def test_a_command_in_parts_that_redis_must_not_get(
 ) -> None:
     state(parts)
     for start in range(0, len(command), 30_000):
-        assert parts.route(command[start : start + 30_000]) == waits.WAIT_NOTHING
+        assert parts.route(command[start : start + 30_000]) == waits.NOTHING
     assert parts.down() == error
     parts.route(HIT)
     assert len(parts.lane.calls) == 1

@@ -6,8 +6,7 @@ import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_REPORT
 from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import reply_slots
-from rlproxy.session.waits import WAIT_TICK
+from rlproxy.session import reply_slots, waits
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -162,7 +161,7 @@ def test_status_commands_cost_more_work() -> None:
     bench = opened()
     bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
     bench.session.receive(bulks(b"RL.STATS") * 20)
-    assert bench.session.wait == WAIT_TICK
+    assert bench.session.wait == waits.TICK
     sent_now = len(bench.session.private.to_redis)
     assert 1 <= sent_now <= CLIENT_WORK // WORK_OF_REPORT + 1
     assert bench.up().count(b"EVAL") == 20
@@ -172,7 +171,7 @@ def test_a_client_that_is_gone_has_no_turn() -> None:
     bench = opened()
     bench.send(bulks(b"CLIENT", b"REPLY", b"ON"))  # else they would wait for each other's reply
     bench.session.receive(bulks(b"RL.STATS") * 20)
-    assert bench.session.wait == WAIT_TICK
+    assert bench.session.wait == waits.TICK
     sent_now = bench.session.private.to_redis[:]
     bench.session.abandon()
     bench.session.take_turn()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import waits
 from rlproxy.session.connection_state import COUNTED, RAW
-from rlproxy.session.waits import WAIT_EMPTY
 
 from tests.unit.session.bench import FIVE, HIT, PING, PONG, in_place, opened
 
@@ -33,7 +33,7 @@ def test_it_goes_when_nothing_is_owed(name: str) -> None:
     assert bench.send(SELECT + PING + written + HIT + PING) == SELECT + PING
     assert bench.answer(OK) == OK
     assert bench.up() == b""
-    assert bench.session.wait == WAIT_EMPTY
+    assert bench.session.wait == waits.EMPTY
     assert bench.answer(PONG) == PONG
     assert bench.up() == written + in_place() + PING
     assert bench.answer(WRONGPASS + FIVE + PONG) == WRONGPASS + FIVE + PONG

@@ -8,8 +8,8 @@ import pytest
 from rlproxy.fairness.budget import CLIENT_WORK, LEAST_HITS
 from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import waits
 from rlproxy.session.held_hit import HeldHit
-from rlproxy.session.waits import CLOSE, WAIT_HELD, WAIT_NOTHING, WAIT_READ, WAIT_TICK
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -83,7 +83,7 @@ class Crowded:
     def turns(self) -> list[int]:
         """All have the turns of the loop that they wait for; how many each has on its way."""
         for bench in [*self.line, *self.benches]:
-            if bench.session.wait == WAIT_TICK:
+            if bench.session.wait == waits.TICK:
                 self.shared.budget.work = 0
                 bench.session.take_turn()
         self.line.clear()
@@ -103,7 +103,7 @@ def test_backlogged_clients_share_the_hits_of_one() -> None:
         # A client is backlogged once the first hits leave more buffered.
         assert crowded.turns() == [MAX_CLIENT_HITS] * count
         crowded.other.send(HIT)  # a client without a backlog is not concerned
-        assert crowded.other.session.wait == WAIT_NOTHING
+        assert crowded.other.session.wait == waits.NOTHING
         assert crowded.answer() == [each] * count
         while any(crowded.answer()):
             pass
@@ -135,7 +135,7 @@ def test_the_share_of_a_client_that_leaves_is_free_again(how: str) -> None:
     crowded.answer()
     crowded.answer()
     if how == "holds a hit":
-        assert session.wait == WAIT_HELD
+        assert session.wait == waits.HELD
     assert crowded.shared.budget.backlogged == 1
     assert sum(crowded.answer()) == MAX_CLIENT_HITS
 
@@ -144,7 +144,7 @@ def test_requests_of_a_client_that_leaves_replies_unread_are_held() -> None:
     bench = opened()
     bench.session.stops_reading()
     assert bench.send(HIT + PING + WRONG_HIT) == b""
-    assert bench.session.wait == WAIT_READ
+    assert bench.session.wait == waits.READ
     assert bench.down() == b""
     assert bench.session.outstanding()
     bench.session.reads_on()
@@ -168,6 +168,6 @@ def test_a_session_that_is_abandoned_waits_for_no_turn(slow: bool) -> None:
         bench.session.receive(HIT)
     else:
         bench.session.receive(PING * 2 * CLIENT_WORK)
-    assert bench.session.wait == (WAIT_READ if slow else WAIT_TICK)
+    assert bench.session.wait == (waits.READ if slow else waits.TICK)
     bench.session.abandon()
-    assert bench.session.wait == CLOSE
+    assert bench.session.wait == waits.CLOSE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp import commands
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import waits
 from rlproxy.session.private_stream import REFRESH_S
-from rlproxy.session.waits import WAIT_ROOM
 
 from tests.contexts import MAX_CLIENT_HITS
 from tests.unit.session.bench import (
@@ -75,7 +75,7 @@ def test_a_hit_that_the_lane_gives_back_sets_the_fence() -> None:
 def test_known_replies_behind_unknown_ones_take_room() -> None:
     bench = unfenced(KnowingLane(full=DENIED))
     bench.send(numbered(b"1") + numbered(b"full") * 2 * MAX_CLIENT_HITS)
-    assert bench.session.wait == WAIT_ROOM
+    assert bench.session.wait == waits.ROOM
     assert bench.down() == b""
     assert bench.settle() == FIVE + DENIED * 2 * MAX_CLIENT_HITS
     assert not bench.session.outstanding()

@@ -8,12 +8,12 @@ from rlproxy.ratelimit.scripts import SOURCE
 from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import waits
 from rlproxy.session.call import Call, Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.parts import OwnCalls
 from rlproxy.session.session import Session
-from rlproxy.session.waits import WAIT_NOTHING
 
 from tests.contexts import hit_timeouts, worker_context
 from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, script_reply
@@ -202,4 +202,4 @@ class Client:
 
     def idle(self) -> bool:
         """Nothing is owed to it, and nothing waits."""
-        return not self.session.outstanding() and self.session.wait == WAIT_NOTHING
+        return not self.session.outstanding() and self.session.wait == waits.NOTHING
