@@ -84,7 +84,7 @@ class RequestFramer(RequestBuffer):
         self._scan: i64 = 0  # bytes from `pos` on that hold no line end (inline command)
 
     def in_command(self) -> bool:
-        """Return whether an open command has not ended yet."""
+        """Return whether an open command has not ended yet: after OPEN and BODY."""
         return self._args_left > 0 or self._skip > 0
 
     def rewind(self, pos: int) -> None:

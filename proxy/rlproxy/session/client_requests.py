@@ -12,7 +12,7 @@ from rlproxy.ratelimit.hit_replies import TOO_LONG
 from rlproxy.ratelimit.outcomes import RESET, other
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.key_slot import NO_SLOT, slot_of_bulk
-from rlproxy.resp.requests import BODY, COMMAND, TAIL, RequestFramer
+from rlproxy.resp.requests import BODY, TAIL, RequestFramer
 from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import WorkerContext
 
@@ -49,13 +49,13 @@ class ClientRequests(RequestFramer):
         self.discarding = code == BODY
         return True
 
-    def denied(self, code: int, stats: Counters) -> bytes:
+    def denied(self, stats: Counters) -> bytes:
         """Return the error if the client must not send the framer's command, and count it."""
         ban = self.command.ban
         if ban is None:
             return b""
         args = self.arguments() if self.command.whole or self.oversize else []
-        error = ban.error(args, code == COMMAND and not self.oversize)
+        error = ban.error(args, not self.oversize)
         if error:
             stats.error("denied")
         return error

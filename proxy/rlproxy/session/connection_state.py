@@ -162,15 +162,15 @@ class ConnectionState:
         return self.multi or (self.level == COUNTED and self.protocol != 2)
 
     def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
-        """Record a command that goes upstream now. Return the slot for its reply; None: PASS.
+        """Record a command that goes upstream now. Return the slot for its reply.
+
+        None: the reply is passed on without a look.
 
         args: its arguments without the name, if its row in the table requires them.
         complete: `args` is complete; False if the rest was too long to be looked at.
         """
         kind = command.kind
-        if kind in (commands.PASS, commands.WAIT, commands.INTROSPECT) or (
-            kind == commands.OF_NODE and self._in_cluster
-        ):
+        if kind == commands.OF_NODE and self._in_cluster:
             return None
         plain = self.level == PLAIN
         if plain:

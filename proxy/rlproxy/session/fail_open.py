@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
 from rlproxy.resp import commands, encoding
-from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
+from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE
 from rlproxy.session import waits
 from rlproxy.session.call import NO_CALLER, Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
@@ -110,7 +110,7 @@ class FailOpen(SessionPart):
             if code == EMPTY:
                 continue
             work += WORK_OF_OURS
-            reply = self._reply(code, error, kind) if code == COMMAND else b""
+            reply = self._reply(error, kind) if code == COMMAND else b""
             if not reply:
                 requests.rewind(requests.start)
                 break
@@ -123,16 +123,16 @@ class FailOpen(SessionPart):
         slots, state, requests = self._private.slots, self._private.state, self._requests
         if self._lanes.count > 0 or not slots.settled() or not slots.can_insert():
             return False
-        return not (state.quitting or requests.discarding or requests.in_command())
+        return not (state.quitting or requests.in_command())
 
-    def _reply(self, code: int, error: bytes, kind: str) -> bytes:
+    def _reply(self, error: bytes, kind: str) -> bytes:
         """The reply to the framer's command without Redis; b"" if there is none.
 
         It is the error of a denied or wrong command, or what the failure policy returns.
         """
         requests, context = self._requests, self._context
-        denied = requests.denied(code, context.stats)
-        if denied or code != COMMAND:
+        denied = requests.denied(context.stats)
+        if denied or requests.in_command():
             return denied
         if not requests.command.ours:
             return self._handshake_reply()
@@ -169,9 +169,9 @@ class FailOpen(SessionPart):
         if code == MALFORMED:
             private.to_client.append(private.error)
             return waits.CLOSE
-        requests.discarding = code == OPEN
+        requests.discarding = requests.in_command()
         private.unopened -= requests.pos - requests.start
-        reply = self._reply(code, private.error, "unreachable")
+        reply = self._reply(private.error, "unreachable")
         if not reply and requests.command.kind == commands.QUIT:
             private.to_client.append(encoding.OK)
             return waits.CLOSE

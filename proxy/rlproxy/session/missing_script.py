@@ -27,7 +27,7 @@ from rlproxy.session.reply_slots import ReplySlots
 MAX_BY_SHA: Final = 32  # unanswered hits of one client: each is compared with each command
 
 
-def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> bool:
+def waits_for_hits(requests: ClientRequests, slots: ReplySlots) -> bool:
     """Return whether the framer's request waits for the replies to hits by EVALSHA.
 
     The requests that don't wait are hits, and commands that neither block, nor change the
@@ -39,7 +39,7 @@ def waits_for_hits(requests: ClientRequests, slots: ReplySlots, whole: bool) -> 
         return True
     if command.ours:
         return False  # the router decides
-    if command.kind != commands.PASS or not whole or requests.lenient:
+    if command.kind != commands.PASS or requests.in_command() or requests.lenient:
         return True
     return slots.touches(requests.buf, requests.start + requests.first, requests.pos)
 

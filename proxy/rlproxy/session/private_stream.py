@@ -20,7 +20,6 @@ from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
-from rlproxy.resp.requests import COMMAND, OPEN
 from rlproxy.session import command_policy, command_replies, overtaking, waits
 from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
@@ -151,7 +150,7 @@ class PrivateStream:
         else:
             self.slots.expect_one()
 
-    def follow(self, requests: ClientRequests, code: int) -> int:
+    def follow(self, requests: ClientRequests) -> int:
         """Record a command that may change the connection's state, and expect its reply.
 
         The caller forwards its bytes. Returns what the requests behind it wait for.
@@ -163,7 +162,7 @@ class PrivateStream:
             state.lower(RAW)  # Redis may leave out the error of an AUTH that is sent now
         else:
             args = requests.arguments() if command.whole else []
-            slot = state.sent(command, args, code == COMMAND and not requests.oversize)
+            slot = state.sent(command, args, not requests.oversize)
         wait: int = waits.NOTHING
         if self.handshake is not None:
             self.handshake.unsent -= 1
@@ -196,14 +195,14 @@ class PrivateStream:
         # In a handshake, no command that blocks or has a large reply can be ahead.
         return self.handshake is not None or not requests.eof
 
-    def expect_introspection(self, requests: ClientRequests, code: int) -> None:
+    def expect_introspection(self, requests: ClientRequests) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.
 
         RL commands are added to the reply if its place is certain.
         """
         slots, state = self.slots, self.state
         short = requests.size() <= command_replies.MAX_EDITED
-        if code != COMMAND or not short or requests.oversize or not slots.can_insert():
+        if requests.in_command() or not short or not slots.can_insert():
             slots.expect_one()
             return
         args, native = requests.arguments(), self._context.server.found.has_throttle
@@ -211,14 +210,15 @@ class PrivateStream:
         slot = Slot(S_EDITED, edit=lambda reply: edited(reply, args, native, state.protocol == 3))
         slots.expect(slot)
 
-    def cover_wait(self, requests: ClientRequests, code: int) -> None:
+    def cover_wait(self, requests: ClientRequests) -> None:
         """Forward a WAIT or WAITAOF that must cover writes of lanes; see WaitCover."""
         slots, cover = self.slots, self.cover
-        if slots.uncounted() and code == COMMAND:
+        whole = not requests.in_command()
+        if slots.uncounted() and whole:
             self.to_redis.append(refusal(requests.command.name))
             return
-        if not cover.can_rewrite() or code != COMMAND or not slots.can_insert():
-            self.deny(not_covered(requests.command.name), requests, code)
+        if not cover.can_rewrite() or not whole or not slots.can_insert():
+            self.deny(not_covered(requests.command.name), requests)
             return
         self._caller.fenced = True
         self._context.stats.commands += 1
@@ -309,7 +309,7 @@ class PrivateStream:
         name = requests.command.name
         if self.state.multi:
             error = encoding.error(f"ERR {name.decode()} is not allowed in transactions")
-            self.reject(error, requests, COMMAND)
+            self.reject(error, requests)
             return
         if name == commands.RL_HELP:
             request = help_text.REQUEST
@@ -320,26 +320,26 @@ class PrivateStream:
         self.expanded += len(request)
         self.slots.expect_one()
 
-    def reject(self, error: bytes, requests: ClientRequests, code: int) -> None:
+    def reject(self, error: bytes, requests: ClientRequests) -> None:
         """Answer a wrong RL command with its error, here if the place of the reply is certain.
 
         Otherwise Redis gets it, rejects it as unknown, and aborts a transaction it is in.
         """
         self._context.stats.error("syntax")
-        whole = code == COMMAND
-        self._answer(error, requests, code, requests.written() if whole else _NOTHING_OURS)
+        part = requests.in_command()
+        self._answer(error, requests, _NOTHING_OURS if part else requests.written())
 
-    def deny(self, error: bytes, requests: ClientRequests, code: int) -> None:
+    def deny(self, error: bytes, requests: ClientRequests) -> None:
         """Answer a command that must not reach Redis with `error`."""
         instead = encoding.bulks(command_policy.INSTEAD, requests.command.name)
-        self._answer(error, requests, code, instead)
+        self._answer(error, requests, instead)
 
-    def _answer(self, error: bytes, requests: ClientRequests, code: int, instead: bytes) -> None:
+    def _answer(self, error: bytes, requests: ClientRequests, instead: bytes) -> None:
         """Answer the framer's command with `error` in its place, and drop its further parts.
 
         instead: what Redis gets to reject, where the place of the reply is not certain.
         """
-        requests.discarding = code == OPEN
+        requests.discarding = requests.in_command()
         if self.slots.can_insert():
             self.slots.local(error)
             return

@@ -245,7 +245,7 @@ class Router(SessionPart):
                 if passes and private.slots.unanswered_by_sha == 0:
                     private.expect(command)
                 else:
-                    wait, forwarded = self._special(code)
+                    wait, forwarded = self._special()
                     if not forwarded:
                         continue
                 passed += 1
@@ -310,7 +310,7 @@ class Router(SessionPart):
         private.state.lower(RAW)
         self.piped = True
 
-    def _special(self, code: int) -> tuple[int, bool]:
+    def _special(self) -> tuple[int, bool]:
         """Treat an RL command, a denied one, or one that changes the connection's state.
 
         Returns what the requests behind it wait for, and whether its bytes are forwarded unchanged.
@@ -318,19 +318,19 @@ class Router(SessionPart):
         requests, private = self._requests, self._private
         command, slots = requests.command, private.slots
         kind = command.kind
-        if slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots, code == COMMAND):
+        if slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots):
             return self._wait_until_empty(), False
         # A command of the deferred handshake has its reply already, maybe from before a reload.
         if command.ban is not None and private.handshake is None:
-            error = requests.denied(code, self._context.stats)
+            error = requests.denied(self._context.stats)
             self._work += WORK_OF_OURS
             if error:
                 self._send_run(requests.start)
-                private.deny(error, requests, code)
+                private.deny(error, requests)
                 return waits.NOTHING, False
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
-            return self._rl_command(code), False
+            return self._rl_command(), False
         if private.must_wait(requests):
             return self._wait_until_empty(), False
         if kind in (commands.BLOCKS, commands.WAIT):
@@ -339,16 +339,16 @@ class Router(SessionPart):
             self.sharing.note()
         if kind == commands.WAIT and private.cover.lane_wrote:
             self._send_run(requests.start)
-            private.cover_wait(requests, code)
+            private.cover_wait(requests)
             return waits.NOTHING, False
-        if kind in (commands.PASS, commands.BLOCKS) or command.ours:
+        if kind in (commands.PASS, commands.BLOCKS, commands.WAIT) or command.ours:
             private.expect(command)
             return waits.NOTHING, True
         if kind == commands.INTROSPECT:
-            private.expect_introspection(requests, code)
+            private.expect_introspection(requests)
             return waits.NOTHING, True
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
-        return private.follow(requests, code), True
+        return private.follow(requests), True
 
     def _wait_until_empty(self) -> int:
         """Leave the framer's request unread, as it waits."""
@@ -357,7 +357,7 @@ class Router(SessionPart):
 
     # -- RL commands in place ---------------------------------------------------------------------
 
-    def _rl_command(self, code: int) -> int:
+    def _rl_command(self) -> int:
         """Answer an RL command, or send it to the private connection.
 
         Returns what the requests behind it wait for.
@@ -380,7 +380,7 @@ class Router(SessionPart):
             private.answer_report(requests)
             return waits.NOTHING
         if call.reply:
-            private.reject(call.reply, requests, code)
+            private.reject(call.reply, requests)
             return waits.NOTHING
         if private.answer_node_down(call):
             return waits.NOTHING

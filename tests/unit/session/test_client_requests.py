@@ -22,7 +22,8 @@ def denied(data: bytes) -> tuple[bytes, dict[str, int]]:
     requests, stats = ClientRequests(), Counters()
     requests.commands = DENIES
     requests.feed(data)
-    return requests.denied(requests.next(), stats), stats.errors
+    requests.next()
+    return requests.denied(stats), stats.errors
 
 
 # -- dropped ---------------------------------------------------------------------------------------

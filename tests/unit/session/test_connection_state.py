@@ -26,6 +26,9 @@ class Sent:
     slot: Slot | None
 
 
+NO_STATE = (commands.PASS, commands.BLOCKS, commands.WAIT, commands.INTROSPECT)
+
+
 class Wire:
     """A connection on which requests are sent and replies read in order."""
 
@@ -39,7 +42,9 @@ class Wire:
             slot: Slot | None = Slot(S_HIT)
         else:
             row = COMMANDS.get(words[0], UNKNOWN_COMMAND)
-            slot = self.state.sent(row, words[1:] if row.whole else [], complete)
+            slot = None
+            if row.kind not in NO_STATE:
+                slot = self.state.sent(row, words[1:] if row.whole else [], complete)
         self.owed.append(Sent(slot))
         return slot
 
