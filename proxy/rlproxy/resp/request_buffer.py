@@ -11,17 +11,12 @@ LINE_END: Final = 1 << 60  # in place of a number of bytes: an inline request ne
 
 
 class RequestBuffer:
-    """The bytes that a client has sent, from the first that is not released on.
-
-    mistake: of a malformed item, the bytes that make the server reply with its protocol error. No
-    parser could execute a part of them as a command.
-    """
+    """The bytes that a client has sent, from the first that is not released on."""
 
     def __init__(self) -> None:
         self.buf: bytes = b""
         self.pos: i64 = 0  # offset of the first unread byte
         self.start: i64 = 0  # offset of the item that was framed last
-        self.mistake: bytes = b""
         self._need: i64 = 0  # bytes from `pos` on that the next item needs, or LINE_END
         self._parts: list[bytes] | None = None  # received behind `buf`
         self._parts_len: i64 = 0
@@ -60,21 +55,6 @@ class RequestBuffer:
         if self.pos:
             self.buf = self.buf[self.pos :] if self.pos < len(self.buf) else b""
             self.pos = self.start = 0
-
-    def _judge(self, pos: int) -> bool:
-        """Set `mistake` for a malformed header at `pos`.
-
-        Returns False while servers wait for more: the byte after a CR, or more than MAX_INLINE
-        bytes.
-        """
-        data = self.buf
-        end = data.find(b"\r", pos, pos + MAX_INLINE) + 2
-        if end < 2:
-            end = pos + MAX_INLINE + 1
-        if end > len(data):
-            return False
-        self.mistake = data[self.start : end]
-        return True
 
     def rest(self) -> bytes:
         """Remove and return all bytes from the last `start` on."""

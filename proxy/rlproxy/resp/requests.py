@@ -61,6 +61,9 @@ class RequestFramer(RequestBuffer):
     argc: number of words, name included.
     words: unquoted words of an inline command, name included; None for a multibulk one.
 
+    mistake: after MALFORMED, the bytes that make the server reply with its protocol error. No
+        parser could execute a part of them as a command.
+
     `commands` is the table in which the names of later commands are looked up.
     """
 
@@ -70,6 +73,7 @@ class RequestFramer(RequestBuffer):
         self.oversize: bool = False  # the command is too long; arguments() is partial
         self.first: i64 = 0  # offset of the first argument's header, counted from `start`
         self.argc: i64 = 0
+        self.mistake: bytes = b""
         self.command: Command = UNKNOWN_COMMAND
         self._end: i64 = 0  # end of the header that was parsed last
         self._args_end: i64 = 0  # end of the last argument that arguments() returns
@@ -304,8 +308,18 @@ class RequestFramer(RequestBuffer):
         return self._number(pos + 1)
 
     def _reject(self, pos: int) -> int:
-        """Reject the header at `pos`: MALFORMED, or NEED_MORE while servers wait for more."""
-        return MALFORMED if self._judge(pos) else NEED_MORE
+        """Reject the header at `pos`: MALFORMED, or NEED_MORE while servers wait for more.
+
+        They wait for the byte after a CR, or for more than MAX_INLINE bytes.
+        """
+        data = self.buf
+        end = data.find(b"\r", pos, pos + MAX_INLINE) + 2
+        if end < 2:
+            end = pos + MAX_INLINE + 1
+        if end > len(data):
+            return NEED_MORE
+        self.mistake = data[self.start : end]
+        return MALFORMED
 
     def _wait(self, need: int) -> int:
         """Wait for more bytes: next() can make progress with `need` bytes from `start` on."""
