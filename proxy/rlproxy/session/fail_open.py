@@ -18,7 +18,7 @@ from rlproxy.session.call import NO_CALLER, Call
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
-from rlproxy.session.private_stream import PRIVATE_LOST, PRIVATE_OPEN
+from rlproxy.session.private_stream import PRIVATE_OPEN
 
 
 class FailOpen(SessionPart):
@@ -150,7 +150,7 @@ class FailOpen(SessionPart):
         b"" if it is not, or if hits get errors during an outage.
         """
         private, requests, context = self._private, self._requests, self._context
-        if private.status in (PRIVATE_OPEN, PRIVATE_LOST) or not context.failure.answers_hits():
+        if private.status == PRIVATE_OPEN or not context.failure.answers_hits():
             return b""
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
