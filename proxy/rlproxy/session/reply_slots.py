@@ -64,12 +64,12 @@ class ReplySlots(OwedReplies):
     # -- what is owed -----------------------------------------------------------------------------
 
     def owing(self, open_command: bool) -> bool:
-        """Return whether a reply is owed that the client may wait for.
+        """Return whether a reply is owed that the client may wait for, of those that are counted.
 
         open_command: the last command has not ended yet. Its reply does not count.
         """
         slot = self._first_of_client()
-        if slot is None or not open_command or self.uncounted():
+        if slot is None or not open_command:
             return slot is not None
         own = slot.kind not in (S_PASS, S_DROP)
         return slot.next is not None or own + slot.passed > 1  # the last one is the open command's

@@ -11,7 +11,6 @@ from rlproxy.ratelimit.scripts import SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.encoding import bulks
 from rlproxy.session.call import Call
-from rlproxy.session.connection_state import RAW
 from rlproxy.session.private_stream import MAX_LANE_CALL
 from rlproxy.session.slots import S_DROP, S_PASS, Slot
 
@@ -81,8 +80,6 @@ def test_which_replies_a_client_waits_for(
         slots.expect_one()
     assert slots.owing(False) == complete
     assert slots.owing(True) == last_is_open
-    parts.private.state.lower(RAW)  # the last command is not among those counted
-    assert slots.owing(True) == complete
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(0, True), (1, False)])
