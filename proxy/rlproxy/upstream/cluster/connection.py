@@ -90,7 +90,7 @@ class ClusterConnection:
         splitter = self._splitter
         self._exchange.take_map()
         while not (self._exchange.ended or self._exchange.leaving):
-            code = self._waits or splitter.next()
+            code = self._waits if self._waits != NEED_MORE else splitter.next()
             self._waits = NEED_MORE
             if code == NEED_MORE:
                 if splitter.unread() > MAX_UNKNOWN and self._dispatcher.setup.login_error():
@@ -106,7 +106,7 @@ class ClusterConnection:
                 else:
                     self._pipe()  # home writes the error and closes
                 break
-        if not self._waits:
+        if self._waits == NEED_MORE:
             splitter.forget()
         splitter.release()
 
