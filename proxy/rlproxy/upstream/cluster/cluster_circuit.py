@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rlproxy.config.urls import Address
+from rlproxy.resp.encoding import unreachable
 from rlproxy.session.call import Call
 from rlproxy.session.circuit_breaker import CircuitBreaker
+from rlproxy.upstream.cluster.cluster import Cluster
 
 
 class ClusterCircuit(CircuitBreaker):
@@ -13,29 +16,23 @@ class ClusterCircuit(CircuitBreaker):
 
     It is open only while every master is down: a dead master answers only for its own keys.
 
-    down: returns whether no master is known, or the circuits of all are open.
-    error_at: returns the error for a call while the circuit of the master of its slot is open,
-        else b"".
-    on_late: called with the arguments of timed_out() while a master answers; opens the circuits of
-        the masters that do not.
+    of_node: returns the circuit of the node at an address.
     """
 
-    def __init__(
-        self,
-        down: Callable[[], bool],
-        error_at: Callable[[int], bytes],
-        on_late: Callable[[float, float, float, int], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, of_node: Callable[[Address], CircuitBreaker]) -> None:
         super().__init__()
-        self.down = down
-        self.error_at = error_at
-        self.on_late = on_late
+        self._cluster = cluster
+        self._of_node = of_node
 
     def error_of_node(self, call: Call) -> bytes:
-        return self.error_at(call.hash_slot())
+        owner = self._cluster.map.owner(call.hash_slot())
+        if owner is None:
+            return b""
+        circuit = self._of_node(owner)
+        return unreachable(str(owner), circuit.why) if circuit.open else b""
 
     def connect_failed(self, now: float, why: str, lacking: bool = False) -> None:
-        if self.down():
+        if self._cluster.is_down():
             super().connect_failed(now, why, lacking)
         else:
             self.counts.connects_failed += 1
@@ -43,11 +40,12 @@ class ClusterCircuit(CircuitBreaker):
     def timed_out(
         self, number: int, since: float, now: float, limit_s: float, answered: int = 0
     ) -> None:
-        if self.down():
+        if self._cluster.is_down():
             super().timed_out(number, since, now, limit_s, answered)
         else:
             self.counts.timeouts += number
-            self.on_late(since, now, limit_s, answered)
+            for address in self._cluster.map.index:  # those that have not replied, though to a PING
+                self._of_node(address).timed_out(0, since, now, limit_s, answered)
 
     def replied(self, now: float) -> None:
         """Close it. A reply of one master does not count as one of the master of another hit."""
@@ -56,7 +54,7 @@ class ClusterCircuit(CircuitBreaker):
 
     def look(self, now: float) -> None:
         """Close it if a master answers, and open it if none does."""
-        if self.down():
+        if self._cluster.is_down():
             self._open(now, "no master answers")
         elif self.open:
             self.replied(now)

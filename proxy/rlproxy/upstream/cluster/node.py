@@ -18,7 +18,7 @@ from typing import Final
 from rlproxy.config.urls import Address
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.resp.commands import HIT
-from rlproxy.resp.encoding import unreachable
+from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
@@ -85,11 +85,11 @@ class Nodes:
     def __init__(self, cluster: Cluster, settings: ServerSettings) -> None:
         self.cluster = cluster
         self.settings = settings
-        self.circuit = ClusterCircuit(cluster.is_down, self._error_at, self._open_silent)
+        self.circuit = ClusterCircuit(cluster, self._circuit_at)
         self.timeout_s: float = inf
         self._loop = asyncio.get_running_loop()
         self._nodes: dict[Address, Node] = {}
-        cluster.is_open = self._is_open
+        cluster.is_open = lambda address: self._circuit_at(address).open
         cluster.on_refused = self._check
 
     def of(self, address: Address) -> Node:
@@ -108,27 +108,12 @@ class Nodes:
         """Return the nodes that own slots, in the order of the map."""
         return [self.of(shard.address) for shard in self.cluster.map.shards]
 
-    def _error_at(self, slot: int) -> bytes:
-        """Return the error for a call while the circuit of the master of `slot` is open, or b""."""
-        owner = self.cluster.map.owner(slot)
-        if owner is None or not self._is_open(owner):
-            return b""
-        return unreachable(str(owner), self.of(owner).circuit.why)
-
-    def _open_silent(self, since: float, now: float, limit_s: float, answered: int) -> None:
-        """Open the circuits of the masters that have not replied after `since`, though to a PING.
-
-        See CircuitBreaker.timed_out(), which has counted the late hits.
-        """
-        for node in self.masters():
-            node.circuit.timed_out(0, since, now, limit_s, answered)
-
     def look(self) -> None:
         """Open or close the circuit that sessions see: the state of a node has changed."""
         self.circuit.look(self._loop.time())
 
-    def _is_open(self, address: Address) -> bool:
-        return self.of(address).circuit.open
+    def _circuit_at(self, address: Address) -> CircuitBreaker:
+        return self.of(address).circuit
 
     def _check(self, address: Address) -> None:
         node = self._nodes.get(address)
