@@ -9,7 +9,7 @@ from rlproxy.upstream.cluster.dispatcher import Dispatcher
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.routes import Routes
 
-from tests.unit.upstream.cluster.test_connection_setup import Client
+from tests.unit.upstream.cluster.test_exchange import Client
 
 PART = b"*2\r\n$4\r\nECHO\r\n$9000000\r\n" + b"x" * MAX_UNSENT  # of a command
 
@@ -29,14 +29,12 @@ class Session(asyncio.Protocol):
 async def test_a_client_has_little_unread_until_it_is_known_to_have_logged_in() -> None:
     client, session = Client(), Session()
     dispatcher = Dispatcher(client.exchange, Routes([]), Face("h", 1), splits=True)
-    client.setup = dispatcher.setup
     connection = ClusterConnection(client.exchange, dispatcher, session)
     connection.write(PART[:-1000])
     assert not session.full
     connection.write(PART[-1000:])
     assert session.full
-    assert client.answered(b"+PONG\r\n") == b""
-    client.exchange.wake()
+    client.nodes[0].reply(b"+PONG\r\n")
     assert not session.full
     connection.write(PART)
     assert not session.full

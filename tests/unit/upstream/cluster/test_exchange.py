@@ -66,6 +66,7 @@ class Client:
         shards: dict[Shard, list[tuple[int, int]]] = {Shard(str(at), at): [] for at in ADDRESSES}
         cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
         cluster.redirected = lambda _node, _error: None
+        cluster.home = lambda _failed: ADDRESSES[0]
         self.exchange = Exchange(cast("Cluster", cluster), {})
         self.exchange.wake = self.exchange.flush
         self.nodes = [Node(self.exchange, address) for address in ADDRESSES]
