@@ -17,7 +17,7 @@ from rlproxy.config.urls import Address, Upstream
 from rlproxy.net.tls_contexts import ClientSide
 from rlproxy.observability.logs import log
 from rlproxy.observability.metrics import MISFITS, UNREACHABLE
-from rlproxy.upstream.backoff import Backoff, pause
+from rlproxy.upstream.backoff import pause
 from rlproxy.upstream.cluster import discovery
 from rlproxy.upstream.cluster.discovery import View
 from rlproxy.upstream.cluster.routes import Routes
@@ -26,10 +26,8 @@ from rlproxy.upstream.connector import Target
 
 IS_DOWN: Final = "the nodes count the cluster as down (cluster_state:fail)"
 PERIOD_S: Final = 1.0  # seconds between two looks at a cluster without trouble
-TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down
+TROUBLE_S: Final = 0.25  # the same while the cluster or a master is down, or no node answers
 LEAST_S: Final = 0.1  # shortest time between two looks
-RETRY_FIRST_S: Final = 0.1
-MAX_RETRY_S: Final = 1.0
 
 
 class Cluster:
@@ -75,7 +73,6 @@ class Cluster:
         self._redirected: dict[int, Address] = {}  # owners by redirects since the look began
         self._home: Address | None = None
         self._wake = asyncio.Event()
-        self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._logged = ""  # the problem that was logged last
         self._task: asyncio.Task[None] | None = None
 
@@ -141,7 +138,7 @@ class Cluster:
 
     async def _run(self) -> None:
         while True:
-            pause_s = MAX_RETRY_S
+            pause_s = PERIOD_S
             try:
                 pause_s = await self._discover()
             except Exception as error:  # an exception would end the task that follows the cluster
@@ -163,8 +160,7 @@ class Cluster:
         found = await discovery.best_view(nodes, self._query, self._epoch, slots)
         if not found.map.shards:
             self._failed(found)
-            return TROUBLE_S if self.map.shards else self._backoff.pause_s() + LEAST_S
-        self._backoff.reset()
+            return TROUBLE_S
         self.problem = self.kind = ""
         if self._logged:
             self._logged = ""

@@ -53,8 +53,11 @@ async def test_the_node_that_the_latest_redirect_named_is_queried_first() -> Non
         assert cluster._order()[0] == owner
 
 
-async def test_a_known_cluster_without_an_answer_is_looked_at_as_often_as_one_in_trouble() -> None:
+async def test_a_cluster_without_an_answer_is_looked_at_as_often_as_one_in_trouble() -> None:
     cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
+    cluster.silent = frozenset((A, B))
+    assert [await cluster._discover() for _ in range(9)] == [TROUBLE_S] * 9
+    cluster.silent = frozenset()
     await cluster._discover()
     cluster.silent = frozenset((A, B))
     assert [await cluster._discover() for _ in range(9)] == [TROUBLE_S] * 9
