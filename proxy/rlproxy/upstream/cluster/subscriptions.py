@@ -120,7 +120,7 @@ class Subscriptions:
         def merge(replies: list[bytes]) -> bytes:
             self._update()  # not before: messages of the other masters may precede their replies
             exchange.loop.call_soon(self._subscribe_new_masters)  # those since the command
-            return gather.first(replies)
+            return replies[0]
 
         request = _subscribing(name, named, slot_of(args) if kind == _SHARD else NO_SLOT)
         request.written = written
@@ -151,7 +151,7 @@ class Subscriptions:
         def merge(replies: list[bytes]) -> bytes:
             self._monitors = not gather.is_error(replies[0])
             self._exchange.on_change(self._subscribe_new_masters)
-            return gather.first(replies)
+            return replies[0]
 
         parts = []
         for link in [self._exchange.links.home(), *self._other_masters()]:

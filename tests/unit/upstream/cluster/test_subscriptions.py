@@ -99,6 +99,22 @@ async def test_a_master_that_joins_shows_its_lines_of_monitor_and_a_former_one_n
     client.exchange.close()
 
 
+@pytest.mark.parametrize("monitors", [False, True])
+async def test_home_confirms_what_another_master_refuses(monitors: bool) -> None:
+    client = Subscriber()
+    if monitors:
+        client.monitor()
+    else:
+        client.ask(b"PSUBSCRIBE")
+    confirmed = b"+OK\r\n" if monitors else reply(b"psubscribe", 1)
+    client.nodes[1].reply(b"-NOPERM no\r\n")
+    client.nodes[2].reply(confirmed)
+    assert client.got() == b""
+    client.nodes[0].reply(confirmed)
+    assert client.got() == confirmed
+    client.exchange.close()
+
+
 async def test_the_end_of_events_on_all_masters_is_one_reply() -> None:
     client = Subscriber()
     client.ask(b"PSUBSCRIBE")
