@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +23,8 @@ from rlproxy.ratelimit.wait_queue import (
     WaitQueues,
     Where,
 )
+
+from tests.clock import Clock
 
 GRAMMAR = Grammar(scripts.load())
 KEY: Where = (0, b"$1\r\nk\r\n")
@@ -51,58 +53,6 @@ ADMITTED = script_reply(0, 10, 4, -1, 1_000_000)
 
 def refused(retry_us: int, reset_us: int = 9_000_000) -> bytes:
     return script_reply(1, 10, 0, retry_us, reset_us)
-
-
-class Timer:
-    def __init__(self, at: float, function: Callable[[], None]) -> None:
-        self.at = at
-        self.function = function
-        self.live = True
-
-    def cancel(self) -> None:
-        self.live = False
-
-
-class Clock:
-    """A clock that stands still unless advanced."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.fired = 0
-        self._timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, at: float, function: Callable[[], None]) -> Callable[[], None]:
-        timer = Timer(at, function)
-        self._timers.append(timer)
-        return timer.cancel
-
-    def live(self) -> list[Timer]:
-        self._timers = [timer for timer in self._timers if timer.live]
-        return self._timers
-
-    def next_at(self) -> float:
-        """The time of the next timer."""
-        return min((timer.at for timer in self.live()), default=inf)
-
-    def fire(self) -> None:
-        """Fire the next timer now, before its time or after it."""
-        timer = min(self.live(), key=lambda timer: timer.at)
-        timer.live = False
-        self.fired += 1
-        assert self.fired < 100_000, "timers without end"
-        timer.function()
-
-    def advance(self, seconds: float) -> None:
-        self.until(self.now + seconds)
-
-    def until(self, end: float) -> None:
-        while (at := self.next_at()) <= end:
-            self.now = max(self.now, at)
-            self.fire()
-        self.now = max(self.now, end)
 
 
 def _nothing(_: object = None) -> None:

@@ -9,7 +9,8 @@ from rlproxy.ratelimit.wait_queue import WaitQueues
 from rlproxy.resp import encoding
 from rlproxy.session.held_hit import HeldHit
 
-from tests.unit.ratelimit.test_wait_queue import ADMITTED, Clock, refused
+from tests.clock import Clock
+from tests.unit.ratelimit.test_wait_queue import ADMITTED, refused
 from tests.unit.session.bench import PING, call_of
 from tests.unit.session.parts import Parts
 

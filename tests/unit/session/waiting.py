@@ -15,8 +15,9 @@ from rlproxy.session.identity import Identity
 from rlproxy.session.parts import OwnCalls
 from rlproxy.session.session import Session
 
+from tests.clock import Clock
 from tests.contexts import hit_timeouts, worker_context
-from tests.unit.ratelimit.test_wait_queue import Clock, refused, rule, script_reply
+from tests.unit.ratelimit.test_wait_queue import refused, rule, script_reply
 from tests.unit.session.bench import FIVE, GRAMMAR, PING, PONG, FakeLane
 
 WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
