@@ -81,10 +81,10 @@ def password(look: Raw, word: str) -> Iterator[None]:
         look.ask("CONFIG", "SET", "requirepass", "")
 
 
-def rounds(proxy: Proxy, count: int = 8) -> None:
+def rounds(proxy: Proxy) -> None:
     """Run iterations of the proxy's and the server's loop: on return, bytes sent before have been
     read and forwarded.
     """
     with proxy.raw() as other:
-        for _ in range(count):
+        for _ in range(8):
             assert other.ask("PING") == "PONG"

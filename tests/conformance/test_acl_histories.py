@@ -114,6 +114,7 @@ MAY: Final = {
     "no RESET": "~b* +@all -reset",
     "no AUTH": "~b* +@all -auth",
     "no PTTL": f"~* {RIGHTS} -pttl",
+    "no TIME": "~* +@all -time",
 }
 ALONE: Final = {"EVAL alone": "~* +@all -evalsha", "EVAL alone of keys": "~b* +@all -evalsha"}
 

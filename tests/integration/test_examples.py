@@ -89,30 +89,20 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- programs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.file)
+@pytest.mark.parametrize(
+    ("program", "policy"),
+    [*((program, ()) for program in PROGRAMS), (PROGRAMS[1], ("login",))],
+    ids=lambda value: value.file if isinstance(value, Example) else " ".join(value),
+)
 def test_five_are_admitted_and_the_sixth_is_refused(
-    program: Example, directory: Path, url: str
+    program: Example, policy: tuple[str, ...], directory: Path, url: str
 ) -> None:
+    """By the program's rule, and by that of a policy."""
     if missing := program.client.missing():
         pytest.skip(missing)
     program.prepare(directory)
     for attempt in range(1, ATTEMPTS + 1):
-        process = program.start(directory, url, f"limit:{attempt}")
-        output, errors = process.communicate(timeout=DEADLINE_S)
-        if "not counted" not in output or attempt == ATTEMPTS:
-            break
-    *admitted, refused = output.splitlines()
-    assert (admitted, errors) == (ADMITTED, "")
-    assert re.fullmatch(r"refused, again in (59|60) s", refused)
-    assert process.returncode == 0
-
-
-def test_a_program_takes_the_rule_of_a_policy(directory: Path, url: str) -> None:
-    program = PROGRAMS[1]
-    if missing := program.client.missing():
-        pytest.skip(missing)
-    for attempt in range(1, ATTEMPTS + 1):
-        process = program.start(directory, url, f"limit:{attempt}", "login")
+        process = program.start(directory, url, f"limit:{attempt}", *policy)
         output, errors = process.communicate(timeout=DEADLINE_S)
         if "not counted" not in output or attempt == ATTEMPTS:
             break
