@@ -24,6 +24,23 @@ def client(redis_server: RedisServer, proxy: Proxy) -> Iterator[Raw]:
         yield raw
 
 
+@pytest.fixture
+def admin(redis_server: RedisServer) -> Iterator[Raw]:
+    """A connection to the server, which has the user eve with every right for a test."""
+    with redis_server.raw() as raw:
+        raw.ask("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all")
+        yield raw
+        raw.ask("ACL", "DELUSER", "eve")
+
+
+@pytest.fixture
+def eve(proxy: Proxy, admin: Raw) -> Iterator[Raw]:
+    """A client that has logged in as eve."""
+    with proxy.raw() as raw:
+        assert raw.ask("AUTH", "eve", "pw") == "OK"
+        yield raw
+
+
 def hits(raw: Raw, keys: list[str], *rule: str | int) -> list[object]:
     """Send a hit of each key in one write; return the replies."""
     raw.send(b"".join(command("RL.HIT", key, *rule) for key in keys))
@@ -60,73 +77,52 @@ def test_a_group_counts_as_single_hits_do(
 @ON_EVERY_ENGINE
 @pytest.mark.parametrize("pattern", ["~mine:*", "~[^y]*"])
 def test_the_order_behind_a_key_that_the_user_has_no_right_to(
-    redis_server: RedisServer, proxy: Proxy, pattern: str
+    redis_server: RedisServer, admin: Raw, eve: Raw, pattern: str
 ) -> None:
     """A group would be refused as a whole, and what it holds would run behind the refund."""
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", pattern, "+@all")
-        try:
-            raw.ask("AUTH", "eve", "pw")
-            by_lane_of(redis_server, raw, "mine:0", admin)
-            raw.send(
-                command("RL.HIT", "yours", MAX, HOUR_S)
-                + command("RL.HIT", "mine:1", MAX, HOUR_S)
-                + command("RL.REFUND", "mine:1", MAX, HOUR_S, 1)
-            )
-            assert is_error(raw.reply(), "NOPERM")
-            assert raw.reply() == [0, MAX, MAX - 1, -1, HOUR_S]
-            assert raw.reply() == raw.ask("RL.PEEK", "mine:1", MAX, HOUR_S) == [0, MAX, MAX, -1, 0]
-        finally:
-            admin.ask("ACL", "DELUSER", "eve")
+    admin.ask("ACL", "SETUSER", "eve", "resetkeys", pattern)
+    by_lane_of(redis_server, eve, "mine:0", admin)
+    eve.send(
+        command("RL.HIT", "yours", MAX, HOUR_S)
+        + command("RL.HIT", "mine:1", MAX, HOUR_S)
+        + command("RL.REFUND", "mine:1", MAX, HOUR_S, 1)
+    )
+    assert is_error(eve.reply(), "NOPERM")
+    assert eve.reply() == [0, MAX, MAX - 1, -1, HOUR_S]
+    assert eve.reply() == eve.ask("RL.PEEK", "mine:1", MAX, HOUR_S) == [0, MAX, MAX, -1, 0]
 
 
 @ON_EVERY_ENGINE
-def test_keys_that_the_user_loses_the_right_to(redis_server: RedisServer, proxy: Proxy) -> None:
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all")
-        try:
-            raw.ask("AUTH", "eve", "pw")
-            by_lane(redis_server, raw, admin)
-            admin.ask("ACL", "SETUSER", "eve", "resetkeys", "~mine:*")
-            for left in (99, 98):
-                replies = hits(raw, ["mine:1", "yours", "mine:2", "mine:3"], 100, HOUR_S)
-                assert is_error(replies[1], "NOPERM")
-                assert [replies[at] for at in (0, 2, 3)] == [[0, 100, left, -1, HOUR_S]] * 3
-        finally:
-            admin.ask("ACL", "DELUSER", "eve")
+def test_keys_that_the_user_loses_the_right_to(
+    redis_server: RedisServer, admin: Raw, eve: Raw
+) -> None:
+    by_lane(redis_server, eve, admin)
+    admin.ask("ACL", "SETUSER", "eve", "resetkeys", "~mine:*")
+    for left in (99, 98):
+        replies = hits(eve, ["mine:1", "yours", "mine:2", "mine:3"], 100, HOUR_S)
+        assert is_error(replies[1], "NOPERM")
+        assert [replies[at] for at in (0, 2, 3)] == [[0, 100, left, -1, HOUR_S]] * 3
 
 
 @ON_EVERY_ENGINE
 def test_a_right_that_a_script_lacks_is_the_same_error(
-    redis_server: RedisServer, proxy: Proxy
+    redis_server: RedisServer, admin: Raw, eve: Raw
 ) -> None:
     """The first hit of a key needs RPUSH, and then PEXPIRE."""
-    with redis_server.raw() as admin, proxy.raw() as raw:
-        admin.ask("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@all")
-        try:
-            raw.ask("AUTH", "eve", "pw")
-            by_lane(redis_server, raw, admin)
-            for denied in ("-rpush", "-pexpire", "-time"):
-                admin.ask("ACL", "SETUSER", "eve", "+@all", denied)
-                alone = raw.ask("RL.HIT", f"alone{denied}", MAX, HOUR_S)
-                together = hits(raw, [f"one{denied}", f"two{denied}"], MAX, HOUR_S)
-                assert isinstance(alone, ReplyError)
-                assert together == [alone, alone]
-        finally:
-            admin.ask("ACL", "DELUSER", "eve")
+    by_lane(redis_server, eve, admin)
+    for denied in ("-rpush", "-pexpire", "-time"):
+        admin.ask("ACL", "SETUSER", "eve", "+@all", denied)
+        alone = eve.ask("RL.HIT", f"alone{denied}", MAX, HOUR_S)
+        together = hits(eve, [f"one{denied}", f"two{denied}"], MAX, HOUR_S)
+        assert isinstance(alone, ReplyError)
+        assert together == [alone, alone]
 
 
-def test_a_server_that_refuses_keys_of_several_slots_gets_single_hits() -> None:
-    engine = harness.one_engine()
-    assert engine is not None
-    with Cluster(engine, 1) as cluster:
+def test_a_server_that_refuses_keys_of_several_slots_gets_single_hits(one_engine: str) -> None:
+    with Cluster(one_engine, 1) as cluster:
         (node,) = cluster.nodes
-        proxy = Proxy(f"redis://127.0.0.1:{node.port}?standalone=yes")
-        try:
-            with proxy.raw() as raw:
-                by_lane(node, raw)
-                keys = [f"k{number}" for number in range(40)]
-                for left in (99, 98, 97):
-                    assert hits(raw, keys, 100, HOUR_S) == [[0, 100, left, -1, HOUR_S]] * 40
-        finally:
-            proxy.close()
+        with harness.proxy_of_node(node) as proxy, proxy.raw() as raw:
+            by_lane(node, raw)
+            keys = [f"k{number}" for number in range(40)]
+            for left in (99, 98, 97):
+                assert hits(raw, keys, 100, HOUR_S) == [[0, 100, left, -1, HOUR_S]] * 40
