@@ -28,7 +28,7 @@ from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext, ServerLane
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 
-from tests.contexts import MAX_CLIENT_HITS, hit_timeouts, worker_context
+from tests.contexts import hit_timeouts, worker_context
 
 GRAMMAR = Grammar(scripts.load())
 ANONYMOUS = Identity(None, None, 0)
@@ -439,21 +439,6 @@ def test_many_calls_of_one_turn_do_not_wait_for_its_end(bench: Bench) -> None:
     assert [call.reply for call in calls] == [ADMITTED] * len(keys)
 
 
-def test_a_session_goes_on_once_its_calls_are_answered(bench: Bench) -> None:
-    session = Session(
-        worker_context(grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=bench.pool.lane_of)
-    )
-    hit = bulks(b"RL.HIT", b"k", b"1", b"60")
-    session.receive(hit)
-    session.upstream_opened()
-    session.upstream_received(ADMITTED)
-    session.receive(hit * (MAX_CLIENT_HITS + 2))
-    groups = MAX_CLIENT_HITS // MAX_GROUP
-    assert bench.sent() == by_group(HIT, *[b"k"] * MAX_GROUP) * groups
-    bench.answer(listed(*[ADMITTED] * MAX_GROUP) * groups)
-    assert bench.sent() == by_group(HIT, b"k", b"k")
-
-
 def test_the_first_hit_by_eval_waits_for_those_by_evalsha(bench: Bench) -> None:
     """They may find their scripts missing, as a call of another lane has."""
     calls = [bench.hit()]
@@ -575,22 +560,6 @@ def test_what_is_no_reply_to_a_group_ends_the_lane(bench: Bench, reply: bytes) -
     assert [call.reply for call in (before, *calls)] == [ADMITTED, r.LOST, r.LOST]
 
 
-def test_a_group_whose_script_is_missing_is_sent_again_by_eval(bench: Bench) -> None:
-    calls = [bench.hit(key=b"%d" % at) for at in range(2)]
-    bench.sent()
-    bench.answer(NOSCRIPT)
-    assert bench.sent() == by_source(HIT, b"0") + by_source(HIT, b"1")
-    bench.answer(ADMITTED, REFUSED)
-    assert [call.reply for call in calls] == [ADMITTED, REFUSED]
-    assert bench.counters.noscript == 2
-    bench.loads()
-    calls = [bench.hit(key=b"%d" % at) for at in (2, 3)]
-    assert bench.sent() == by_group(HIT, b"2", b"3")
-    bench.wire.abort()
-    bench.loop.turns()
-    assert [call.reply for call in calls] == [r.LOST, r.LOST]
-
-
 # -- opening an entry ------------------------------------------------------------------------------
 
 
@@ -613,14 +582,6 @@ def test_only_a_key_that_was_refused_before_is_tracked(bench: Bench) -> None:
 
 
 # -- what drops an entry ---------------------------------------------------------------------------
-
-
-def test_a_push_for_its_key(bench: Bench) -> None:
-    bench.open()
-    bench.open(key=b"kk")
-    bench.answer(touched(b"k"))
-    assert not bench.known()
-    assert bench.known(key=b"kk")
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -679,26 +640,6 @@ def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) 
     assert bench.ask(REFUSED) == REFUSED
 
 
-def test_the_loss_of_the_lane(bench: Bench) -> None:
-    bench.open(key=b"open")
-    bench.ask(REFUSED)
-    call = bench.hit()
-    bench.sent()
-    bench.wire.abort()
-    bench.loop.turns()
-    assert call.reply == r.LOST
-    bench.loop.now += 0.05
-    bench.lane.wake()
-    bench.loop.turns()
-    assert len(bench.loop.wires) == 2
-    assert bench.sent() == HELLO + TRACK + ANY_KEYS
-    bench.answer(WELCOME + OK + ONE)
-    for key in (b"k", b"open"):
-        assert bench.ask(REFUSED, key=key) == REFUSED
-    assert bench.open(key=b"new") == five(1, 1, 0, 42, 60)
-    assert bench.known(key=b"new")
-
-
 # -- the fence -------------------------------------------------------------------------------------
 
 
@@ -719,21 +660,6 @@ def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(bench:
 
 
 # -- scripts that Redis does not know, and rights --------------------------------------------------
-
-
-def test_a_call_whose_script_is_missing_is_sent_again_by_eval(bench: Bench) -> None:
-    call = bench.hit()
-    bench.sent()
-    assert not bench.pool.drained()
-    bench.answer(NOSCRIPT)
-    assert not bench.server.loaded
-    assert bench.sent() == by_source(HIT)
-    bench.loads()
-    bench.answer(ADMITTED)
-    assert call.reply == ADMITTED
-    assert bench.counters.noscript == 1
-    bench.hit()
-    assert bench.sent() == by_sha(HIT)
 
 
 def test_nothing_is_written_until_all_evalshas_are_answered(bench: Bench) -> None:
@@ -819,35 +745,6 @@ def test_noscript_to_another_call_before_an_opener(bench: Bench, of: Rule) -> No
     assert bool(bench.hit().reply) == (of in (PEEK, COST_0))
     bench.answer(ADMITTED)
     assert late.reply == ADMITTED
-
-
-UNKNOWN = b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' '1' 'k' \r\n"
-UNKNOWN_6 = b"-ERR unknown command `EVALSHA`, with args beginning with: `x`, `1`, `k`, \r\n"
-
-
-@pytest.mark.parametrize("error", [NO_EVALSHA, UNKNOWN, UNKNOWN_6])
-def test_where_evalsha_is_not_possible_eval_is_sent_and_that_is_remembered(
-    bench: Bench, error: bytes
-) -> None:
-    context = [bench.hit(key=b"1")]
-    bench.sent()
-    context.append(bench.hit(key=b"2"))
-    bench.sent()
-    bench.answer(error)
-    assert bench.sent() == b""
-    context.append(bench.hit(key=b"3"))
-    assert bench.sent() == b""
-    bench.answer(error)
-    assert bench.sent() == b"".join(by_source(HIT, key) for key in (b"1", b"2", b"3"))
-    bench.answer(ADMITTED * 3)
-    assert [call.reply for call in context] == [ADMITTED] * 3
-    bench.hit()
-    assert bench.sent() == by_source(HIT)
-    bench.answer(ADMITTED)
-    bench.hit(PEEK)
-    assert bench.sent() == by_source(PEEK)
-    assert bench.counters.noscript == 0
-    assert bench.server.loaded
 
 
 def test_round_trips_are_timed_finer_than_the_loop_counts(loop: Loop) -> None:
