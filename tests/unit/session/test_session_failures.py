@@ -75,18 +75,6 @@ def test_a_client_that_is_gone_gets_no_error() -> None:
     assert bench.session.private.status == private_stream.PRIVATE_OPENING
 
 
-def test_no_request_is_taken_once_upstream_is_lost() -> None:
-    bench = probed()
-    bench.send(HIT + HIT)
-    bench.session.upstream_lost()
-    bench.send(HIT)
-    first, _ = bench.lane.calls
-    bench.session.lane_answered(first, FIVE)
-    assert not bench.session.closed
-    assert bench.settle() == FIVE * 2
-    assert bench.session.closed
-
-
 def test_upstream_lost_inside_a_push() -> None:
     bench = probed()
     bench.send(HIT)

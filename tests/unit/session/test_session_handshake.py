@@ -154,20 +154,6 @@ def test_commands_that_redis_may_have_run_get_no_reply_here(mode: str, written: 
     assert bench.up() == b""
 
 
-def test_a_longer_outage_adds_to_the_handshake() -> None:
-    bench = deferred(written=HELLO)
-    assert failed(bench, GET) == REFUSED
-    assert failed(bench, SELECT) == OK
-    assert asking(bench) == HELLO + SELECT
-
-
-def test_no_handshake_of_an_authenticated_client_is_answered() -> None:
-    bench = Faulty("allow").open()
-    bench.circuit.timed_out(1, 1.0, 2.0, 1.0)
-    assert bench.send_at(2.0, SELECT) == SELECT
-    assert bench.down() == b""
-
-
 def hung(mode: str, first: bytes) -> Faulty:
     """A client whose first command is `first`, sent at 10 s to a Redis that hangs."""
     bench = Faulty(mode)

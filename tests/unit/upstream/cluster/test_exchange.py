@@ -407,16 +407,6 @@ async def test_a_reply_of_a_node_that_tracks_no_key_is_followed_by_an_invalidati
     assert client.got() == b"*2\r\n:1\r\n:1\r\n" + push
 
 
-async def test_confirmations_of_subscriptions_reach_a_client_with_replies_off() -> None:
-    client = Client()
-    client.exchange.silent = True
-    request = Request(b"*0\r\n")
-    request.subscribes = b"subscribe"
-    client.exchange.send(client.nodes[0].link, request)
-    client.nodes[0].reply(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n")
-    assert client.got() == b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
-
-
 async def test_an_id_is_registered_once() -> None:
     client = Client()
     before = len(client.exchange.at_end)
