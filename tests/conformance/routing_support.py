@@ -81,10 +81,10 @@ def password(look: Raw, word: str) -> Iterator[None]:
         look.ask("CONFIG", "SET", "requirepass", "")
 
 
-def rounds(proxy: Proxy) -> None:
+def rounds(proxy: Proxy, count: int = 8) -> None:
     """Run iterations of the proxy's and the server's loop: on return, bytes sent before have been
     read and forwarded.
     """
     with proxy.raw() as other:
-        for _ in range(8):
+        for _ in range(count):
             assert other.ask("PING") == "PONG"

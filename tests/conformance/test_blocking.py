@@ -181,6 +181,7 @@ def test_client_pause(bench: Bench) -> None:
         command("SUBSCRIBE", "a"),
         command("FOO"),
         command("QUIT"),
+        BLPOP,
         b"*x\r\n",
     ],
 )
@@ -197,15 +198,6 @@ def test_half_closed_client_gets_its_replies(bench: Bench, sent: bytes, hits: in
 def test_half_close_within_a_hit(bench: Bench) -> None:
     def talk(raw: Raw, hit: bytes) -> object:
         raw.send(hit + hit[:-1])
-        raw.finish()
-        return raw.quiet(5), raw.closed, bench.keys()
-
-    both(bench, talk)
-
-
-def test_half_close_behind_a_blocking_command(bench: Bench) -> None:
-    def talk(raw: Raw, hit: bytes) -> object:
-        raw.send(hit + BLPOP)
         raw.finish()
         return raw.quiet(5), raw.closed, bench.keys()
 

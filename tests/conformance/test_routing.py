@@ -230,14 +230,6 @@ def test_two_databases_are_two_limiters_on_two_lanes(client: Raw, proxy: Proxy, 
         assert [other.reply() for _ in range(4)] == ["OK", admitted(4), "OK", admitted(5)]
 
 
-def exists(look: Raw, key: str, db: int) -> bool:
-    look.ask("SELECT", db)
-    try:
-        return look.ask("EXISTS", key) == 1
-    finally:
-        look.ask("SELECT", 0)
-
-
 # -- order ----------------------------------------------------------------------------------------
 
 FLUSHED: dict[str, tuple[bytes, list[object], dict[int, int]]] = {

@@ -14,7 +14,6 @@ from rlproxy.ratelimit.scripts import LOADED, SOURCE
 from rlproxy.resp import encoding
 
 SCRIPTS = scripts.load()
-LOG = SCRIPTS["sliding_window_log"]
 WAYS = (LOADED, SOURCE)
 
 WINDOW = "window is not a valid number of seconds"

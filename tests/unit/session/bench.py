@@ -27,7 +27,6 @@ UNKNOWN = b"-ERR unknown command 'RL.HIT', with args beginning with: 'k' \r\n"
 PING = bulks(b"PING")
 PONG = b"+PONG\r\n"
 FIVE = five(0, 10, 9, -1, 60)
-NOAUTH = b"-NOAUTH Authentication required.\r\n"
 PUSH = b">2\r\n$7\r\nmessage\r\n$1\r\nx\r\n"
 WAIT = bulks(b"WAIT", b"1", b"0")
 REWRITE = wait_cover.REWRITE + b"$1\r\nk\r\n"

@@ -6,25 +6,11 @@ That an RL command becomes a call, test_session_family.py and the routing tests 
 from __future__ import annotations
 
 import pytest
-from rlproxy.observability.counters import Counters
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
-from rlproxy.session import command_policy
 from rlproxy.session.client_requests import ClientRequests
 
 from tests.unit.session.bench import PING
-
-DENIES = command_policy.table(("keys", "config|set"), False)
-
-
-def denied(data: bytes) -> tuple[bytes, dict[str, int]]:
-    """Return the error to the request `data` where KEYS and CONFIG SET are denied, and counts."""
-    requests, stats = ClientRequests(), Counters()
-    requests.commands = DENIES
-    requests.feed(data)
-    requests.next()
-    return requests.denied(stats), stats.errors
-
 
 # -- dropped ---------------------------------------------------------------------------------------
 

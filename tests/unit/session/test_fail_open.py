@@ -157,16 +157,6 @@ def test_everything_that_waits_is_answered(sent: bytes, down: bytes, wait: int) 
 # -- late hits -------------------------------------------------------------------------------------
 
 
-def late() -> Failing:
-    """A client whose hit was sent on the private connection at 10 s."""
-    failing = Failing()
-    failing.opened()
-    failing.context.circuit.replied(9.0)  # on another connection
-    failing.now = 10.0
-    failing.private.hit(call_of(failing.caller))
-    return failing
-
-
 class Held:
     """A held hit whose call is owed by the private connection."""
 

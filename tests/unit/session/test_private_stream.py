@@ -18,7 +18,6 @@ from tests.unit.session.bench import DENIED, call_of
 from tests.unit.session.parts import Parts
 
 OK = b"+OK\r\n"
-AUTH = bulks(b"AUTH", b"bob", b"pw")
 WAIT = bulks(b"WAIT", b"1", b"0")
 
 

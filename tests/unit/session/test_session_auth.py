@@ -15,7 +15,6 @@ AUTH = bulks(b"AUTH", b"bob", b"pw")
 SELECT = bulks(b"SELECT", b"1")
 MULTI = bulks(b"MULTI")
 EXEC = bulks(b"EXEC")
-HELLO = bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw")
 WRITTEN = {
     "AUTH": AUTH,
     "AUTH of a password": bulks(b"auth", b"pw"),

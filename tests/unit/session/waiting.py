@@ -22,7 +22,6 @@ from tests.unit.session.bench import FIVE, GRAMMAR, PING, PONG, FakeLane
 
 WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
 RULE = "10 1 WAIT 5"
-SHAPED = bulks(b"RL.HIT", b"k", b"10", b"1", b"ALGO", b"LEAKY", b"WAIT", b"5")
 HIT = bulks(b"RL.HIT", b"k", b"10", b"60")
 HIT_RULE = "10 60"
 GET = bulks(b"GET", b"x")
