@@ -4,7 +4,6 @@ scripts or rights are lost.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import re
@@ -17,7 +16,6 @@ from typing import Any
 
 import pytest
 import redis
-from redis import asyncio as redis_asyncio
 
 from tests import harness, info
 from tests.gate import gated
@@ -458,24 +456,6 @@ def test_redis_py_gets_the_reply_of_a_waiting_hit(
         found = pipe.execute()
         assert [reply[0] for reply in found[::2]] == [0, 0, 0]
         assert found[1::2] == [True] * 3
-
-
-async def test_redis_py_asyncio_gets_the_reply_of_a_waiting_hit(
-    server: RedisServer, front: Proxy
-) -> None:
-    client: Any = redis_asyncio.Redis(port=front.port, socket_timeout=10)
-    try:
-        hits = [client.execute_command("RL.HIT", "k", 4, "0.2", "WAIT", 9) for _ in range(20)]
-        assert [reply[0] for reply in await asyncio.gather(*hits)] == [0] * 20
-        task = asyncio.ensure_future(
-            client.execute_command("RL.HIT", "k", 4, 60, "COST", 4, "WAIT", 100)
-        )
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    finally:
-        await client.aclose()
 
 
 # -- lost connections, scripts and rights ----------------------------------------------------------
