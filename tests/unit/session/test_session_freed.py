@@ -8,14 +8,12 @@ from collections.abc import Iterator
 import pytest
 from rlproxy.resp import encoding
 from rlproxy.session.context import ServerFacts
-from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
 
 from tests.contexts import worker_context
 from tests.unit.ratelimit.test_wait_queue import refused
-from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PUSH
+from tests.unit.session.bench import FIVE, GRAMMAR, HIT, PUSH, FakeLane
 from tests.unit.session.test_session_share import GET, NIL
-from tests.unit.session.test_session_share import SharedLane as CommandLane
 from tests.unit.session.waiting import ADMITTED, WAITING, Client, World
 
 # What a lane does with a call.
@@ -110,7 +108,7 @@ def _ends(freed: Freed, event: str, reply: bytes) -> None:
 
 
 def test_a_batch_whose_replies_waited_for_the_rest_of_a_push(freed: Freed) -> None:
-    lane = CommandLane(Identity(None, None, 0), 2)
+    lane = FakeLane()
     context = worker_context(
         grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=lambda *_: lane, shares=True
     )

@@ -10,15 +10,11 @@ from rlproxy.resp.encoding import LOST, bulks
 from rlproxy.session.call import Call, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
-from rlproxy.session.session import Session
 from rlproxy.session.sharing import MAX_SHARED, PRIVATE_AFTER_LARGE
 
 from tests.contexts import worker_context
 from tests.part_calls import PartCaller
-from tests.unit.session.bench import GRAMMAR, PING, PONG, FakeLane
-from tests.unit.sides import Sides
-
-HITS = 0
+from tests.unit.session.bench import GRAMMAR, PING, PONG, Bench
 
 OK = b"+OK\r\n"
 NIL = b"$-1\r\n"
@@ -27,79 +23,43 @@ SET = bulks(b"SET", b"k", b"v")
 WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 
 
-class SharedLane(FakeLane):
-    """A lane for `identity` and in `protocol` (HITS: calls of ours)."""
+class Shared(Bench):
+    """A client whose private connection has answered a GET: the next one may leave.
 
-    def __init__(self, identity: Identity, protocol: int) -> None:
-        super().__init__()
-        self.identity = identity
-        self.protocol = protocol
-
-    def submit(self, call: Call) -> bytes:
-        assert self.ready
-        return super().submit(call)
-
-
-class Bench(Sides):
-    """A session, its lanes, and what moved."""
+    where: identity and protocol of the latest lane for ordinary commands that was requested.
+    """
 
     def __init__(self) -> None:
-        self.lanes: list[SharedLane] = []
-        self.allowed = True
-        self.ready = True
-        self.session = Session(
-            worker_context(
-                grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=self.lane_of, shares=True
+        self.where: tuple[tuple[bytes | None, bytes | None, int], int] | None = None
+        super().__init__(
+            context=worker_context(
+                grammar=GRAMMAR, server=ServerFacts("redis:1"), lane_of=self.any_lane, shares=True
             )
         )
+        self.session.receive(GET)
+        self.session.upstream_opened()
+        assert self.up() == GET
+        assert self.answer(NIL) == NIL
 
-    def lane_of(self, identity: Identity, kind: int, protocol: int) -> Lane | None:
-        if kind == commands.HIT:
-            return self._lane(identity, HITS)
-        return self._lane(identity, protocol) if self.allowed and protocol in (2, 3) else None
-
-    def _lane(self, identity: Identity, protocol: int) -> SharedLane:
-        for lane in self.lanes:
-            if (lane.identity.key(), lane.protocol) == (identity.key(), protocol):
-                return lane
-        lane = SharedLane(identity, protocol)
-        lane.ready = self.ready
-        self.lanes.append(lane)
-        return lane
-
-    def taken(self) -> bytes:
-        """The one ordinary command that is on a lane now; nothing if there is none."""
-        on_lanes = [call for lane in self.lanes for call in lane.calls if lane.protocol != HITS]
-        assert len(on_lanes) <= 1
-        return on_lanes[0].key if on_lanes else b""
-
-    def where(self) -> tuple[tuple[bytes | None, bytes | None, int], int]:
-        """The identity and the protocol of the lane that has a command."""
-        (lane,) = [lane for lane in self.lanes if lane.calls]
-        return lane.identity.key(), lane.protocol
+    def any_lane(self, identity: Identity, kind: int, protocol: int) -> Lane | None:
+        if kind != commands.HIT:
+            self.where = identity.key(), protocol
+        return self.lane if protocol in (2, 3) else None
 
     def take(self) -> Call:
-        """The one call that is on a lane; it is there no more."""
-        (lane,) = [lane for lane in self.lanes if lane.calls]
-        (call,) = lane.calls
-        lane.calls.clear()
+        """The one call that is on the lane; it is there no more."""
+        (call,) = self.lane.calls
+        self.lane.calls.clear()
         return call
-
-    def settle(self, reply: bytes) -> bytes:
-        """The lane answers the one call it has; what goes to the client."""
-        call = self.take()
-        call.caller.lane_answered(call, reply)
-        self.session.resume()
-        return self.down()
 
     def shares(self, written: bytes, reply: bytes = NIL) -> bool:
         """Whether `written` leaves by lane, as it is; it is answered either way."""
         up = self.send(written)
         if not up:
-            assert self.taken() == written
+            assert [call.key for call in self.lane.calls] == [written]
             assert self.settle(reply) == reply
             return True
-        assert self.taken() == b""
+        assert self.lane.calls == []
         assert up == written
         assert self.answer(reply) == reply
         return False
@@ -113,16 +73,6 @@ def end(call: Call, how: str) -> None:
         caller.lane_answered(call, LOST)
     else:
         getattr(caller, f"lane_{how}")(call)
-
-
-def opened() -> Bench:
-    """A client whose private connection has answered a GET: the next one may leave."""
-    bench = Bench()
-    bench.session.receive(GET)
-    bench.session.upstream_opened()
-    assert bench.up() == GET
-    assert bench.answer(NIL) == NIL
-    return bench
 
 
 # -- what leaves -----------------------------------------------------------------------------------
@@ -156,9 +106,9 @@ def opened() -> Bench:
     ],
 )
 def test_stays(written: bytes) -> None:
-    bench = opened()
+    bench = Shared()
     assert bench.send(written) == written
-    assert bench.taken() == b""
+    assert bench.lane.calls == []
 
 
 def test_what_leaves_is_in_the_table_of_what_leaves_no_state() -> None:
@@ -177,7 +127,7 @@ def test_what_leaves_is_in_the_table_of_what_leaves_no_state() -> None:
 
 
 def test_the_protocol_is_that_of_the_last_hello() -> None:
-    bench = opened()
+    bench = Shared()
     for words, reply, protocol in (
         ((b"3",), WELCOME, 3),
         ((b"4",), b"-NOPROTO unsupported protocol version\r\n", 3),
@@ -188,19 +138,19 @@ def test_the_protocol_is_that_of_the_last_hello() -> None:
         assert bench.send(bulks(b"HELLO", *words)) != b""
         bench.answer(reply)
         assert bench.send(GET) == b""
-        assert bench.where() == ((None, None, 0), protocol)
+        assert bench.where == ((None, None, 0), protocol)
         bench.settle(NIL)
     assert not bench.shares(bulks(b"RESET"), b"+RESET\r\n")
     assert not bench.shares(GET)
     assert bench.send(GET) == b""
-    assert bench.where() == ((None, None, 0), 2)
+    assert bench.where == ((None, None, 0), 2)
 
 
 # -- large replies ---------------------------------------------------------------------------------
 
 
 def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() -> None:
-    bench = opened()
+    bench = Shared()
     bench.send(GET)
     call = bench.take()
     bench.session.receive(PING)  # waits
@@ -219,7 +169,7 @@ def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() 
 @pytest.mark.parametrize(("written", "how"), [(GET, "returned"), (SET, "returned"), (GET, "lost")])
 def test_what_no_lane_has_run_goes_by_the_private_connection(written: bytes, how: str) -> None:
     """A read that may have run is sent again, too."""
-    bench = opened()
+    bench = Shared()
     bench.send(written)
     bench.session.receive(SET)
     end(bench.take(), how)
@@ -237,7 +187,7 @@ def test_a_client_whose_command_can_not_be_sent_again_is_closed(
     written: bytes, how: str, private_lost: bool
 ) -> None:
     """A write may have run. Without the private connection it is as if it had gone by that."""
-    bench = opened()
+    bench = Shared()
     bench.send(written)
     bench.session.receive(SET)
     call = bench.take()

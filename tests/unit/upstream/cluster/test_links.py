@@ -152,26 +152,6 @@ class Wire(asyncio.Transport):
         return out
 
 
-def test_nothing_is_written_behind_a_login_that_is_not_over() -> None:
-    """A further login is written with the reply to the first, without a flush by the owner."""
-    link, wire = Link(LinkOwner(), ONE), Wire()
-    link.send(Request(b"0"))
-    link.log_in(Request(b"AUTH 1"))
-    link.send(Request(b"HELLO"))
-    link.connection_made(wire)
-    assert wire.taken() == b"0AUTH 1"
-    link.log_in(Request(b"AUTH 2"))
-    link.send(Request(b"GET"))
-    assert wire.taken() == b""
-    link.logged_in()
-    assert wire.taken() == b"HELLOAUTH 2"
-    link.logged_in()
-    assert wire.taken() == b"GET"
-    link.send(Request(b"SET"))
-    link.flush()
-    assert wire.taken() == b"SET"
-
-
 @pytest.mark.parametrize("opened", [False, True], ids=["opening link", "open link"])
 def test_several_logins_are_written_one_by_one(opened: bool) -> None:
     """Commands between two logins run as the user of the first, or never."""
