@@ -84,7 +84,7 @@ def test_where_nothing_can_be_held_it_acts_as_if_absent(
     plain = HIT if before == b"*x\r\n" else absent(HIT_RULE)
     assert client.send(HIT) == plain
     assert world.waiting.count == 1
-    waits.vanishes()
+    waits.session.abandon()
 
 
 def test_too_many_wait_already(world: World) -> None:
@@ -105,7 +105,7 @@ def test_too_many_wait_already(world: World) -> None:
     blocking = world.waits()
     assert client.send(WAITING + PING) == peek() + PING  # it doesn't overtake either
     assert client.answer(LATER + PONG) == five(1, 10, 0, 2, 9) + PONG
-    blocking.vanishes()
+    blocking.session.abandon()
 
 
 # -- a client leaves, or a connection is lost ------------------------------------------------------
@@ -113,7 +113,7 @@ def test_too_many_wait_already(world: World) -> None:
 
 def test_a_waiting_client_that_half_closes_leaves(world: World) -> None:
     one, two = world.waits(), world.waits()
-    one.ends()
+    one.session.receive_eof()
     assert one.session.closed
     assert one.down() == b""
     assert world.callers() == [two.session]  # the next one tries at once
@@ -126,7 +126,7 @@ def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
         world = World()
         client = world.client()
         client.send(WAITING)
-        client.ends()
+        client.session.receive_eof()
         assert not client.session.closed
         out = client.answer(frame)
         while world.calls():
@@ -145,7 +145,7 @@ def test_the_private_connection_is_lost_with_a_question_under_way(
     one.send(WAITING)
     if not by_lane:
         one.answer(ADMITTED[:7])
-    one.loses_upstream()
+    one.session.upstream_lost()
     assert one.down() == b""
     assert one.session.closed
     assert world.waiting.count == 0
@@ -195,7 +195,7 @@ def test_behind_a_select_in_one_write_it_is_in_that_database(world: World) -> No
     assert sent == select + absent(HIT_RULE) + GET
     assert out + client.answer(FIVE + NIL) == OK + FIVE + NIL
     # and in that database, when no hit waits in database 0
-    waits.vanishes()
+    waits.session.abandon()
     world.allowed = False
     three = world.client()
     three.send(select)

@@ -19,6 +19,7 @@ from tests.clock import Clock
 from tests.contexts import hit_timeouts, worker_context
 from tests.unit.ratelimit.test_wait_queue import refused, rule, script_reply
 from tests.unit.session.bench import FIVE, GRAMMAR, PING, PONG, FakeLane
+from tests.unit.sides import Sides
 
 WAITING = bulks(b"RL.HIT", b"k", b"10", b"1", b"WAIT", b"5")
 RULE = "10 1 WAIT 5"
@@ -90,7 +91,6 @@ class World:
         made = Client(self)
         made.send(PING)
         made.session.upstream_opened()
-        made.session.flush()
         assert made.up() == PING
         assert made.answer(PONG) == PONG
         return made
@@ -131,7 +131,8 @@ class World:
             call.caller.lane_answered(call, frame)
             if call.caller not in touched:
                 touched.append(call.caller)
-        self._settle(touched)
+        for caller in touched:
+            caller.resume()
 
     def lane_lost(self, sent: int) -> None:
         """The lane is lost; its first `sent` calls had been sent."""
@@ -142,63 +143,15 @@ class World:
             call.caller.lane_answered(call, encoding.LOST)
         for call in calls[sent:]:
             call.caller.lane_returned(call)
-        self._settle([call.caller for call in calls])
-
-    def _settle(self, touched: list[Caller]) -> None:
-        for session in touched:
-            session.resume()
-            session.flush()
+        for call in calls:
+            call.caller.resume()
 
 
-class Client:
+class Client(Sides):
+    """A session of `world`."""
+
     def __init__(self, world: World) -> None:
-        self.world = world
         self.session = Session(world.settings)
-        self.session.flush = self._flush
-        self._up = b""
-        self._down = b""
-
-    def _flush(self) -> None:
-        session = self.session
-        self._up += b"".join(session.private.to_redis)
-        session.private.to_redis.clear()
-        self._down += b"".join(session.to_client)
-        session.to_client.clear()
-
-    def send(self, *data: bytes) -> bytes:
-        """The client sends; what goes upstream."""
-        for each in data:
-            self.session.receive(each)
-            self._flush()
-        return self.up()
-
-    def answer(self, *data: bytes) -> bytes:
-        """Redis answers on the private connection; what the client gets."""
-        for each in data:
-            self.session.upstream_received(each)
-            self._flush()
-        return self.down()
-
-    def ends(self) -> None:
-        """The client sends no more."""
-        self.session.receive_eof()
-        self._flush()
-
-    def vanishes(self) -> None:
-        """The client's socket is gone, and with it the private connection."""
-        self.session.abandon()
-
-    def loses_upstream(self) -> None:
-        self.session.upstream_lost()
-        self._flush()
-
-    def up(self) -> bytes:
-        out, self._up = self._up, b""
-        return out
-
-    def down(self) -> bytes:
-        out, self._down = self._down, b""
-        return out
 
     def idle(self) -> bool:
         """Nothing is owed to it, and nothing waits."""
