@@ -124,19 +124,6 @@ def test_further_requests_wait_for_a_missing_hit(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        b"-NOPERM User bob has no permissions to run the 'evalsha' command\r\n",
-        b"-ERR unknown command 'EVALSHA', with args beginning with: 'x' \r\n",
-    ],
-)
-def test_hits_are_sent_again_where_evalsha_cannot_be_used(bench: Bench, error: bytes) -> None:
-    bench.send(PING + HIT)
-    assert bench.answer(PONG + error) == PONG
-    assert bench.settle() == FIVE
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
         b"-NOPERM No permissions to access a key\r\n",
         b"-NOPERM User bob has no permissions to run the 'rpush' command\r\n",
         b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",

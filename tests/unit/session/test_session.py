@@ -97,27 +97,7 @@ def test_end_of_file_before_anything() -> None:
     assert bench.session.closed
 
 
-def test_end_of_file_while_it_opens() -> None:
-    bench = Bench()
-    bench.send(PING)
-    bench.session.receive_eof()
-    assert not bench.session.wants_eof
-    assert not bench.session.closed
-    bench.session.upstream_opened()
-    assert bench.up() == PING
-    assert bench.session.wants_eof
-
-
 # -- the pipe --------------------------------------------------------------------------------------
-
-
-def test_malformed_input_in_a_hit_that_is_not_forwarded() -> None:
-    bench = opened()
-    head = b"*4\r\n$6\r\nRL.HIT\r\n$70000\r\n" + b"k" * 70000 + b"\r\n"
-    sent = bench.send(head, b"X\r\n")
-    assert bench.down() == TOO_LONG
-    assert b"kkk" not in sent
-    assert sent  # something for Redis to judge
 
 
 def test_malformed_replies_are_passed_on() -> None:

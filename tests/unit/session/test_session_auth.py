@@ -39,19 +39,6 @@ def test_it_goes_when_nothing_is_owed(name: str) -> None:
     assert not bench.session.outstanding()
 
 
-def test_in_multi_replies_are_not_counted_from_there_on() -> None:
-    bench = opened()
-    assert bench.send(MULTI + AUTH + HIT + EXEC + PING) == MULTI
-    assert bench.answer(OK) == OK
-    assert bench.up() == AUTH + in_place() + EXEC + PING
-    assert bench.session.private.state.level == RAW
-    queued = b"+QUEUED\r\n" * 2
-    short = b"*2\r\n" + FIVE + PONG  # without an element for AUTH
-    assert bench.answer(queued + short) == queued + short
-    assert bench.send(HIT) == in_place()
-    assert bench.answer(FIVE) == FIVE
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_where_pushes_may_come_replies_are_not_counted_from_there_on(protocol: int) -> None:
     bench = opened()

@@ -106,18 +106,6 @@ def test_redis_hangs_during_the_deferred_handshake() -> None:
     assert bench.up() == in_place() + INFO + in_place() + GET
 
 
-def test_a_deferred_auth_is_sent_when_nothing_is_owed() -> None:
-    bench = deferred("allow", written=SELECT + HELLO + AUTH)
-    assert asking(bench) == SELECT
-    assert bench.answer(OK) == b""
-    assert bench.up() == HELLO
-    assert bench.answer(MAP) == b""
-    assert bench.up() == AUTH
-    assert bench.answer(WRONGPASS) == WRONGPASS
-    assert bench.up() == b""
-    assert bench.session.closed
-
-
 def silent(mode: str, written: bytes) -> Faulty:
     """Redis accepts a connection and `sent` at 10.0, and sends no reply."""
     bench = Faulty(mode)

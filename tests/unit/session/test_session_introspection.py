@@ -19,7 +19,6 @@ INFO = bulks(b"COMMAND", b"INFO", b"get", b"RL.HIT")
 KEYS = bulks(b"COMMAND", b"GETKEYS", b"RL.HIT", b"k", b"1", b"2")
 OURS = len(ENTRIES)
 GET = b"*7\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*1\r\n+@read\r\n"
-GET_SETS = GET.replace(b"*2", b"~2").replace(b"*1", b"~1")
 NOPERM = b"-NOPERM no\r\n"
 
 
@@ -60,17 +59,6 @@ def test_in_a_pipeline(name: str) -> None:
         assert bench.answer(*each(replies)) == got
 
 
-def test_the_protocol_is_that_of_the_reply() -> None:
-    bench = opened()
-    hello = bulks(b"HELLO", b"3")
-    bench.send(ALL + hello + INFO + ALL)
-    bench.answer(b"*1\r\n" + GET + b"%0\r\n")
-    sets = [info(entry, True) for entry in ENTRIES]
-    expected = b"*2\r\n" + GET_SETS + sets[0]
-    expected += b"*%d\r\n" % (1 + OURS) + GET_SETS + b"".join(sets)
-    assert bench.answer(b"*2\r\n" + GET_SETS + b"_\r\n" + b"*1\r\n" + GET_SETS) == expected
-
-
 @pytest.mark.parametrize(("longer", "edits"), [(0, True), (1, False)])
 def test_the_reply_to_a_long_command_is_not_edited(longer: int, edits: bool) -> None:
     name = b"x" * (MAX_EDITED - len(bulks(b"COMMAND", b"INFO", b"RL.HIT", b"")) - 2 + longer)
@@ -80,17 +68,6 @@ def test_the_reply_to_a_long_command_is_not_edited(longer: int, edits: bool) -> 
     assert bench.send(request) == request
     entry = INFOS[0] if edits else b"$-1\r\n"
     assert bench.answer(b"*2\r\n" + b"$-1\r\n" * 2) == b"*2\r\n" + entry + b"$-1\r\n"
-
-
-def test_an_edited_reply_leaves_once_it_is_whole() -> None:
-    bench = opened()
-    bench.send(ALL)
-    assert bench.answer(b"*1000\r\n" + GET + GET[:9]) == b""
-    assert bench.answer(GET[9:] + GET * 997 + GET[:-2]) == b""
-    assert bench.session.outstanding()
-    ours = b"".join(INFOS)
-    assert bench.answer(GET[-2:] + PONG) == b"*%d\r\n" % (1000 + OURS) + GET * 1000 + ours + PONG
-    assert not bench.session.private.slots.owing(open_command=False)
 
 
 @pytest.mark.parametrize("pieces", [lambda data: [data], each])

@@ -166,19 +166,6 @@ def test_a_read_with_a_large_reply_is_sent_again_and_later_reads_stay_private() 
 # -- what is lost ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("written", "how"), [(GET, "returned"), (SET, "returned"), (GET, "lost")])
-def test_what_no_lane_has_run_goes_by_the_private_connection(written: bytes, how: str) -> None:
-    """A read that may have run is sent again, too."""
-    bench = Shared()
-    bench.send(written)
-    bench.session.receive(SET)
-    end(bench.take(), how)
-    bench.session.resume()
-    assert bench.up() == written + SET
-    assert bench.answer(NIL + OK) == NIL + OK
-    assert not bench.session.closed
-
-
 @pytest.mark.parametrize(
     ("written", "how", "private_lost"),
     [(SET, "lost", False), *[(GET, how, True) for how in ("returned", "lost", "declined")]],

@@ -121,22 +121,6 @@ def test_a_waiting_client_that_half_closes_leaves(world: World) -> None:
     assert two.down() == ADMITTED_REPLY
 
 
-def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
-    for frame, reply in ((ADMITTED, ADMITTED_REPLY), (LATER, REFUSED_REPLY)):
-        world = World()
-        client = world.client()
-        client.send(WAITING)
-        client.session.receive_eof()
-        assert not client.session.closed
-        out = client.answer(frame)
-        while world.calls():
-            world.lane_answers(frame)
-        out += client.answer(frame) if client.up() else client.down()
-        assert out == reply
-        assert client.session.wants_eof
-        assert world.waiting.count == 0
-
-
 @pytest.mark.parametrize("by_lane", [True, False])
 def test_the_private_connection_is_lost_with_a_question_under_way(
     world: World, by_lane: bool
@@ -209,35 +193,6 @@ def test_behind_a_select_in_one_write_it_is_in_that_database(world: World) -> No
     sent += client.up()
     assert sent == absent(HIT_RULE) + select + peek(HIT_RULE)
     assert out + client.answer(PEEKED) == FIVE + OK + BEHIND
-
-
-LOOKING = [
-    bulks(b"RL.PEEK", b"k", b"10", b"60"),
-    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0"),
-    bulks(b"RL.HIT", b"k", b"10", b"60", b"COST", b"0", b"WAIT", b"5"),
-    bulks(b"RL.REFUND", b"k", b"10", b"60", b"1"),
-    bulks(b"RL.RESET", b"k"),
-    bulks(b"CL.THROTTLE", b"k", b"9", b"10", b"60", b"0"),
-]
-
-
-@pytest.mark.parametrize("command", LOOKING)
-@pytest.mark.parametrize("lane", [True, False])
-def test_what_takes_nothing_does_not_mind_the_queue(
-    world: World, command: bytes, lane: bool
-) -> None:
-    world.waits()
-    client = world.probed() if lane else world.client()
-    sent = client.send(command)
-    if world.calls():
-        assert world.calls()[0].original_rule is None
-        assert world.calls()[0].caller is client.session
-        world.lane_answers(FIVE)
-        assert client.down() == FIVE
-    else:
-        assert sent
-        assert client.answer(FIVE) == FIVE
-    assert world.waiting.count == 1
 
 
 # -- what is given back ----------------------------------------------------------------------------

@@ -640,25 +640,6 @@ def test_a_reply_of_the_same_hit_that_is_no_refusal(bench: Bench, reply: bytes) 
     assert bench.ask(REFUSED) == REFUSED
 
 
-# -- the fence -------------------------------------------------------------------------------------
-
-
-def test_hits_behind_a_write_elsewhere_go_to_redis_until_the_lane_answers(bench: Bench) -> None:
-    bench.open()
-    writer, other = client(), client()
-    writer.fenced = True
-    assert bench.hit(caller=other).reply
-    asked = bench.hit(caller=writer)
-    again = bench.hit(caller=writer)
-    assert (asked.reply, again.reply) == (b"", b"")
-    assert bench.sent() == by_group(HIT, b"k", b"k")  # nor does it open what is open
-    assert writer.fenced
-    bench.answer(listed(REFUSED, REFUSED))
-    assert not writer.fenced
-    assert bench.hit(caller=writer).reply
-    assert bench.hit(caller=other).reply
-
-
 # -- scripts that Redis does not know, and rights --------------------------------------------------
 
 
