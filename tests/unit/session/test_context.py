@@ -56,14 +56,3 @@ def test_a_hit_that_redis_cannot_run_follows_the_mode(mode: str, word: str) -> N
     assert failing.stats.hits[ROW + outcome] == sum(failing.stats.hits) == 1
     assert failing.stats.errors == {"redis": 1}
     assert reported == ([] if mode == "error" else [word])
-
-
-@pytest.mark.parametrize("mode", ["error", "allow"])
-def test_an_error_of_a_replica_is_reported(mode: str) -> None:
-    failing = Failing(mode)
-    reported: list[bytes] = []
-    failing.policy.server.on_read_only = lambda: reported.append(b"replica")
-    for reply in (ADMITS, encoding.error("OOM x"), encoding.error("READONLY x")):
-        assert reported == []
-        failing.policy.answered(call(10, ROW), reply)
-    assert reported == [b"replica"]

@@ -131,13 +131,6 @@ def denies(parts: Routed) -> None:
     parts.requests.commands = command_policy.table(("get",), False)
 
 
-def shared_busy(parts: Routed) -> None:
-    """The lane for ordinary commands owes a reply."""
-    plain(parts)
-    assert parts.route(GET) == waits.NOTHING
-    assert parts.shared_lane.calls
-
-
 State = Callable[[Routed], None]
 LONG = b"k" * MAX_LANE_CALL
 EXEC, STATS, COUNT = bulks(b"EXEC"), bulks(b"RL.STATS"), bulks(b"COMMAND", b"COUNT")
@@ -211,32 +204,6 @@ def test_destination(
     parts.down()
     assert parts.route(sent) == wait
     assert (len(parts.lane.calls), parts.up(), parts.down()) == (calls, up, down)
-
-
-SHARED: list[tuple[State, bytes, int, bytes, int]] = [
-    (plain, GET, 1, b"", waits.NOTHING),
-    (new, GET, 0, GET, waits.NOTHING),
-    (owing, GET, 0, GET, waits.NOTHING),
-    (plain, GET + GET, 0, GET + GET, waits.NOTHING),
-    (busy, GET, 0, b"", waits.EMPTY),
-    (shared_busy, GET, 1, b"", waits.EMPTY),
-    (shared_busy, HIT, 1, b"", waits.EMPTY),
-]
-
-
-@pytest.mark.parametrize(
-    ("state", "sent", "calls", "up", "wait"),
-    SHARED,
-    ids=[f"{row[0].__name__}-{row[1][:24]!r}" for row in SHARED],
-)
-def test_destination_with_share(
-    state: State, sent: bytes, calls: int, up: bytes, wait: int
-) -> None:
-    parts = Routed(share=True)
-    state(parts)
-    parts.up()
-    assert parts.route(sent) == wait
-    assert (len(parts.shared_lane.calls), parts.up()) == (calls, up)
 
 
 # -- what waits ------------------------------------------------------------------------------------
