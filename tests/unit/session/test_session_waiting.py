@@ -121,6 +121,22 @@ def test_a_waiting_client_that_half_closes_leaves(world: World) -> None:
     assert two.down() == ADMITTED_REPLY
 
 
+def test_a_client_that_half_closes_before_the_first_reply_gets_it() -> None:
+    for frame, reply in ((ADMITTED, ADMITTED_REPLY), (LATER, REFUSED_REPLY)):
+        world = World()
+        client = world.client()
+        client.send(WAITING)
+        client.session.receive_eof()
+        assert not client.session.closed
+        out = client.answer(frame)
+        while world.calls():
+            world.lane_answers(frame)
+        out += client.answer(frame) if client.up() else client.down()
+        assert out == reply
+        assert client.session.wants_eof
+        assert world.waiting.count == 0
+
+
 @pytest.mark.parametrize("by_lane", [True, False])
 def test_the_private_connection_is_lost_with_a_question_under_way(
     world: World, by_lane: bool
