@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Final
 
 from . import costs, fresh, latency, load, machine, page, parts, rate, rows, tasks, values
@@ -13,7 +13,7 @@ from .errors import BenchError, reported
 from .figures import Figure
 from .model import cli as model
 from .options import Plan, parse
-from .result import Head, Result, write
+from .result import Result, write
 from .rows import CLIENTS, Row
 
 # What measures the rows of each kind.
@@ -45,10 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(plan: Plan) -> None:
     """Measure and report. Raises BenchError if a row was not measured."""
+    if sys.platform != "linux":
+        raise BenchError("memory and CPU times are read from Linux' /proc")
     if not plan.rows:
         return model.run(plan)
-    facts = machine.machine()  # before the benchmark adds load
-    date = datetime.now(UTC).isoformat(timespec="seconds")
+    parties = parts.installed([party for row in plan.rows for party in row.parties])
+    head = machine.head(plan.executable, _method(plan, parties), parties)
     figures: list[Figure] = []
     failed: list[str] = []
     for number, row in enumerate(plan.rows, 1):
@@ -57,11 +59,8 @@ def _run(plan: Plan) -> None:
             figures += MEASURES[row.kind](row, plan)
         except (BenchError, OSError) as error:
             failed.append(f"not measured: {row.name}: {error}")
-    parties = parts.installed([party for row in plan.rows for party in row.parties])
-    sentences = [*_method(plan, parties), *failed]
-    found = Result(
-        Head(date, facts, machine.versions(plan.executable, parties), sentences), figures, plan.only
-    )
+    head = replace(head, sentences=[*head.sentences, *failed])
+    found = Result(head, figures, plan.only)
     write(found.to_json(), plan.output)
     print(page.page(found)[0], end="", flush=True)
     print(f"bench: every sample is in {plan.output}", file=sys.stderr)
@@ -74,7 +73,7 @@ def _method(plan: Plan, parties: Sequence[str]) -> list[str]:
     """Return the method of the run as sentences."""
     turns = "one turn" if plan.repeats == 1 else f"{plan.repeats} turns"
     own = "the own generator (one Python process)"
-    generator = f"load by redis-benchmark; rows of several commands and scripts' cost: {own}"
+    generator = f"load by redis-benchmark; rows of several commands: {own}"
     if not load.has_redis_benchmark():
         generator = f"no redis-benchmark here: all load by {own}"
     found = [

@@ -34,6 +34,7 @@ from .tables import markdown
 
 EVALSHA: Final = "evalsha"
 PART: Final = 3  # divisor of a rate's requests: Redis' own count needs fewer of them
+LEAST: Final = 2000  # requests of a load: redis-benchmark measures no rate within a millisecond
 REFUSED: Final = "refused"
 # max of the rule, and the number of keys
 CASES: Final = {"admitted": (b"1000", KEYS), REFUSED: (b"1", 100)}
@@ -57,26 +58,22 @@ def measure(row: Row, plan: Plan) -> list[Figure]:
     Raises BenchError.
     """
     found: list[Figure] = []
-    plan = replace(plan, requests=plan.requests // PART)
+    plan = replace(plan, requests=max(plan.requests // PART, LEAST))
     with parts.server(plan.executable) as server:
         for case, (most, _) in CASES.items():
             hit = _hit(b"key:" + RANDOM, most, b"LOG")
             ways = {EVALSHA: calls.of(hit), BARE: calls.bare(hit)}
-            figure = Figure(f"{row.name} LOG {case}", row.kind, row.unit)
-            found += timed(figure, ways, case, plan, server.port)
+            found.append(timed(f"{row.name} LOG {case}", ways, case, plan, server.port))
     return found
 
 
-def timed(
-    figure: Figure, ways: Mapping[str, ScriptCall], case: str, plan: Plan, server: int
-) -> list[Figure]:
-    """Fill `figure` with a column for each of `ways`: the microseconds of its call, by EVALSHA.
+def timed(name: str, ways: Mapping[str, ScriptCall], case: str, plan: Plan, server: int) -> Figure:
+    """Measure a figure with a column for each of `ways`: the microseconds of its EVALSHA.
 
     server: its port; its data is deleted.
     Raises BenchError.
     """
-    keys, count = CASES[case][1], plan.requests // DEEP
-    prepared = {way: load.batches([one.evalsha], DEEP, keys, count) for way, one in ways.items()}
+    keys = CASES[case][1]
 
     def once(column: str, _turn: int) -> dict[str, float]:
         call = ways[column]
@@ -85,13 +82,13 @@ def timed(
             if case == REFUSED:  # each key gets its one hit, so that all further ones are refused
                 client.ask_all(load.filled(call.evalsha, number) for number in range(keys))
             client.ask(b"CONFIG", b"RESETSTAT")
-            load.rate(server, prepared[column], DEEP, plan.requests, CLIENTS)
+            load.rate(server, [call.evalsha], DEEP, keys, plan.requests, CLIENTS)
             found = _SPENT.search(client.text(b"INFO", b"commandstats"))
         if found is None:
             raise BenchError("INFO commandstats has no EVALSHA")
-        return {figure.name: int(found[2]) / int(found[1])}
+        return {name: int(found[2]) / int(found[1])}
 
-    return interleave({figure.name: figure}, list(ways), once, plan)
+    return interleave({name: Figure(name, COST, "µs")}, list(ways), once, plan)[0]
 
 
 def _load(client: Client, call: ScriptCall) -> None:
@@ -142,19 +139,18 @@ def table(server: int, plan: Plan) -> str:
 
     Raises BenchError.
     """
+    lines = {name: [name.decode()] for name in ALGORITHMS}
+    for case, (most, _) in CASES.items():
+        ways = {name.decode(): calls.of(_hit(b"key:" + RANDOM, most, name)) for name in ALGORITHMS}
+        medians = timed(case, ways, case, plan, server).medians
+        for name, line in lines.items():
+            words = called(server, name, most)
+            line += [f"{len(words)}: {' '.join(words)}", number(medians[name.decode()])]
+    for name, line in lines.items():
+        line += [f"{size:,}" for size in held(server, name)]
     head = "ALGO | an admitted hit calls | µs | a refused hit calls | µs"
     sizes = [f"bytes, {hits:,} hit{'s' if hits > 1 else ''}" for hits in HITS]
-    lines = []
-    for algorithm in ALGORITHMS:
-        line = [algorithm.decode()]
-        for case, (most, _) in CASES.items():
-            words = called(server, algorithm, most)
-            figure = Figure(f"{algorithm.decode()} {case}", COST, "µs")
-            ways = {EVALSHA: calls.of(_hit(b"key:" + RANDOM, most, algorithm))}
-            timed(figure, ways, case, plan, server)
-            line += [f"{len(words)}: {' '.join(words)}", number(figure.medians[EVALSHA])]
-        lines.append([*line, *(f"{size:,}" for size in held(server, algorithm))])
-    return markdown(" | ".join([head, *sizes]), lines, (0, 1, 3))
+    return markdown(" | ".join([head, *sizes]), list(lines.values()), (0, 1, 3))
 
 
 def filled(text: str, block: str) -> str:

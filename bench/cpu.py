@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from .figures import Figure
-from .processes import PROC, Spent
+from .processes import Spent
 from .rows import CPU, RATE, Row
 
 MILLION: Final = 1e6
@@ -35,7 +35,7 @@ def own() -> Spent:
 
 @contextlib.contextmanager
 def spending(clocks: Mapping[str, Callable[[], Spent]], count: int) -> Iterator[dict[str, float]]:
-    """Yield a dict that gets the values of figures() when the block ends; none without /proc.
+    """Yield a dict that gets the values of figures() when the block ends.
 
     clocks: the CPU time so far of DRIVER, REDIS and PARTY, or some of them.
     count: commands that run in the block.
@@ -43,10 +43,9 @@ def spending(clocks: Mapping[str, Callable[[], Spent]], count: int) -> Iterator[
     found: dict[str, float] = {}
     before = {name: read() for name, read in clocks.items()}
     yield found
-    if PROC.exists():
-        spent = {name: read().since(before[name]) for name, read in clocks.items()}
-        seconds = {name: each.total for name, each in spent.items()}
-        seconds[SERVERS] = sum(each.total for name, each in spent.items() if name != DRIVER)
-        if PARTY in spent:
-            seconds[SYSTEM] = spent[PARTY].system
-        found |= {name: each * MILLION / count for name, each in seconds.items()}
+    spent = {name: read().since(before[name]) for name, read in clocks.items()}
+    seconds = {name: each.total for name, each in spent.items()}
+    seconds[SERVERS] = sum(each.total for name, each in spent.items() if name != DRIVER)
+    if PARTY in spent:
+        seconds[SYSTEM] = spent[PARTY].system
+    found |= {name: each * MILLION / count for name, each in seconds.items()}

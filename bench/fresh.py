@@ -48,7 +48,7 @@ def idle(row: Row, plan: Plan) -> list[Figure]:
     Each client's own connection to Redis is open. Used memory is not returned, so the processes are
     new. Raises BenchError.
     """
-    count = parts.clients_at_most(QUICK_CLIENTS if plan.quick else CLIENTS)
+    count = QUICK_CLIENTS if plan.quick else CLIENTS
     columns = parts.installed(row.parties)
 
     def once(column: str, _turn: int) -> dict[str, float]:

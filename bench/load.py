@@ -1,8 +1,8 @@
 """The closed-loop load generators: redis-benchmark, and one Python process.
 
-The latter sends several commands in turn, as prepared requests; hiredis counts the replies. Its own
-speed limits the rates that it can measure. So its rows compare parties with each other, but not
-with rows of redis-benchmark.
+redis-benchmark repeats one command. The process sends several in turn, as prepared requests;
+hiredis counts the replies. Its own speed limits the rates that it can measure. So its rows compare
+parties with each other, but not with rows of redis-benchmark.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rlproxy.resp.encoding import bulks
 
 from .client import Client
 from .errors import BenchError
+from .processes import run
 from .rows import LIMIT_S, RANDOM, Command
 
 REDIS_BENCHMARK: Final = "redis-benchmark"
@@ -76,14 +77,27 @@ def filled(command: Command, number: int) -> Command:
     return tuple(word.replace(RANDOM, digits) for word in command)
 
 
-def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, clients: int) -> float:
+def rate(
+    port: int,
+    commands: Sequence[Command],
+    pipeline: int,
+    keys: int,
+    requests: int,
+    clients: int,
+    *more: str,
+) -> float:
     """Measure commands per second of `requests` commands over `clients` connections.
 
-    prepared: batches of `pipeline` commands each.
+    commands: sent in turn, with RANDOM replaced by twelve digits below `keys`.
+    more: other options of redis-benchmark, which sends one command where it is installed.
     Raises BenchError on an error reply, a closed connection or after LIMIT_S seconds.
     """
+    if has_redis_benchmark() and len(commands) == 1:
+        argv = redis_benchmark(port, commands[0], pipeline, keys, requests, clients, "--csv", *more)
+        return parse(run(argv, LIMIT_S))
     count = max(1, requests // pipeline)
-    batches = itertools.islice(itertools.cycle(prepared), count)
+    prepared = batches(commands, pipeline, keys, count)
+    left_to_send = itertools.islice(itertools.cycle(prepared), count)
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         made = [stack.enter_context(Client(port)) for _ in range(clients)]
@@ -92,7 +106,7 @@ def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, cli
             selector.register(client.sock, selectors.EVENT_READ, client)
         began = time.perf_counter()
         try:
-            for client, batch in zip(made, batches):  # noqa: B905 -- perhaps fewer batches
+            for client, batch in zip(made, left_to_send):  # noqa: B905 -- perhaps fewer batches
                 client.sock.sendall(batch)
                 left[client] = pipeline
             answered = 0
@@ -102,7 +116,7 @@ def rate(port: int, prepared: Sequence[bytes], pipeline: int, requests: int, cli
                     left[client] -= len(client.receive())
                     if not left[client]:
                         answered += 1
-                        if batch := next(batches, b""):
+                        if batch := next(left_to_send, b""):
                             client.sock.sendall(batch)
                             left[client] = pipeline
                 if time.perf_counter() - began > LIMIT_S:

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -17,33 +18,38 @@ from . import load
 from .errors import BenchError
 from .parts import PARTIES
 from .processes import run
+from .result import Head
 
-PACKAGES: Final = {
-    "uvloop": "uvloop",
-    "hiredis": "hiredis",
-    "redis-py": "redis",
-    "limits": "limits",
-}
+PACKAGES: Final = ("uvloop", "hiredis", "redis", "limits")
 _FIELD: Final = re.compile(r"^(.+?)\s*: (.*)$", re.M)  # of /proc/cpuinfo
 _MAKE: Final = {"family": "cpu family", "model": "model"}
 _SERVER: Final = re.compile(r"(\w+) server v=(\S+)")
 _NUMBER: Final = re.compile(r"\d+\.\d+[\w.+~-]*")
 
 
+def head(executable: str, sentences: Sequence[str], parties: Sequence[str] = ()) -> Head:
+    """Return the head of a result, before the benchmark adds load.
+
+    sentences: the method.
+    parties: those whose versions are of interest.
+    """
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return Head(date, machine(), _versions(executable, parties), sentences)
+
+
 def machine() -> dict[str, str | int | float]:
-    """Return processor, cores, memory, kernel, and the load average before the run."""
+    """Return processor, cores, memory, kernel, and the load average."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
         "processor": _processor(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load_before": round(os.getloadavg()[0], 2),
         "memory_gb": round(pages / 1e9, 1),
     }
 
 
-def versions(executable: str, parties: Sequence[str] = ()) -> dict[str, str]:
+def _versions(executable: str, parties: Sequence[str]) -> dict[str, str]:
     """Return the versions of the server, of redis-benchmark, of `parties` and of PACKAGES.
 
     What is not installed is left out. rlproxy's includes "compiled" if it is.
@@ -57,8 +63,8 @@ def versions(executable: str, parties: Sequence[str] = ()) -> dict[str, str]:
             with contextlib.suppress(BenchError):
                 match = _NUMBER.search(run(command))
                 found[name] = match[0] if match else "(no version)"
-    for name, package in PACKAGES.items():
-        found[name] = metadata.version(package)
+    for package in PACKAGES:
+        found["redis-py" if package == "redis" else package] = metadata.version(package)
     with contextlib.suppress(BenchError):
         found["commit"] = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
         if run(["git", "status", "--porcelain", "--untracked-files=no"]).strip():

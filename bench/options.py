@@ -33,7 +33,7 @@ through each peer that is installed (HAProxy, twemproxy; in front of a cluster p
 redis-cluster-proxy), in turn, then all again: what slows the machine slows them all. The rows
 tasks-* compare with the library limits.
 Without redis-benchmark the own generator makes the load of all rows, and nothing is the cluster
-client of the rows of clusters.
+client of the rows of clusters. Linux only: memory and CPU times are read from /proc.
 
 The model is of clusters of 1, 3 and 6 masters behind a proxy of 1 and 2 workers. Its laws are
 fitted to 1 and 3 masters, and checked against 6. redis-benchmark makes the load.

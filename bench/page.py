@@ -15,7 +15,7 @@ from . import latency, plots, tables
 from .bounds import BOUNDS, Bound
 from .errors import reported
 from .figures import number
-from .parts import PROXY
+from .parts import HAPROXY, PARTIES, PROXY
 from .plots import Image, Line, Panel
 from .result import Result, parse, read
 from .rows import CLUSTER, COST, CPU, IDLE, LATENCY, RATE, START, TASKS, VALUES, WORKERS
@@ -101,12 +101,12 @@ def page(result: Result, bounds: Sequence[Bound] = BOUNDS) -> tuple[str, list[Im
 def _latency(result: Result) -> str:
     percentiles = " | ".join(f"{name}, µs" for name in latency.SHARES)
     values = (*latency.SHARES, latency.RATE, latency.LAG, latency.CPU)
-    lines = []
+    lines, parties = [], _parties(result)
     for percent, offered in _offers(result):
-        for party, name in latency.PARTIES.items():
+        for party in parties:
             found = [result.median(latency.name_of(LATENCY, one, percent), party) for one in values]
             if any(value is not None for value in found):
-                lines.append([f"{percent} %", number(offered), name, *map(cell, found)])
+                lines.append([f"{percent} %", number(offered), _name(party), *map(cell, found)])
     head = f"load | hits/s offered | through | {percentiles} | answered/s | lag p99, µs"
     return markdown(f"{head} | generator, % of a core", lines, (0, 2))
 
@@ -122,18 +122,28 @@ def _latencies(result: Result) -> list[Image]:
     panels = []
     for value in DRAWN:
         lines = []
-        for place, (party, name) in enumerate(latency.PARTIES.items()):
+        for place, party in enumerate(_parties(result)):
             points = [
                 (offered, median)
                 for percent, offered in offers
                 if (median := result.median(latency.name_of(LATENCY, value, percent), party))
             ]
             if points:
-                lines.append(Line(name, place, points))
+                lines.append(Line(_name(party), place, points))
         panels.append(Panel(f"{value}, µs", "hits per second offered", lines, log_y=True))
     sentence = "RL.HIT at fixed rates, from when it was due until it was answered."
     alt = "Latency of a hit by the rate offered, as in the table below"
     return [plots.image(f"{PREFIX}latency.svg", alt, "Latency by load", sentence, panels)]
+
+
+def _parties(result: Result) -> list[str]:
+    """Return the parties whose latency was measured."""
+    found = {party for one in result.figures if one.kind == LATENCY for party in one.samples}
+    return [party for party in PARTIES if party in found]
+
+
+def _name(party: str) -> str:
+    return "HAProxy" if party == HAPROXY else party
 
 
 def _offers(result: Result) -> list[tuple[int, float]]:

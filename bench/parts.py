@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,8 +43,6 @@ RL_HIT: Final = "RL.HIT"
 EVALSHA: Final = "EVALSHA of the proxy's script"
 EVALSHA_BARE: Final = "EVALSHA of bench/bare_log.lua"  # the least script of a log
 
-MAX_CLIENTS: Final = 9_900  # clients; the servers' default limit is 10,000
-SPARE_FILES: Final = 100  # open files of a process besides its clients'
 SLOTS: Final = 16_384
 READY_S: Final = 30.0  # seconds until all nodes of a cluster are served, at most
 SLOTS_SEEN: Final = 100  # keys that a party must find the nodes of before it counts as ready
@@ -58,7 +56,6 @@ class Party:
     sends: what its clients send for a hit.
     config: its whole configuration, with the same fields; "" if it reads no file.
     version: the option that prints its version; "" if it is not reported.
-    environ: environment variables that it needs.
     seeks: whether it accepts clients before it has found all nodes of a cluster.
     """
 
@@ -66,7 +63,6 @@ class Party:
     sends: str = EVALSHA
     config: str = ""
     version: str = ""
-    environ: Mapping[str, str] = field(default_factory=dict)
     seeks: bool = False
 
     @property
@@ -79,7 +75,7 @@ _RLPROXY: Final = "{python} -m rlproxy --listen 127.0.0.1:{port} --upstream {url
 _HAPROXY: Final = """\
 global
     nbthread 1
-    maxconn {clients}
+    maxconn 9900
 defaults
     mode tcp
     timeout connect 5s
@@ -121,7 +117,7 @@ PARTIES: Final[Mapping[str, Party]] = {
     PROXY: Party(_RLPROXY, RL_HIT),
     SHARE: Party(f"{_RLPROXY} --share", RL_HIT),
     # the proxy without its compiled modules
-    INTERPRETED: Party(_RLPROXY, RL_HIT, environ={"RLPROXY_INTERPRETED": "1"}),
+    INTERPRETED: Party(f"env RLPROXY_INTERPRETED=1 {_RLPROXY}", RL_HIT),
     # three floors: for a proxy on this event loop, for shared connections, for a refusal
     SPLICE: Party("{python} -m bench.splice {port} {upstream}"),
     LANE: Party("{python} -m bench.lane {port} {upstreams}", EVALSHA_BARE),
@@ -224,20 +220,6 @@ def installed(parties: Sequence[str]) -> list[str]:
     ]
 
 
-def clients_at_most(wanted: int) -> int:
-    """Return how many of `wanted` clients the limit of open files permits.
-
-    A proxy needs two files per client. This process' soft limit is raised to its hard limit, and
-    started processes inherit it.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_CLIENTS if limit == resource.RLIM_INFINITY else (limit - SPARE_FILES) // 2
-    return max(1, min(wanted, most, MAX_CLIENTS))
-
-
 # -- what runs -------------------------------------------------------------------------------------
 
 
@@ -259,8 +241,12 @@ def running(executable: str, parties: Sequence[str], masters: int = 0) -> Iterat
 def server(executable: str, masters: int = 0) -> Iterator[Part]:
     """Run a server, or a cluster whose `masters` share all slots evenly, without replicas.
 
-    Ends with the context. Raises BenchError if it does not start.
+    The limit of open files is raised for all that is started from now on. Ends with the context.
+    Raises BenchError if it does not start.
     """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with TemporaryDirectory(prefix="rlproxy-bench-") as home, ExitStack() as stack:
         ports = [free_port() for _ in range(masters or 1)]
         processes = []
@@ -295,7 +281,6 @@ def proxy(upstream: Part, name: str) -> Iterator[Part]:
             "upstream": upstream.port,
             "upstreams": ",".join(map(str, upstream.ports)),
             "servers": "\n".join(f"        + 127.0.0.1:{one}" for one in upstream.ports),
-            "clients": clients_at_most(MAX_CLIENTS),
             "free_port": free_port(),
             "config": Path(home, "config"),
         }
@@ -307,7 +292,7 @@ def proxy(upstream: Part, name: str) -> Iterator[Part]:
             for key, value in os.environ.items()
             if not key.startswith("RLPROXY_") or key == "RLPROXY_INTERPRETED"
         }
-        with closing(Process(argv, Path(home, "log"), environ | dict(party.environ))) as process:
+        with closing(Process(argv, Path(home, "log"), environ)) as process:
             process.await_port(port)
             if party.seeks:
                 process.until(lambda: _finds_all_nodes(port), READY_S)

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from .errors import BenchError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PROC: Final = Path("/proc")  # without it CPU times are unknown
 START_S: Final = 20.0  # seconds until a program accepts connections, or prints its version
 STOP_S: Final = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK_S: Final = 0.01  # seconds between two looks while waiting
@@ -47,9 +46,9 @@ _CHILD: Final[dict[str, Any]] = {
 
 
 class Stat(NamedTuple):
-    """One /proc/PID/stat: the parent's PID, and the ticks in user and kernel mode."""
+    """One /proc/PID/stat: the session, and the ticks in user and kernel mode."""
 
-    parent: int
+    session: int
     user: int
     system: int
 
@@ -134,14 +133,15 @@ class Process:
         The total is the scheduler's own count in nanoseconds, or of ticks where the kernel has
         none.
         """
-        members, tick = family(self._process.pid), os.sysconf("SC_CLK_TCK")
-        user, system = (sum(stat[at] for stat in members.values()) / tick for at in (1, 2))
+        members, tick = session(self._process.pid), os.sysconf("SC_CLK_TCK")
+        system = sum(stat.system for stat in members.values()) / tick
+        user = sum(stat.user for stat in members.values()) / tick
         return Spent(sum(map(_scheduled_ns, members)) / 1e9 or user + system, system)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the program and its living descendants."""
-        pid = self._process.pid
-        return sum(map(_resident_bytes, family(pid) or [pid]))
+        statm = [Path(f"/proc/{pid}/statm").read_text() for pid in session(self._process.pid)]
+        return sum(int(text.split()[1]) for text in statm) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run(argv: Sequence[str], limit_s: float = START_S) -> str:
@@ -217,32 +217,22 @@ def parse(stat: str) -> Stat:
     words = stat.rpartition(")")[2].split()  # the name before it may contain blanks and brackets
     if len(words) < 13:
         raise ValueError(f"no /proc/PID/stat: {stat!r}")
-    return Stat(int(words[1]), int(words[11]), int(words[12]))
+    return Stat(int(words[3]), int(words[11]), int(words[12]))
 
 
-def family(pid: int) -> dict[int, Stat]:
-    """Return a process and each of its living descendants by PID; empty without /proc."""
+def session(leader: int) -> dict[int, Stat]:
+    """Return the living processes of a session by PID."""
     found: dict[int, Stat] = {}
-    for path in PROC.glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):  # a process may end in between
-            found[int(path.parent.name)] = parse(path.read_text())
-    members, left = {}, [pid] if pid in found else []
-    while left:
-        one = left.pop()
-        members[one] = found[one]
-        left += [child for child, stat in found.items() if stat.parent == one]
-    return members
+            if (stat := parse(path.read_text())).session == leader:
+                found[int(path.parent.name)] = stat
+    return found
 
 
 def _scheduled_ns(pid: int) -> int:
     spent_ns = 0
-    for path in PROC.glob(f"{pid}/task/*/schedstat"):
+    for path in Path("/proc").glob(f"{pid}/task/*/schedstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):  # a thread may have ended
             spent_ns += int(path.read_text().split()[0])
     return spent_ns
-
-
-def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int((PROC / f"{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return int(run(["ps", "-o", "rss=", "-p", str(pid)])) * 1024

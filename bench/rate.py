@@ -11,8 +11,7 @@ from .errors import BenchError
 from .figures import Figure, interleave
 from .options import Plan
 from .parts import DIRECT, EVALSHA, EVALSHA_BARE, PARTIES, RL_HIT, Part
-from .processes import run
-from .rows import LIMIT_S, RANDOM, Command, Row
+from .rows import RANDOM, Command, Row
 
 WARM_UP_PART: Final = 10  # divisor of the requests for the warm-up run, which is not counted
 TAGGED: Final = b"{tag}:" + RANDOM  # redis-benchmark puts a tag of the node's slots there
@@ -32,28 +31,18 @@ def measure(row: Row, plan: Plan) -> list[Figure]:
 
 def through(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
     """Run `row` through the parties that are running. Raises BenchError."""
-    # redis-benchmark repeats one command; a row of several commands needs load.py.
-    by_redis = load.has_redis_benchmark() and len(row.commands) == 1
     columns = [name for name in running if name in row.parties]
-    if row.masters and not by_redis:
-        columns.remove(DIRECT)  # which is redis-benchmark
+    if row.masters and not load.has_redis_benchmark():
+        columns.remove(DIRECT)
     requests = max(1, round(plan.requests * row.part))
-    prepared: dict[str, list[bytes]] = {}
 
     def measured(column: str, count: int) -> float:
-        port, commands = running[column].port, _sent(row, column)
-        if by_redis:
-            sizes = row.pipeline, row.keys, count, row.clients
-            more = ["--cluster"] if row.masters and column == DIRECT else []
-            argv = load.redis_benchmark(port, commands[0], *sizes, "--csv", *more)
-            return load.parse(run(argv, LIMIT_S))
-        if column not in prepared:
-            batches = requests // row.pipeline
-            prepared[column] = load.batches(commands, row.pipeline, row.keys, batches)
-        return load.rate(port, prepared[column], row.pipeline, count, row.clients)
+        port, sizes = running[column].port, (row.pipeline, row.keys, count, row.clients)
+        more = ["--cluster"] if row.masters and column == DIRECT else []
+        return load.rate(port, sent(row, column), *sizes, *more)
 
     def once(column: str, _turn: int) -> dict[str, float]:
-        _prepare(row, column, running[DIRECT])
+        prepare(row, column, running[DIRECT])
         _check(row, column, running[column].port)
         clocks = {cpu.REDIS: running[DIRECT].spent}
         if PARTIES[column].command:
@@ -63,13 +52,13 @@ def through(row: Row, plan: Plan, running: Mapping[str, Part]) -> list[Figure]:
         return {row.name: rate, **spent}
 
     for column in columns if not plan.quick else ():
-        _prepare(row, column, running[DIRECT])
+        prepare(row, column, running[DIRECT])
         measured(column, max(row.clients * row.pipeline, requests // WARM_UP_PART))
     figures = {row.name: Figure.of(row), **cpu.figures(row)}
     return interleave(figures, columns, once, plan)
 
 
-def _sent(row: Row, column: str) -> list[Command]:
+def sent(row: Row, column: str) -> list[Command]:
     """Return what the clients of a party send for the commands of `row`."""
     if row.masters and column == DIRECT:  # redis-benchmark sends no hits there
         return [tuple(word.replace(RANDOM, TAGGED) for word in one) for one in row.commands]
@@ -82,7 +71,7 @@ def _as_sent(command: Command, sends: str) -> Command:
     return (calls.bare if sends == EVALSHA_BARE else calls.of)(command).evalsha
 
 
-def _prepare(row: Row, column: str, server: Part) -> None:
+def prepare(row: Row, column: str, server: Part) -> None:
     """Reset the server, so that every run starts from the same data."""
     server.ask_all(b"FLUSHALL")
     with Client(server.port) as client:
@@ -99,9 +88,9 @@ def _prepare(row: Row, column: str, server: Part) -> None:
 def _check(row: Row, column: str, port: int) -> None:
     """Check that hits are admitted or refused as the row requires. Raises BenchError."""
     with Client(port) as client:
-        for sent, command in zip(_sent(row, column), row.commands, strict=True):
+        for words, command in zip(sent(row, column), row.commands, strict=True):
             if command[0] == calls.HIT:
-                reply = client.ask(*load.filled(sent, 0))
+                reply = client.ask(*load.filled(words, 0))
                 if not isinstance(reply, list) or reply[0] != int(row.refuses):
                     expected = "refused" if row.refuses else "admitted"
                     raise BenchError(f"a hit to be {expected} got {reply!r}")

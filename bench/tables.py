@@ -17,8 +17,7 @@ WIDTH: Final = 110  # characters of a line of text
 _WRAP: Final = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
 # ratios of the figures that have both columns
 RATIOS: Final = (
-    *(("proxy", of) for of in ("direct", "bare", "interpreted", "splice", "lane", "haproxy")),
-    *(("proxy", of) for of in ("twemproxy", "predixy", "redis-cluster-proxy")),
+    *(("proxy", party) for party in PARTIES if party not in ("proxy", "share", "stub")),
     *(("share", "haproxy"), ("share", "twemproxy"), ("proxy", "script"), ("proxy", "limits")),
     *(("evalsha", "bare"), ("2-workers", "1-worker")),
 )
@@ -64,9 +63,9 @@ def markdown(head: str, lines: Sequence[Sequence[object]], words: Container[int]
 
 
 def verdicts(result: Result, bounds: Sequence[Bound] = BOUNDS) -> Iterable[str]:
-    """Yield the bounds, beginning with those that are not met; without result.only all of them.
+    """Yield the bounds, beginning with those that are not met.
 
-    Otherwise only those that were measured.
+    After a run of some rows only, bounds that were not measured are left out.
     """
     by_name = {figure.name: figure for figure in result.figures}
     lines, missed, unknown = [], [], []

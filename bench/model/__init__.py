@@ -1,5 +1,5 @@
 """python -m bench model: what a hit on a Redis Cluster costs, measured, and what follows for more.
 
-`runs` and `footprint` measure, `laws` fits a few parameters to it and checks them against runs that
-it has not seen, `forecast` predicts, `page` writes docs/scale.md.
+`cli` measures `runs` and `footprint`s, `laws` fits a few parameters to them and checks these by
+runs that it has not seen, `forecast` predicts, `page` writes docs/scale.md.
 """

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Final
 
 from .. import load, machine, parts, result
 from ..errors import BenchError
 from ..figures import show
 from ..options import Plan
-from ..parts import Part
-from ..processes import PROC
-from ..result import Head
 from . import footprint, page, runs
 from .footprint import Footprint
-from .result import Result
-from .runs import Run
+from .laws import Result
+from .runs import Load, Run
 
 PROXIES: Final = {1: parts.ONE_WORKER, 2: parts.TWO_WORKERS}  # by their workers
 
 
 def run(plan: Plan) -> None:
     """Measure, write the JSON, and print the page. Raises BenchError and OSError."""
-    if not PROC.exists():
-        raise BenchError("there is no /proc, where CPU times are read")
     if not load.has_redis_benchmark():
         raise BenchError(f"there is no {load.REDIS_BENCHMARK}, which makes the load")
     found = measured(plan, runs.QUICK if plan.quick else runs.FULL)
@@ -37,40 +30,26 @@ def run(plan: Plan) -> None:
 
 def measured(plan: Plan, sizes: runs.Sizes) -> Result:
     """Run all loads and look at all footprints. Raises BenchError."""
-    facts, date = machine.machine(), datetime.now(UTC).isoformat(timespec="seconds")
-    found: dict[str, Run] = {}
+    head = machine.head(plan.executable, _method(plan))
+    found: dict[tuple[int, int, Load], Run] = {}
     looks: list[Footprint] = []
     for repeat, (masters, workers) in itertools.product(range(plan.repeats), sizes.cells):
-        party = PROXIES[workers]
-        with parts.running(plan.executable, [party], masters) as running:
-            upstream, proxy = running[parts.DIRECT], running[party]
+        cell, costs = f"{masters} masters, {workers} workers", {}
+        with parts.running(plan.executable, [PROXIES[workers]], masters) as running:
+            pair = running[parts.DIRECT], running[PROXIES[workers]]
             if repeat == 0:  # footprints hardly differ between repeats
-                looks += footprint.measure(upstream, proxy, workers, sizes)
-            costs = dict(_loads(sizes, upstream, proxy, workers, found))
-        show(f"{masters} masters, {workers} workers", "µs of the proxy for a hit", costs)
-    return Result(
-        Head(date, facts, machine.versions(plan.executable), _method(plan)),
-        list(found.values()),
-        looks,
-    )
-
-
-def _loads(
-    sizes: runs.Sizes, upstream: Part, proxy: Part, workers: int, found: dict[str, Run]
-) -> Iterator[tuple[str, float]]:
-    """Run all loads, add their samples to `found`, and yield the proxy's time by load."""
-    masters = len(upstream.ports)
-    for one in runs.LOADS:
-        kind = f"{one.work} {one.clients}/{one.pipeline}"
-        name = f"{kind}, {masters} masters, {workers} workers"
-        try:
-            values = runs.measure(one, sizes, upstream, proxy, workers)
-        except BenchError as error:
-            raise BenchError(f"{name}: {error}") from None
-        kept = found.setdefault(name, Run(masters, workers, one.work, one.clients, one.pipeline))
-        for what, value in values.items():
-            kept.samples.setdefault(what, []).append(value)
-        yield kind, values[runs.PROXY_US]
+                looks += footprint.measure(*pair, workers, sizes)
+            for one in runs.LOADS:
+                kept = Run(masters, workers, one.work, one.clients, one.pipeline)
+                kept = found.setdefault((masters, workers, one), kept)
+                try:
+                    values = runs.measure(one, sizes, *pair, workers)
+                except BenchError as error:
+                    raise BenchError(f"{one.work} {kept.load}, {cell}: {error}") from None
+                kept.add(values)
+                costs[f"{one.work} {kept.load}"] = values.proxy_us
+        show(cell, "µs of the proxy for a hit", costs)
+    return Result(head, list(found.values()), looks)
 
 
 def _method(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..client import Client
-from ..parts import Part, clients_at_most
+from ..parts import Part
 from ..rows import Command
 from .runs import Sizes
 
@@ -41,6 +41,11 @@ class Footprint:
     node_bytes: float
     keys: int
 
+    @property
+    def of_a_master(self) -> tuple[float, float]:
+        """The connections and keys of one master."""
+        return self.connections / self.masters, self.keys / self.masters
+
 
 def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Footprint]:
     """Look at a proxy without clients, with lanes only, with clients of two kinds, and with keys.
@@ -48,7 +53,6 @@ def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Foo
     The proxy must be new. Raises BenchError.
     """
     upstream.ask_all(b"FLUSHALL")
-    clients = clients_at_most(sizes.clients)
     found: list[Footprint] = []
     with ExitStack() as stack:
 
@@ -80,13 +84,13 @@ def measure(upstream: Part, proxy: Part, workers: int, sizes: Sizes) -> list[Foo
             # Lanes open beside hits that are still private.
             client.ask_all(_hits(number, OPENER_HITS))
         look(0, len(openers))
-        connect(clients, 1)
-        look(clients, len(openers))
-        connect(clients, PIPELINE)
-        look(clients, len(openers) + clients)
+        connect(sizes.clients, 1)
+        look(sizes.clients, len(openers))
+        connect(sizes.clients, PIPELINE)
+        look(sizes.clients, len(openers) + sizes.clients)
         with Client(proxy.port) as client:
             client.ask_all(_hits(0, sizes.keys))
-        look(clients, len(openers) + clients)
+        look(sizes.clients, len(openers) + sizes.clients)
     return found
 
 

@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from . import runs
 from .laws import CONTROLS, Laws, reach
 
 RATES: Final = (1e6, 10e6, 100e6)  # hits per second
@@ -70,29 +69,34 @@ class Forecast:
 def predict(laws: Laws, rate: float, case: Case) -> Forecast:
     """Return the prediction for `rate` hits per second."""
     masters = 1
-    while (needed := cores(rate, laws.redis_us(laws.batch(case.under_way, masters)))) > masters:
+    while (needed := cores(rate, redis_us(laws, masters, case))) > masters:
         masters = needed  # more masters get smaller batches, so the next round may need some more
     batch = laws.batch(case.under_way, masters)
-    proxy_us = laws.proxy_us(case.pipeline, batch)
+    proxy_us = laws.proxy.us(case.pipeline, batch)
     workers, clients = cores(rate, proxy_us), math.ceil(rate / CLIENT_RATE)
     of_a_worker = CONTROLS + IDENTITIES  # connections to each master
     proxies, each = machines(workers), min(workers, MACHINE_CORES)
     private = clients / proxies * reach(case.pipeline, masters)
-    of_hit = laws.bytes_of_hit
+    links = each * masters * of_a_worker + private
     return Forecast(
         rate,
         case,
         masters,
         batch,
         proxy_us,
-        laws.redis_us(batch),
+        redis_us(laws, masters, case),
         workers,
         clients,
         workers * of_a_worker,
-        proxies * laws.proxy_bytes(each, clients / proxies, each * masters * of_a_worker + private),
-        rate * (of_hit[runs.CLIENT_IN] + of_hit[runs.CLIENT_OUT]),
-        rate * (of_hit[runs.NODE_IN] + of_hit[runs.NODE_OUT]),
+        proxies * laws.proxy_memory(each, clients / proxies, links),
+        rate * laws.client_bytes,
+        rate * laws.node_bytes,
     )
+
+
+def redis_us(laws: Laws, masters: int, case: Case) -> float:
+    """Return the CPU time of Redis for a hit on one of `masters`."""
+    return laws.redis.us(case.pipeline, laws.batch(case.under_way, masters))
 
 
 def machines(processes: int) -> int:
@@ -107,7 +111,7 @@ def cores(rate: float, spent_us: float) -> int:
 
 def rate_of(laws: Laws, masters: int, case: Case) -> float:
     """Return the hits per second for which `masters` suffice."""
-    return masters * USE * _MICROSECONDS / laws.redis_us(laws.batch(case.under_way, masters))
+    return masters * USE * _MICROSECONDS / redis_us(laws, masters, case)
 
 
 def rate_of_full_masters(laws: Laws, case: Case) -> float:

@@ -16,43 +16,85 @@ reaches M * (1 - (1 - 1/M) ** n) of M masters on average: with more masters batc
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import linear_regression, median
+from typing import Any, Final
 
 import numpy as np  # comes with matplotlib
 
 from ..errors import BenchError
+from ..result import Head
 from . import runs
 from .footprint import PIPELINE, Footprint
 from .runs import Run
 
 FITTED: Final = (1, 3)  # masters of the runs that the laws are fitted to; the others check them
 LEAST_UNDER_WAY: Final = 2  # a lone hit wakes every process: no law of busy ones describes it
-HIT: Final = "hit"
-WRITE: Final = "write"
-BATCH: Final = "batch"
 CONTROLS: Final = 1  # connections of each worker to a master besides lanes
 _STEPS: Final = 60  # halvings of the search for a turn
 
 
 @dataclass(frozen=True)
-class Laws:
-    """All parameters. Times in µs, memory in bytes.
+class Result:
+    """All that `python -m bench model` has measured."""
 
-    proxy, redis, refused: the parameters of the laws above, by name.
-    bytes_of_hit: by the names of `runs`: CLIENT_IN, CLIENT_OUT, NODE_IN, NODE_OUT.
+    head: Head
+    runs: Sequence[Run]
+    looks: Sequence[Footprint]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON value."""
+        of = asdict(self)
+        return {**of.pop("head"), **of}
+
+
+def parse(data: Any) -> Result:
+    """Return the result of a JSON value. Raises KeyError or TypeError if it is none."""
+    return Result(
+        Head(**{field.name: data[field.name] for field in fields(Head)}),
+        [Run(**run) for run in data["runs"]],
+        [Footprint(**look) for look in data["looks"]],
+    )
+
+
+@dataclass(frozen=True)
+class Times:
+    """The parameters of a law of CPU time, in µs."""
+
+    hit: float
+    write: float = 0.0
+    batch: float = 0.0
+
+    def us(self, pipeline: float, batch: float) -> float:
+        """Return the CPU time for a hit, with `pipeline` of them in a write."""
+        return self.hit + self.write / pipeline + self.batch / batch
+
+
+@dataclass(frozen=True)
+class Laws:
+    """All parameters; refused: the proxy's for a refusal that it remembers.
+
+    client_bytes, node_bytes: bytes of a hit in both directions, from clients and to masters.
+    worker, supervisor, client, link: bytes of a proxy's memory, for each of them; a link is a
+        connection to a master.
+    node, node_link, node_key: bytes of a master's memory, for itself, a connection and a key.
     """
 
     scale: float
     power: float
-    proxy: Mapping[str, float]
-    redis: Mapping[str, float]
-    refused: Mapping[str, float]
-    bytes_of_hit: Mapping[str, float]
-    proxy_memory: Mapping[str, float]
-    node_memory: Mapping[str, float]
+    proxy: Times
+    redis: Times
+    refused: Times
+    client_bytes: float
+    node_bytes: float
+    worker: float
+    supervisor: float
+    client: float
+    link: float
+    node: float
+    node_link: float
+    node_key: float
 
     def turn(self, under_way: float) -> float:
         """Return the hits of one turn of a worker that has `under_way` unanswered ones."""
@@ -66,36 +108,22 @@ class Laws:
         """Return the batch of a run from its load: clients, pipeline, workers and masters."""
         return self.batch(under_way(run), 1 if run.work == runs.HOT else run.masters)
 
-    def proxy_us(self, pipeline: float, batch: float) -> float:
-        """Return the CPU time of the proxy for an admitted hit."""
-        return self.proxy[HIT] + self.proxy[WRITE] / pipeline + self.proxy[BATCH] / batch
-
-    def redis_us(self, batch: float) -> float:
-        """Return the CPU time of Redis for an admitted hit."""
-        return self.redis[HIT] + self.redis[BATCH] / batch
-
     def proxy_us_of(self, run: Run) -> float:
         """Return the CPU time of the proxy for an admitted hit of a run, from its load."""
-        return self.proxy_us(run.pipeline, self.batch_of(run))
+        return self.proxy.us(run.pipeline, self.batch_of(run))
 
     def redis_us_of(self, run: Run) -> float:
         """Return the CPU time of Redis for an admitted hit of a run, from its load."""
-        return self.redis_us(self.batch_of(run))
+        return self.redis.us(run.pipeline, self.batch_of(run))
 
-    def refused_us(self, pipeline: float) -> float:
-        """Return the CPU time of the proxy for a refusal that it remembers."""
-        return self.refused[HIT] + self.refused[WRITE] / pipeline
-
-    def proxy_bytes(self, workers: float, clients: float, connections: float) -> float:
+    def proxy_memory(self, workers: float, clients: float, links: float) -> float:
         """Return the resident memory of one proxy, all its processes."""
-        of = self.proxy_memory
-        processes = of["worker"] * workers + of["supervisor"] * (workers > 1)
-        return processes + of["client"] * clients + of["connection"] * connections
+        processes = self.worker * workers + self.supervisor * (workers > 1)
+        return processes + self.client * clients + self.link * links
 
-    def node_bytes(self, connections: float, keys: float) -> float:
+    def node_memory(self, links: float, keys: float) -> float:
         """Return used_memory of one master."""
-        of = self.node_memory
-        return of["base"] + of["connection"] * connections + of["key"] * keys
+        return self.node + self.node_link * links + self.node_key * keys
 
 
 def mean_part(turn: float, masters: float) -> float:
@@ -141,83 +169,69 @@ def busy(found: Iterable[Run], work: str) -> list[Run]:
     return [run for run in found if run.work == work and under_way(run) >= LEAST_UNDER_WAY]
 
 
-def fit(found: Sequence[Run], looks: Sequence[Footprint]) -> Laws:
+def parts(result: Result, fitted: bool) -> tuple[list[Run], list[Run], list[Footprint]]:
+    """Return the admitted and the refused runs, and the footprints, of FITTED or other masters."""
+    found = [run for run in result.runs if (run.masters in FITTED) == fitted]
+    looks = [look for look in result.looks if (look.masters in FITTED) == fitted]
+    return busy(found, runs.ADMITTED), busy(found, runs.REFUSED), looks
+
+
+def fit(result: Result) -> Laws:
     """Fit all laws to the runs and footprints of FITTED masters. Raises BenchError."""
-    fitted = [run for run in found if run.masters in FITTED]
-    admitted, refused = busy(fitted, runs.ADMITTED), busy(fitted, runs.REFUSED)
-    seen = [look for look in looks if look.masters in FITTED]
-    names = (runs.CLIENT_IN, runs.CLIENT_OUT, runs.NODE_IN, runs.NODE_OUT)
+    admitted, refused, seen = parts(result, fitted=True)
+    got = [run.median for run in admitted]
+    refused_us = [run.median.proxy_us for run in refused]
+    each = [(1, 1 / run.pipeline, 1 / run.median.batch) for run in admitted]
+    redis_hit, redis_batch = _fit([(1, batch) for _, _, batch in each], [of.redis_us for of in got])
     return Laws(
         *_turns(admitted),
-        _times(admitted, runs.PROXY_US, (HIT, WRITE, BATCH)),
-        _times(admitted, runs.REDIS_US, (HIT, BATCH)),
-        _times(refused, runs.PROXY_US, (HIT, WRITE)),
-        {name: statistics.median(run.value(name) for run in admitted) for name in names},
-        _relative(
-            {
-                "worker": [look.workers for look in seen],
-                "supervisor": [look.workers > 1 for look in seen],
-                "client": [look.plain + look.piped for look in seen],
-                "connection": [look.connections for look in seen],
-            },
-            [look.proxy_bytes for look in seen],
+        Times(*_fit(each, [of.proxy_us for of in got])),
+        Times(redis_hit, batch=redis_batch),
+        Times(*_fit([(1, 1 / run.pipeline) for run in refused], refused_us)),
+        median(of.client_in for of in got) + median(of.client_out for of in got),
+        median(of.node_in for of in got) + median(of.node_out for of in got),
+        *_fit(
+            [(of.workers, of.workers > 1, of.plain + of.piped, of.connections) for of in seen],
+            [of.proxy_bytes for of in seen],
         ),
-        _relative(
-            {
-                "base": [1 for look in seen],
-                "connection": [look.connections / look.masters for look in seen],
-                "key": [look.keys / look.masters for look in seen],
-            },
-            [look.node_bytes for look in seen],
-        ),
+        *_fit([(1, *of.of_a_master) for of in seen], [of.node_bytes for of in seen]),
     )
-
-
-def _times(found: Sequence[Run], value: str, names: Sequence[str]) -> dict[str, float]:
-    """Fit the parameters of a time to runs."""
-    factors = {
-        HIT: [1.0 for run in found],
-        WRITE: [1 / run.pipeline for run in found],
-        BATCH: [1 / run.value(runs.BATCH) for run in found],
-    }
-    return _relative({name: factors[name] for name in names}, [run.value(value) for run in found])
 
 
 def _turns(admitted: Sequence[Run]) -> tuple[float, float]:
     """Return scale and power of the law of turns: a straight line through logarithms."""
     points = [
-        (math.log(under_way(run)), math.log(turn_of(run.value(runs.BATCH), run.masters)))
+        (math.log(under_way(run)), math.log(turn_of(run.median.batch, run.masters)))
         for run in admitted
     ]
     if len({x for x, _ in points}) < 2:
         raise BenchError("the runs are too much alike to fit the model to them")
-    power, shift = statistics.linear_regression(*zip(*points, strict=True))
+    power, shift = linear_regression(*zip(*points, strict=True))
     return math.exp(shift), power
 
 
-def _relative(
-    factors: Mapping[str, Sequence[float]], measured: Sequence[float]
-) -> dict[str, float]:
+def _fit(factors: Sequence[Sequence[float]], measured: Sequence[float]) -> list[float]:
     """Return the parameters, none below 0, whose sum with their factors is nearest to `measured`.
 
-    factors: those of each parameter, one for each of `measured`.
+    factors: those of all parameters, for each of `measured`.
 
     Least squares of (predicted - measured) / measured, so that small values count as much as large
     ones. A parameter that would be negative is 0, and the others are fitted again.
     Raises BenchError if the factors don't determine the parameters.
     """
-    values = np.array(measured, float)
-    if not (values > 0).any():
+    pairs = [pair for pair in zip(factors, measured, strict=True) if pair[1] > 0]
+    if not pairs:
         raise BenchError("there is no run to fit the model to")
-    scaled = {name: np.array(of)[values > 0] / values[values > 0] for name, of in factors.items()}
-    while scaled:
-        rows = np.column_stack(list(scaled.values()))
-        solved, _, rank, _ = np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)
-        if rank < len(scaled):
+    rows = np.array([[factor / value for factor in row] for row, value in pairs])
+    found, kept = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
+    while kept:
+        solved, _, rank, _ = np.linalg.lstsq(rows[:, kept], np.ones(len(rows)), rcond=None)
+        if rank < len(kept):
             raise BenchError("the runs are too much alike to fit the model to them")
         if min(solved) >= 0:
-            return dict.fromkeys(factors, 0.0) | dict(zip(scaled, map(float, solved), strict=True))
-        del scaled[list(scaled)[int(solved.argmin())]]
+            found[kept] = solved
+            return list(map(float, found))
+        del kept[int(solved.argmin())]
     raise BenchError("no parameter of the model is above 0")
 
 
@@ -233,51 +247,52 @@ class Errors:
     count: int
 
 
-def checks(laws: Laws, found: Sequence[Run], looks: Sequence[Footprint]) -> dict[str, Errors]:
+def checks(laws: Laws, result: Result) -> dict[str, Errors]:
     """Return the errors of the laws by what they predict. Raises BenchError if there is no run.
 
     Held-out runs are those of other numbers of masters than FITTED, and all with one hot key.
     "from the load": of clients, pipeline, workers and masters, without a measured batch.
     """
-    old = busy((run for run in found if run.masters in FITTED), runs.ADMITTED)
-    new = busy((run for run in found if run.masters not in FITTED), runs.ADMITTED)
-    refused = busy((run for run in found if run.masters not in FITTED), runs.REFUSED)
-    hot = busy(found, runs.HOT)
+    old, *_ = parts(result, fitted=True)
+    new, refused, looks = parts(result, fitted=False)
+    hot = busy(result.runs, runs.HOT)
 
-    def proxy_us(run: Run) -> float:
-        return laws.proxy_us(run.pipeline, run.value(runs.BATCH))
+    def proxy(run: Run) -> tuple[float, float]:
+        return laws.proxy.us(run.pipeline, run.median.batch), run.median.proxy_us
 
-    def redis_us(run: Run) -> float:
-        return laws.redis_us(run.value(runs.BATCH))
+    def redis(run: Run) -> tuple[float, float]:
+        return laws.redis.us(run.pipeline, run.median.batch), run.median.redis_us
 
-    def refused_us(run: Run) -> float:
-        return laws.refused_us(run.pipeline)
+    def proxy_of_load(run: Run) -> tuple[float, float]:
+        return laws.proxy_us_of(run), run.median.proxy_us
 
-    of_runs: dict[str, tuple[str, Callable[[Run], float], Sequence[Run]]] = {
-        "proxy, fitted runs": (runs.PROXY_US, proxy_us, old),
-        "proxy, held out": (runs.PROXY_US, proxy_us, new),
-        "proxy, held out, from the load": (runs.PROXY_US, laws.proxy_us_of, new),
-        "proxy, one hot key, from the load": (runs.PROXY_US, laws.proxy_us_of, hot),
-        "proxy, remembered refusals, held out": (runs.PROXY_US, refused_us, refused),
-        "Redis, fitted runs": (runs.REDIS_US, redis_us, old),
-        "Redis, held out": (runs.REDIS_US, redis_us, new),
-        "Redis, held out, from the load": (runs.REDIS_US, laws.redis_us_of, new),
-        "Redis, one hot key, from the load": (runs.REDIS_US, laws.redis_us_of, hot),
-        "batch, held out, from the load": (runs.BATCH, laws.batch_of, new),
+    def redis_of_load(run: Run) -> tuple[float, float]:
+        return laws.redis_us_of(run), run.median.redis_us
+
+    pairs: dict[str, list[tuple[float, float]]] = {
+        "proxy, fitted runs": list(map(proxy, old)),
+        "proxy, held out": list(map(proxy, new)),
+        "proxy, held out, from the load": list(map(proxy_of_load, new)),
+        "proxy, one hot key, from the load": list(map(proxy_of_load, hot)),
+        "proxy, remembered refusals, held out": [
+            (laws.refused.us(run.pipeline, 1), run.median.proxy_us) for run in refused
+        ],
+        "Redis, fitted runs": list(map(redis, old)),
+        "Redis, held out": list(map(redis, new)),
+        "Redis, held out, from the load": list(map(redis_of_load, new)),
+        "Redis, one hot key, from the load": list(map(redis_of_load, hot)),
+        "batch, held out, from the load": [(laws.batch_of(run), run.median.batch) for run in new],
+        "connections of a master, held out": [
+            (connections(look), look.of_a_master[0]) for look in looks
+        ],
+        "memory of the proxy, held out": [
+            (laws.proxy_memory(of.workers, of.plain + of.piped, of.connections), of.proxy_bytes)
+            for of in looks
+        ],
+        "memory of a master, held out": [
+            (laws.node_memory(*of.of_a_master), of.node_bytes) for of in looks
+        ],
     }
-    pairs = {
-        what: [(predict(run), run.value(value)) for run in of]
-        for what, (value, predict, of) in of_runs.items()
-    }
-    for look in (look for look in looks if look.masters not in FITTED):
-        held, keys = look.connections / look.masters, look.keys / look.masters
-        proxy_bytes = laws.proxy_bytes(look.workers, look.plain + look.piped, look.connections)
-        for what, predicted, measured in (
-            ("connections of a master, held out", connections(look), held),
-            ("memory of the proxy, held out", proxy_bytes, look.proxy_bytes),
-            ("memory of a master, held out", laws.node_bytes(held, keys), look.node_bytes),
-        ):
-            pairs.setdefault(what, []).append((predicted, measured))
     return {what: _errors(of) for what, of in pairs.items()}
 
 
@@ -286,4 +301,4 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> Errors:
     found = [abs(predicted - measured) / measured for predicted, measured in pairs if measured]
     if not found:
         raise BenchError("there is no run to check the model with")
-    return Errors(statistics.median(found), max(found), len(found))
+    return Errors(median(found), max(found), len(found))

@@ -22,9 +22,8 @@ from ..result import read
 from ..tables import flow, markdown, where
 from . import forecast, laws, runs
 from .forecast import CLIENT_RATE, MACHINE_CORES, MAX_CONNECTIONS, MAX_NODES, PIPED, SINGLE, USE
-from .laws import BATCH, FITTED, HIT, WRITE, Errors, Laws
-from .result import Result, parse
-from .runs import Run
+from .laws import FITTED, Errors, Laws, Result, parse
+from .runs import Run, Values
 
 PREFIX: Final = "scale-"  # of the pictures' file names
 DRAWN_RATES: Final = (1e6, 3e6, 1e7, 3e7, 1e8)  # hits per second
@@ -42,8 +41,8 @@ _WORDS: Final = {
 
 def page(result: Result) -> tuple[str, list[Image]]:
     """Return the page in Markdown, and its pictures. Raises BenchError."""
-    made = result.laws()
-    checked = laws.checks(made, result.runs, result.looks)
+    made = laws.fit(result)
+    checked = laws.checks(made, result)
     costs = [_cost_picture(result, made, pipeline) for pipeline in (1, 16)]
     forecasts = _forecast_picture(made)
     parts = [
@@ -127,33 +126,32 @@ the proxy is resident memory of all its processes, that of a master is `used_mem
 
 def _admitted(result: Result) -> str:
     head = "masters | workers | load | hits/s | batch | proxy, µs | kernel | Redis, µs | kernel"
-    names = [runs.RATE, runs.BATCH, runs.PROXY_US, runs.PROXY_SYSTEM_US]
-    names += [runs.REDIS_US, runs.REDIS_SYSTEM_US]
     lines = [
         [
             *(run.masters, run.workers, run.load),
-            *(number(run.value(name)) for name in names),
-            f"{run.value(runs.CLIENT_IN) + run.value(runs.CLIENT_OUT):.0f}",
-            f"{run.value(runs.NODE_IN) + run.value(runs.NODE_OUT):.0f}",
-            f"{run.spread(runs.PROXY_US):.0%}",
+            *map(number, (of.rate, of.batch, of.proxy_us, of.proxy_system_us)),
+            *map(number, (of.redis_us, of.redis_system_us)),
+            f"{of.client_in + of.client_out:.0f}",
+            f"{of.node_in + of.node_out:.0f}",
+            f"{run.spread:.0%}",
         ]
         for run in result.runs
-        if run.work == runs.ADMITTED
+        if run.work == runs.ADMITTED and (of := run.median)
     ]
     return markdown(f"{head} | client bytes | node bytes | spread", lines)
 
 
 def _others(result: Result) -> str:
     head = "hits | masters | workers | load | hits/s | proxy, µs | Redis, µs | busiest, µs"
-    names = (runs.RATE, runs.PROXY_US, runs.REDIS_US, runs.TOP_US, runs.CALLS_S)
     lines = [
         [
             *(_WORDS[work], run.masters, run.workers, run.load),
-            *(number(run.value(name)) for name in names),
-            f"{run.spread(runs.PROXY_US):.0%}",
+            *map(number, (of.rate, of.proxy_us, of.redis_us, of.top_us, of.calls_s)),
+            f"{run.spread:.0%}",
         ]
         for work in (runs.REFUSED, runs.HOT, runs.HOT_REFUSED)
         for run in _of(result, work)
+        if (of := run.median)
     ]
     return markdown(f"{head} | calls/s | spread", lines, (0,))
 
@@ -163,19 +161,17 @@ def _states(result: Result) -> str:
     lines = [
         [
             *(look.masters, look.workers, f"{look.plain:,}", f"{look.piped:,}", look.lanes),
-            f"{look.connections / look.masters:,.0f}",
-            f"{look.proxy_bytes / MEGA:.1f}",
-            f"{look.keys / look.masters:,.0f}",
-            f"{look.node_bytes / MEGA:.1f}",
+            *(f"{connections:,.0f}", f"{look.proxy_bytes / MEGA:.1f}"),
+            *(f"{keys:,.0f}", f"{look.node_bytes / MEGA:.1f}"),
         ]
         for look in result.looks
+        for connections, keys in [look.of_a_master]
     ]
     more = "connections of a master | proxy, MB | keys of a master | a master, MB"
     return markdown(f"{head} | {more}", lines)
 
 
 def _laws(made: Laws) -> str:
-    proxy, node = made.proxy_memory, made.node_memory
     return f"""\
 ## The model
 
@@ -188,21 +184,21 @@ masters are added.
   power {made.power:.2f}.
 - Batch: the turn, divided by the masters that at least one of its hits goes to:
   M x (1-(1-1/M)^n) of M masters, for a turn of n hits on even keys.
-- CPU of the proxy for an admitted hit: {made.proxy[HIT]:.2f} µs + {made.proxy[WRITE]:.2f} µs /
-  (hits in a client's write) + {made.proxy[BATCH]:.2f} µs / batch.
-- CPU of Redis for an admitted hit: {made.redis[HIT]:.2f} µs + {made.redis[BATCH]:.2f} µs / batch.
-- CPU of the proxy for a remembered refusal: {made.refused[HIT]:.2f} µs + {made.refused[WRITE]:.2f}
+- CPU of the proxy for an admitted hit: {made.proxy.hit:.2f} µs + {made.proxy.write:.2f} µs /
+  (hits in a client's write) + {made.proxy.batch:.2f} µs / batch.
+- CPU of Redis for an admitted hit: {made.redis.hit:.2f} µs + {made.redis.batch:.2f} µs / batch.
+- CPU of the proxy for a remembered refusal: {made.refused.hit:.2f} µs + {made.refused.write:.2f}
   µs / (hits in a client's write). Redis only gets what renews the memory.
 - Connections of one master: 2 for each worker (control connection, and a lane for each user of
   Redis), and the private ones of clients. A client's first write of h hits takes those to the
   masters of its keys: M x (1-(1-1/M)^h) of M masters. A command without a key, as libraries
   send when they connect, takes one more, to the client's home.
-- Memory of a proxy: {proxy["worker"] / MEGA:.1f} MB for each worker,
-  {proxy["supervisor"] / MEGA:.1f} MB for the supervisor of several,
-  {proxy["client"] / KILO:.1f} kB for each client, {proxy["connection"] / KILO:.1f} kB for each
+- Memory of a proxy: {made.worker / MEGA:.1f} MB for each worker,
+  {made.supervisor / MEGA:.1f} MB for the supervisor of several,
+  {made.client / KILO:.1f} kB for each client, {made.link / KILO:.1f} kB for each
   connection to a master.
-- Memory of a master: {node["base"] / MEGA:.1f} MB, {node["connection"] / KILO:.1f} kB for each
-  connection, {node["key"]:.0f} bytes for each key with one live hit."""
+- Memory of a master: {made.node / MEGA:.1f} MB, {made.node_link / KILO:.1f} kB for each
+  connection, {made.node_key:.0f} bytes for each key with one live hit."""
 
 
 def _errors(result: Result, made: Laws, checked: Mapping[str, Errors]) -> str:
@@ -227,10 +223,10 @@ def _lone(result: Result, made: Laws) -> str:
     lone = [run for run in result.runs if run.load == "1/1"]
     if not lone:
         return ""
-    proxy, redis = ([run.value(name) for run in lone] for name in (runs.PROXY_US, runs.REDIS_US))
+    proxy, redis = [run.median.proxy_us for run in lone], [run.median.redis_us for run in lone]
     return (
         "Predictions for many masters rest on batches of one hit, of which the laws make "
-        f"{made.proxy_us(1, 1):.0f} µs of the proxy and {made.redis_us(1):.0f} µs of Redis. The "
+        f"{made.proxy.us(1, 1):.0f} µs of the proxy and {made.redis.us(1, 1):.0f} µs of Redis. The "
         "runs of one client alone, to which nothing was fitted, took "
         f"{min(proxy):.0f} to {max(proxy):.0f} µs and {min(redis):.0f} to {max(redis):.0f} µs: "
         "a batch of one, and every process woken for it."
@@ -254,7 +250,7 @@ def _predictions(made: Laws, picture: Image) -> str:
                 *(f"{count:,}" for count in counts),
                 f"{held:,.0f}",
                 f"{one.proxy_bytes / GIGA:,.1f}",
-                f"{made.node_bytes(held, 0) / MEGA:,.0f}",
+                f"{made.node_memory(held, 0) / MEGA:,.0f}",
                 f"{one.client_bytes_s * BITS / GIGA:,.1f}",
                 f"{one.node_bytes_s * BITS / GIGA:,.1f}",
             ]
@@ -282,15 +278,15 @@ def _cost_picture(result: Result, laws: Laws, pipeline: int) -> Image:
     wanted = (f"50/{pipeline}", 1)
     found = [run for run in _of(result, runs.ADMITTED) if (run.load, run.workers) == wanted]
 
-    def panel(title: str, value: str, model: Callable[[Run], float]) -> Panel:
-        measured = Line("measured", 1, [(run.masters, run.value(value)) for run in found])
+    def panel(title: str, value: Callable[[Values], float], model: Callable[[Run], float]) -> Panel:
+        measured = Line("measured", 1, [(run.masters, value(run.median)) for run in found])
         modelled = Line("model", 2, [(run.masters, model(run)) for run in found])
         return Panel(title, "masters", [measured, modelled])
 
     panels = [
-        panel("hits in one batch", runs.BATCH, laws.batch_of),
-        panel("the proxy, µs for a hit", runs.PROXY_US, laws.proxy_us_of),
-        panel("all masters, µs for a hit", runs.REDIS_US, laws.redis_us_of),
+        panel("hits in one batch", lambda of: of.batch, laws.batch_of),
+        panel("the proxy, µs for a hit", lambda of: of.proxy_us, laws.proxy_us_of),
+        panel("all masters, µs for a hit", lambda of: of.redis_us, laws.redis_us_of),
     ]
     writes = "one hit" if pipeline == 1 else f"{pipeline} hits"
     clients = f"50 clients, each with {writes} in a write, one worker."
@@ -357,12 +353,12 @@ def _refusals(result: Result, made: Laws) -> str:
         by_load.setdefault((run.pipeline, run.workers), []).append(run)
     measured = "\n".join(
         f"- Load 50/{pipeline}, {workers} worker{'s' if workers > 1 else ''}: at most "
-        f"{max(run.value(runs.CALLS_S) for run in found):,.0f} script calls per second at up to "
-        f"{max(run.value(runs.RATE) for run in found):,.0f} hits per second (measured)."
+        f"{max(run.median.calls_s for run in found):,.0f} script calls per second at up to "
+        f"{max(run.median.rate for run in found):,.0f} hits per second (measured)."
         for (pipeline, workers), found in sorted(by_load.items())
     )
     single, piped = (
-        forecast.cores(MEGA, made.refused_us(case.pipeline)) for case in forecast.CASES
+        forecast.cores(MEGA, made.refused.us(case.pipeline, 1)) for case in forecast.CASES
     )
     return f"""\
 ## What a remembered refusal does to a hot key
@@ -406,7 +402,7 @@ def _of(result: Result, work: str) -> list[Run]:
 
 def _hot_us(result: Result) -> list[float]:
     """Return the CPU time of the one master that serves a hot key, for a hit, of each run."""
-    return [run.value(runs.TOP_US) for run in _of(result, runs.HOT)]
+    return [run.median.top_us for run in _of(result, runs.HOT)]
 
 
 def _hot_rate(us: float) -> str:

@@ -11,9 +11,11 @@ import re
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -30,22 +32,6 @@ ADMITTED: Final = "admitted"
 REFUSED: Final = "refused"  # by the proxy, which remembers the refusal
 HOT: Final = "hot"  # admitted, all on one key
 HOT_REFUSED: Final = "hot-refused"
-
-# values of a run
-RATE: Final = "rate"  # hits per second on this machine
-PROXY_US: Final = "proxy_us"  # CPU time of the proxy for a hit, all workers
-PROXY_SYSTEM_US: Final = "proxy_system_us"  # its part in kernel mode
-REDIS_US: Final = "redis_us"  # CPU time of all masters for a hit
-REDIS_SYSTEM_US: Final = "redis_system_us"
-TOP_US: Final = "top_us"  # CPU time of the busiest master for a hit
-CALLS: Final = "calls"  # script calls for a hit
-CALLS_S: Final = "calls_s"  # script calls per second
-BATCH: Final = "batch"  # script calls in one read of a master
-HITS: Final = "hits"  # hits in the window
-CLIENT_IN: Final = "client_in"  # bytes of a hit from clients
-CLIENT_OUT: Final = "client_out"
-NODE_IN: Final = "node_in"  # bytes of a hit to masters
-NODE_OUT: Final = "node_out"
 
 REFUSED_KEYS: Final = 100
 ENDLESS: Final = 100_000_000  # hits: more than are sent before a load is stopped
@@ -91,8 +77,42 @@ LOADS: Final = (
 
 
 @dataclass(frozen=True)
+class Values:
+    """What one window of a load gives. Times are CPU time for a hit, in µs.
+
+    rate: hits per second on this machine.
+    hits: hits in the window.
+    proxy_us, proxy_system_us: of all workers; its part in kernel mode.
+    redis_us, redis_system_us: of all masters; its part in kernel mode.
+    top_us: of the busiest master.
+    calls, calls_s: script calls for a hit, and per second.
+    batch: script calls in one read of a master.
+    client_in, client_out: bytes of a hit from and to clients.
+    node_in, node_out: bytes of a hit to and from masters.
+    """
+
+    rate: float
+    hits: float
+    proxy_us: float
+    proxy_system_us: float
+    redis_us: float
+    redis_system_us: float
+    top_us: float
+    calls: float
+    calls_s: float
+    batch: float
+    client_in: float
+    client_out: float
+    node_in: float
+    node_out: float
+
+
+@dataclass(frozen=True)
 class Run:
-    """What was measured of one load in front of `masters` by `workers`: samples by value."""
+    """What was measured of one load in front of `masters` by `workers`.
+
+    samples: those of each field of Values.
+    """
 
     masters: int
     workers: int
@@ -101,13 +121,20 @@ class Run:
     pipeline: int
     samples: dict[str, list[float]] = field(default_factory=dict)
 
-    def value(self, name: str) -> float:
-        """Return the median of a value."""
-        return statistics.median(self.samples[name])
+    def add(self, values: Values) -> None:
+        """Add the samples of one window."""
+        for name, value in asdict(values).items():
+            self.samples.setdefault(name, []).append(value)
 
-    def spread(self, name: str) -> float:
-        """Return (greatest - least) / median of the samples of a value."""
-        return spread(self.samples[name])
+    @cached_property
+    def median(self) -> Values:
+        """The medians of all samples."""
+        return Values(**{name: statistics.median(found) for name, found in self.samples.items()})
+
+    @property
+    def spread(self) -> float:
+        """(greatest - least) / median of the proxy's time."""
+        return spread(self.samples["proxy_us"])
 
     @property
     def load(self) -> str:
@@ -133,15 +160,14 @@ QUICK: Final = Sizes(((1, 1), (3, 2), (6, 1)), 0.03, 0.05, 0.05, 20, 600, 0.05)
 MAX_WINDOWS: Final = 50  # windows until one has a hit
 ANSWERED_S: Final = 0.05  # pause until what was under way is answered
 PUBLISHED_S: Final = 1.1  # the same, and until each worker has published its counters
-# Counts of the masters, by names of INFO, and of the proxy, by names of RL.STATS.
-_OF_MASTERS: Final = ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
+# Counts of the proxy, by names of RL.STATS, and of the masters, by names of INFO.
 _OF_PROXY: Final = ("hits", "bytes_in", "bytes_out")
-_TIMES: Final = (PROXY_US, PROXY_SYSTEM_US, REDIS_US, REDIS_SYSTEM_US)
+_OF_MASTERS: Final = ("total_reads_processed", "total_net_input_bytes", "total_net_output_bytes")
 _SERVED: Final = ("admitted", "refused", "refused_locally")
 _SCRIPTS: Final = re.compile(r"^cmdstat_eval(?:sha)?:calls=(\d+)", re.MULTILINE)
 
 
-def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
+def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) -> Values:
     """Run a load and return the values of its window. Raises BenchError."""
     _prepare(one, upstream, proxy)
     with _clients(one, proxy.port) as clients:
@@ -155,27 +181,30 @@ def measure(one: Load, sizes: Sizes, upstream: Part, proxy: Part, workers: int) 
             clients.pause()
             seconds = time.perf_counter() - began
             after = _look(upstream, proxy, workers)
-            grown = {name: value - before[name] for name, value in after.items()}
+            seen = {name: value - before[name] for name, value in after.items()}
             # Each admitted hit is one call. Redis counts it at once, a worker publishes it later.
-            hits = grown["hits" if one.refuses else CALLS]
-            if grown["hits"] > 0 and grown[CALLS] > 0:
+            hits = seen["hits" if one.refuses else "calls"]
+            if seen["hits"] > 0 and seen["calls"] > 0:
                 break  # one window is enough, but on a machine that stalls
-    if hits <= 0 or grown["hits"] <= 0:
+    if hits <= 0 or seen["hits"] <= 0:
         raise BenchError("no hit was answered while it was measured")
     a_hit = MILLION / hits
-    return {
-        RATE: hits / seconds,
-        HITS: hits,
-        **{name: grown[name] * a_hit for name in _TIMES},
-        TOP_US: max(value for name, value in grown.items() if name.startswith(TOP_US)) * a_hit,
-        CALLS: grown[CALLS] / hits,
-        CALLS_S: grown[CALLS] / seconds,
-        BATCH: grown[CALLS] / max(1, grown["total_reads_processed"]),
-        CLIENT_IN: grown["bytes_in"] / grown["hits"],
-        CLIENT_OUT: grown["bytes_out"] / grown["hits"],
-        NODE_IN: grown["total_net_input_bytes"] / hits,
-        NODE_OUT: grown["total_net_output_bytes"] / hits,
-    }
+    return Values(
+        rate=hits / seconds,
+        hits=hits,
+        proxy_us=seen["proxy"] * a_hit,
+        proxy_system_us=seen["proxy system"] * a_hit,
+        redis_us=seen["redis"] * a_hit,
+        redis_system_us=seen["redis system"] * a_hit,
+        top_us=max(seen[f"master {port}"] for port in upstream.ports) * a_hit,
+        calls=seen["calls"] / hits,
+        calls_s=seen["calls"] / seconds,
+        batch=seen["calls"] / max(1, seen["total_reads_processed"]),
+        client_in=seen["bytes_in"] / seen["hits"],
+        client_out=seen["bytes_out"] / seen["hits"],
+        node_in=seen["total_net_input_bytes"] / hits,
+        node_out=seen["total_net_output_bytes"] / hits,
+    )
 
 
 @contextmanager
@@ -207,7 +236,7 @@ def _prepare(one: Load, upstream: Part, proxy: Part) -> None:
 
 
 def _look(upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
-    """Return the counts and CPU seconds so far, by name; of each master one of TOP_US.
+    """Return the counts and CPU seconds so far, by name.
 
     It waits before: a worker sees others' counters late. Raises BenchError if hits have failed.
     """
@@ -216,18 +245,17 @@ def _look(upstream: Part, proxy: Part, workers: int) -> dict[str, float]:
         stats = client.fields(b"RL.STATS")
     if (served := sum(int(stats[name]) for name in _SERVED)) != int(stats["hits"]):
         raise BenchError(f"of {stats['hits']} hits only {served} were admitted or refused")
-    found: dict[str, float] = {name: int(stats[name]) for name in _OF_PROXY}
-    found |= dict.fromkeys((CALLS, *_OF_MASTERS, *_TIMES), 0)
-    found[PROXY_US], found[PROXY_SYSTEM_US] = proxy.spent()
+    found: dict[str, float] = defaultdict(float, {name: int(stats[name]) for name in _OF_PROXY})
+    found["proxy"], found["proxy system"] = proxy.spent()
     for port, process in zip(upstream.ports, upstream.processes, strict=True):
         with Client(port) as client:
             info = client.fields(b"INFO", b"stats")
             scripts = _SCRIPTS.findall(client.text(b"INFO", b"commandstats"))
-        found[CALLS] += sum(map(int, scripts))
+        spent = process.spent()
+        found[f"master {port}"] = spent.total
+        found["redis"] += spent.total
+        found["redis system"] += spent.system
+        found["calls"] += sum(map(int, scripts))
         for name in _OF_MASTERS:
             found[name] += int(info[name])
-        spent = process.spent()
-        found[REDIS_US] += spent.total
-        found[REDIS_SYSTEM_US] += spent.system
-        found[f"{TOP_US} {port}"] = spent.total
     return found

@@ -6,15 +6,16 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
 
 from bench import load
-from bench.model import laws, page, result, runs
+from bench.model import laws, page, runs
 from bench.model.footprint import Footprint
-from bench.model.laws import Laws
-from bench.model.runs import Run
+from bench.model.laws import Laws, Result, Times
+from bench.model.runs import Run, Values
 from bench.plots import Image
 from bench.result import Head
 from tests.harness import ROOT
@@ -23,12 +24,18 @@ from tests.unit import pages
 TRUE = Laws(
     scale=1.2,
     power=0.7,
-    proxy={"hit": 2.0, "write": 5.0, "batch": 18.0},
-    redis={"hit": 7.0, "batch": 19.0},
-    refused={"hit": 1.0, "write": 5.5},
-    bytes_of_hit={"client_in": 60.0, "client_out": 37.0, "node_in": 121.0, "node_out": 37.0},
-    proxy_memory={"worker": 40e6, "supervisor": 25e6, "client": 16e3, "connection": 3e3},
-    node_memory={"base": 2e6, "connection": 17e3, "key": 150.0},
+    proxy=Times(2.0, 5.0, 18.0),
+    redis=Times(7.0, batch=19.0),
+    refused=Times(1.0, 5.5),
+    client_bytes=97.0,
+    node_bytes=158.0,
+    worker=40e6,
+    supervisor=25e6,
+    client=16e3,
+    link=3e3,
+    node=2e6,
+    node_link=17e3,
+    node_key=150.0,
 )
 
 
@@ -36,8 +43,8 @@ def measured(noise: float = 0.0, seed: int = 1) -> list[Run]:
     """Runs that follow the laws TRUE, but for a relative error of up to `noise`."""
     dice = random.Random(seed)
 
-    def near(value: float) -> list[float]:
-        return [value * (1 + dice.uniform(-noise, noise)) for _ in range(3)]
+    def near(value: float) -> float:
+        return value * (1 + dice.uniform(-noise, noise))
 
     found = []
     for masters, workers in runs.FULL.cells:
@@ -45,23 +52,27 @@ def measured(noise: float = 0.0, seed: int = 1) -> list[Run]:
             run = Run(masters, workers, one.work, one.clients, one.pipeline)
             spread = 1 if one.keys == 1 else masters
             batch = TRUE.batch(laws.under_way(run), spread)
-            proxy, redis = TRUE.proxy_us(one.pipeline, batch), TRUE.redis_us(batch)
+            proxy, redis = TRUE.proxy.us(one.pipeline, batch), TRUE.redis.us(one.pipeline, batch)
             if one.refuses:
-                proxy, redis = TRUE.refused_us(one.pipeline), 0.01
-            values = {
-                **TRUE.bytes_of_hit,
-                runs.RATE: 50_000.0,
-                runs.HITS: 60_000.0,
-                runs.PROXY_US: proxy,
-                runs.PROXY_SYSTEM_US: proxy / 2,
-                runs.REDIS_US: redis,
-                runs.REDIS_SYSTEM_US: redis / 4,
-                runs.TOP_US: redis / spread,
-                runs.CALLS: 0.01 if one.refuses else 1.0,
-                runs.CALLS_S: 51.0 * workers if one.refuses else 50_000.0,
-                runs.BATCH: batch,
-            }
-            run.samples.update({name: near(value) for name, value in values.items()})
+                proxy, redis = TRUE.refused.us(one.pipeline, 1), 0.01
+            values = Values(
+                rate=50_000.0,
+                hits=60_000.0,
+                proxy_us=proxy,
+                proxy_system_us=proxy / 2,
+                redis_us=redis,
+                redis_system_us=redis / 4,
+                top_us=redis / spread,
+                calls=0.01 if one.refuses else 1.0,
+                calls_s=51.0 * workers if one.refuses else 50_000.0,
+                batch=batch,
+                client_in=60.0,
+                client_out=37.0,
+                node_in=121.0,
+                node_out=37.0,
+            )
+            for _ in range(3):
+                run.add(replace(values, **{name: near(of) for name, of in asdict(values).items()}))
             found.append(run)
     return found
 
@@ -78,8 +89,8 @@ def looked() -> list[Footprint]:
         ):
             made = Footprint(masters, workers, plain, piped, lanes, 0, 0, 0.0, keys)
             connections = round(laws.connections(made) * masters)
-            proxy_bytes = TRUE.proxy_bytes(workers, plain + piped, connections)
-            node_bytes = TRUE.node_bytes(connections / masters, keys / masters)
+            proxy_bytes = TRUE.proxy_memory(workers, plain + piped, connections)
+            node_bytes = TRUE.node_memory(connections / masters, keys / masters)
             found.append(
                 Footprint(
                     *(masters, workers, plain, piped, lanes, connections),
@@ -89,13 +100,13 @@ def looked() -> list[Footprint]:
     return found
 
 
-def made() -> result.Result:
+def made() -> Result:
     """A result after it was written to a file and read again."""
     facts: dict[str, str | int | float] = {"processor": "Some CPU", "cores": 2}
     versions = {"rlproxy": "1.2.3 (compiled)"}
     sentences = ["one turn of all", "and so on"]
-    found = result.Result(Head("2026-01-02", facts, versions, sentences), measured(), looked())
-    return result.parse(json.loads(json.dumps(found.to_json())))
+    found = Result(Head("2026-01-02", facts, versions, sentences), measured(), looked())
+    return laws.parse(json.loads(json.dumps(found.to_json())))
 
 
 @cache
@@ -109,11 +120,10 @@ def drawn() -> tuple[str, dict[str, Image]]:
 
 
 def test_fit_finds_the_laws_that_made_the_runs() -> None:
-    found = laws.fit(measured(), looked())
-    assert (found.scale, found.power) == pytest.approx((TRUE.scale, TRUE.power), rel=0.01)
-    for name in ("proxy", "redis", "refused", "bytes_of_hit", "proxy_memory", "node_memory"):
-        assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
-    checked = laws.checks(found, measured(), looked())
+    found = laws.fit(made())
+    for name, value in asdict(TRUE).items():
+        assert asdict(found)[name] == pytest.approx(value, rel=0.02), name
+    checked = laws.checks(found, made())
     assert all(one.worst < 0.02 for one in checked.values()), checked
 
 
