@@ -133,6 +133,13 @@ class ReplySlots(OwedReplies):
         """Add bytes of Redis; answer() passes them on."""
         self._framer.feed(data)
 
+    def pass_pushes(self) -> None:
+        """Pass on the rest of a push that is passed on in part, and the pushes behind it."""
+        framer = self._framer
+        start = framer.pos
+        framer.skip(0)
+        self._pass_on(framer.buf, start)
+
     def answer(self) -> None:
         """Pass on the bytes that have come, slot by slot."""
         framer = self._framer
@@ -156,9 +163,7 @@ class ReplySlots(OwedReplies):
                 self.remove_reply(slot)
             elif not self._answer_slot(slot, kind):
                 break
-        start, end = self._start, framer.pos
-        if end > start:
-            self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
+        self._pass_on(data, self._start)
         framer.release()
 
     def _unrequested(self) -> None:
@@ -337,6 +342,11 @@ class ReplySlots(OwedReplies):
             slot = slot.next
         self.clear()
         self.missing = None
+
+    def _pass_on(self, data: bytes, start: int) -> None:
+        end = self._framer.pos
+        if end > start:
+            self.to_client.append(data if start == 0 and end == len(data) else data[start:end])
 
     def _stop_counting(self) -> None:
         """Pass on all bytes as they come from here on."""

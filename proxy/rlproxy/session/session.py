@@ -318,10 +318,13 @@ class Session(SessionBase):
 
     def upstream_received(self, data: bytes) -> None:
         """Take bytes of the private connection."""
+        slots = self.private.slots
         self.private.received(data)
-        self.private.slots.answer()
         if self.lanes.count > 0:
-            self._emit()  # replies of lanes may have waited for the end of a push
+            # A push that began before the lane's replies came goes before them.
+            slots.pass_pushes()
+            self._emit()
+        slots.answer()
         self.private_answered()
 
     def private_answered(self) -> None:

@@ -256,7 +256,7 @@ def test_a_reply_that_the_lane_knows_waits_for_the_end_of_a_push(parts: Routed) 
     plain(parts)
     parts.route(HIT)
     parts.private.slots.feed(b">2\r\n$7\r\nmess")
-    parts.private.slots.answer()
+    parts.private.slots.pass_pushes()
     parts.down()
     assert parts.lanes.head is not None
     parts.lanes.head.reply = FIVE
