@@ -6,7 +6,7 @@ from typing import Final
 
 from rlproxy.observability.counters import MAX_BULK, SHOWN, HitsByKey
 from rlproxy.observability.metrics import Labels
-from rlproxy.resp.escape import shown
+from rlproxy.resp.escape import shown, unescaped
 
 NONE: Final = "(none)"  # in place of a prefix: keys without a colon
 OTHER: Final = "(other)"  # in place of a prefix: prefixes beyond the bound
@@ -26,7 +26,10 @@ class Prefixes:
 
     def __init__(self, most: int, before: dict[Labels, float]) -> None:
         self.samples = dict(before)
-        self._room = most - len({prefix for prefix, _ in before} - {NONE, OTHER})  # more prefixes
+        # By prefix: escape.shown() takes up to 10 us, and a prefix comes with each batch of keys.
+        self._labels = {label.encode(): label for label in (NONE, OTHER)}
+        self._most = most + len(self._labels)
+        self._labels.update((unescaped(label), label) for label, _ in before)
 
     def add(self, hits: HitsByKey, refused: HitsByKey) -> None:
         """Count hits by the prefix of their keys; `refused` are the refused ones among them."""
@@ -42,13 +45,14 @@ class Prefixes:
 
     def _label(self, begin: bytes) -> str:
         """Return the label of keys with a beginning, b"" without a colon; it has samples then."""
-        label = shown(begin[begin.index(b"\n") + 1 : -1][:MAX_PREFIX]) if begin else NONE
+        prefix = begin[begin.index(b"\n") + 1 : -1][:MAX_PREFIX] if begin else NONE.encode()
+        label = self._labels.get(prefix)
+        if label is None:
+            if len(self._labels) >= self._most:
+                label = OTHER
+            else:
+                label = self._labels[prefix] = shown(prefix)
         if (label, HITS) not in self.samples:
-            if label not in (NONE, OTHER):
-                if self._room <= 0:
-                    label = OTHER
-                else:
-                    self._room -= 1
             for outcome in (HITS, REFUSED):
-                self.samples.setdefault((label, outcome), 0)
+                self.samples[label, outcome] = 0
         return label

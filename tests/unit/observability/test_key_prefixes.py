@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+from rlproxy.observability import key_prefixes
 from rlproxy.observability.counters import MAX_KEY, SHOWN, brief
 from rlproxy.observability.key_prefixes import Prefixes
+from rlproxy.observability.metrics import Labels
+from rlproxy.resp import escape
 
 
 def bulk(key: bytes) -> bytes:
@@ -64,3 +68,22 @@ def test_successor_continues_the_counts_and_the_labels() -> None:
         ("(other)", "hits"): 2,
         ("(other)", "refused"): 2,
     }
+
+
+def test_a_prefix_is_escaped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escaping bytes that are no text takes 20 times as long as counting them."""
+    escaped: list[bytes] = []
+
+    def shown(prefix: bytes) -> str:
+        escaped.append(prefix)
+        return escape.shown(prefix)
+
+    monkeypatch.setattr(key_prefixes, "shown", shown)
+    before: dict[Labels, float] = {}
+    for _ in range(2):  # the second one continues the counts of the first
+        prefixes = Prefixes(1, before)
+        for _ in range(2):
+            prefixes.add(bulks(b"\xff:1", b"\xfe:1", b"none"), bulks(b"\xff:1"))
+        before = prefixes.samples
+    assert escaped == [b"\xff"]
+    assert before[r"\xff", "hits"] == before["(other)", "hits"] == 4
