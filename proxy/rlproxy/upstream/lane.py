@@ -270,8 +270,11 @@ class ServerLane(PooledLane):
 
     def lost(self, failed: bool) -> None:
         """Handle the loss of the connection; `failed`: a write to it failed."""
+        transport = self._transport
+        if not self._handshakes:
+            self._transport = None  # calls that the last replies release are not written
         if failed:
-            left = last_words(self._transport)
+            left = last_words(transport)
             if left:
                 self.received(left)
         if self._handshakes and self._transport is not None:  # this lane did not close it

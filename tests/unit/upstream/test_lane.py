@@ -23,6 +23,7 @@ from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
+from rlproxy.upstream import lane
 from rlproxy.upstream.connector import Target
 from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext, ServerLane
@@ -673,6 +674,44 @@ def test_calls_that_were_not_run_are_returned_by_a_lost_lane(bench: Bench) -> No
     assert caller.seen == [("lost", context[1]), ("returned", context[0])]
     assert bench.lane.room == bench.pool.context.max_lane_hits
     assert bench.pool.lanes()[0].unanswered() == 0  # its next connection does not send them, too
+
+
+class Pipelined(Returned):
+    """Makes further calls once a lane has answered one."""
+
+    def __init__(self, lane: Lane) -> None:
+        super().__init__()
+        self.lane = lane
+        self.later = [Call(self, HIT, r.bulk(b"k")) for _ in range(MAX_UNSENT)]
+
+    def lane_answered(self, call: Call, reply: bytes) -> None:
+        self.seen.append(("lost" if reply == r.LOST else "answered", call))
+
+    def resume(self) -> None:
+        calls, self.later = self.later, []
+        for call in calls:
+            self.lane.submit(call)
+
+
+@pytest.mark.skipif(not context.__file__.endswith(".py"), reason="Caller is compiled")
+def test_calls_that_follow_the_last_replies_of_a_lost_lane_are_returned(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis answered one call and closed the connection, so that the write of another failed."""
+    caller = Pipelined(bench.lane)
+    later = caller.later
+    answered, failed = (Call(caller, HIT, r.bulk(b"k")) for _ in range(2))
+    for call in (answered, failed):
+        bench.lane.submit(call)
+        bench.sent()
+    monkeypatch.setattr(lane, "last_words", lambda _transport: ADMITTED)
+    bench.wire.protocol.connection_lost(BrokenPipeError())
+    assert bench.sent() == b""
+    assert caller.seen == [
+        ("answered", answered),
+        ("lost", failed),
+        *(("returned", call) for call in later),
+    ]
 
 
 def test_noscript_to_a_call_beside_an_earlier_opener(bench: Bench) -> None:
