@@ -46,6 +46,7 @@ class Subscriptions:
         self._subscribes = False
         # Channels and patterns by the command that subscribed to them.
         self._channels: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
+        self._shard_channel: bytes = b""  # the one of the latest PING
         self._monitors = False
         exchange.delivers = self._delivers
 
@@ -76,7 +77,7 @@ class Subscriptions:
         elif route.name in self._channels or route.name in _ENDS:
             self._change(route.name, args, written)
         elif route.name == b"PING":  # to a node at which the client subscribes
-            slot = NO_SLOT if self._at_home() else slot_of(list(self._channels[_SHARD]))
+            slot = NO_SLOT if self._at_home() else self._slot_of_shard_channel()
             self._exchange.send(self._exchange.links.of_slot(slot), Request(written))
         else:
             self._refuse(route.name, written)
@@ -204,6 +205,16 @@ class Subscriptions:
     def _at_home(self) -> bool:
         """Whether the client subscribes at home, and not to shard channels alone."""
         return any(names for kind, names in self._channels.items() if kind != _SHARD)
+
+    def _slot_of_shard_channel(self) -> int:
+        """The slot of a shard channel: the same one for as long as the client subscribes to it.
+
+        A set with many removed channels takes long to find its first one.
+        """
+        names = self._channels[_SHARD]
+        if self._shard_channel not in names:
+            self._shard_channel = next(iter(names), b"")
+        return key_slot(self._shard_channel)
 
     def _delivers(self, link: Link, frame: bytes) -> bool:
         """Whether a message of `link` goes to the client."""
