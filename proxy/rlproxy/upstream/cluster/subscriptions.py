@@ -46,13 +46,15 @@ class Subscriptions:
         self._subscribes = False
         # Channels and patterns by the command that subscribed to them.
         self._channels: dict[bytes, set[bytes]] = {name: set() for name in _ENDS.values()}
+        # Of these, those that may match keyspace events.
+        self._events: dict[bytes, set[bytes]] = {b"SUBSCRIBE": set(), b"PSUBSCRIBE": set()}
         self._shard_channel: bytes = b""  # the one of the latest PING
         self._monitors = False
         exchange.delivers = self._delivers
 
     def forget(self) -> None:
         """Forget all, as RESET does."""
-        for names in self._channels.values():
+        for names in (*self._channels.values(), *self._events.values()):
             names.clear()
         self._monitors = False
         self._update()
@@ -104,16 +106,19 @@ class Subscriptions:
         """Send a command that subscribes or unsubscribes. It has one reply for each channel."""
         exchange = self._exchange
         kind = _ENDS.get(name, name)
-        channels = self._channels[kind]
+        channels, event_channels = self._channels[kind], self._events.get(kind, set())
         named = args or sorted(channels)
         unanswered = iter(named)
         events = [each for each in named if kind != _SHARD and _may_be_events(each)]
+        among_events = set(events)
 
         def on_reply(frame: bytes) -> bytes:
             if not frame.startswith(b"-"):
                 channel = next(unanswered, None)
                 if channel is not None:
                     (channels.add if kind == name else channels.discard)(channel)
+                    if channel in among_events:
+                        (event_channels.add if kind == name else event_channels.discard)(channel)
                 if kind == _SHARD:
                     frame = _counted(frame, len(channels))
             return frame
@@ -190,16 +195,16 @@ class Subscriptions:
     def _subscribe_new_masters(self) -> None:
         """Subscribe to keyspace events, and to MONITOR, at masters that have joined."""
         exchange = self._exchange
-        wanted: dict[bytes, list[bytes]] = {b"MONITOR": []} if self._monitors else {}
-        for name in (b"SUBSCRIBE", b"PSUBSCRIBE"):
-            if events := list(filter(_may_be_events, self._channels[name])):
+        wanted: dict[bytes, set[bytes]] = {b"MONITOR": set()} if self._monitors else {}
+        for name, events in self._events.items():
+            if events:
                 wanted[name] = events
         if not wanted or self._postpones(self._subscribe_new_masters):
             return
         for link in self._other_masters():
             for name, channels in wanted.items():
                 if name.lower() not in link.subscribed:
-                    link.send(_subscribing(name, channels))
+                    link.send(_subscribing(name, list(channels)))
         exchange.flush()
 
     def _at_home(self) -> bool:
