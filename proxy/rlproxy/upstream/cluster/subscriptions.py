@@ -313,9 +313,8 @@ def _counted(frame: bytes, count: int) -> bytes:
 
 def _may_be_events(name: bytes) -> bool:
     """Whether a channel is one of keyspace events, or a pattern may match some."""
+    begin = name[: len(_EVENTS)]
     plain = 0
-    while plain < len(name) and name[plain] not in _GLOB:
+    while plain < len(begin) and begin[plain] not in _GLOB:
         plain += 1
-    if plain == len(name):
-        return name.startswith(_EVENTS)
-    return name[:plain].startswith(_EVENTS) or _EVENTS.startswith(name[:plain])
+    return begin == _EVENTS if plain == len(begin) else _EVENTS.startswith(begin[:plain])

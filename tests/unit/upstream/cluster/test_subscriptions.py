@@ -252,3 +252,9 @@ async def test_subscribing_to_one_channel_takes_no_longer_with_many() -> None:
 )
 def test_what_may_match_keyspace_events(name: bytes, expected: bool) -> None:
     assert _may_be_events(name) == expected
+
+
+def test_a_channel_with_a_long_name_takes_no_longer() -> None:
+    began = time.process_time()
+    assert not _may_be_events(b"x" * 50_000_000)
+    assert time.process_time() - began < 0.2  # CPU time; where each byte is looked at, 2 s
