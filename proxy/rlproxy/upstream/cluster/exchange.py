@@ -24,6 +24,8 @@ from rlproxy.upstream.cluster.request import Divided, OnReply, Request, under_wa
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
 MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
+MAX_KEPT: Final = 8388608  # bytes of these commands, and of their parts; see _keep()
+KEPT: Final = 512  # bytes that a command or a part takes besides its text
 MAX_BEHIND: Final = 4096  # bytes of invalidations that follow a reply once more
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
 # Begins a node's reply to bytes that only some servers accept: Valkey from 9.1 checks the line end
@@ -67,6 +69,7 @@ class Exchange(LinkOwner):
         self.queue: deque[Request] = deque()  # what the client is owed
         self.redirects = Redirects(self.links, self.queue)
         self._last: int = 0  # number of the latest request
+        self._kept: int = 0  # bytes of the requests in `queue`, and of their parts
         self._map = cluster.map  # by which the latest command was sent
         self._streaming = False  # the client has a reply in part
         self._messages: list[bytes] = []  # messages that wait: _holds_messages()
@@ -80,8 +83,15 @@ class Exchange(LinkOwner):
         """Append `request` to what waits for a reply, and so has a place in the order."""
         self._last += 1
         request.number = self._last
+        self._keep(request, request.written)
         self.queue.append(request)
         return request
+
+    def _keep(self, request: Request, written: bytes) -> None:
+        """Count what is kept until `request` is answered: `written`, its text or that of a part."""
+        size = KEPT + len(written)
+        request.kept += size
+        self._kept += size
 
     def replies_off(self) -> bool:
         """Return whether CLIENT REPLY turns off the reply to the client's next command."""
@@ -120,6 +130,7 @@ class Exchange(LinkOwner):
     def _send_some(self, whole: Divided, parts: Iterator[tuple[Link, Request]]) -> None:
         for link, part in islice(parts, MAX_PER_TICK):
             whole.add(part)
+            self._keep(whole, part.written)
             link.send(part)
         if len(whole.parts) < whole.count:
             self.loop.call_soon(self._send_more, whole, parts)
@@ -194,7 +205,8 @@ class Exchange(LinkOwner):
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
         links = self.links.by_address.values()
-        return any(link.full() for link in links) or len(self.queue) > MAX_OWED
+        owed = len(self.queue) > MAX_OWED or self._kept > MAX_KEPT
+        return owed or any(link.full() for link in links)
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
@@ -250,6 +262,7 @@ class Exchange(LinkOwner):
         queue, out = self.queue, self.out
         while queue and queue[0].done:
             request = queue.popleft()
+            self._kept -= request.kept
             self._held -= len(request.reply) + len(request.behind)
             if not request.silent:
                 out.append(request.reply)

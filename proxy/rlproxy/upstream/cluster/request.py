@@ -19,6 +19,7 @@ class Request:
     node: the node that owes its reply; None before it is sent and once it is answered.
     reply: what the client gets, once `done`.
     behind: pushes that the client gets behind it.
+    kept: bytes that are kept until it is answered; see Exchange.
     silent: the client gets nothing.
     frames: replies that are still to come: to SUBSCRIBE, one for each channel.
     begun: those that have come, if one is still to come.
@@ -54,6 +55,7 @@ class Request:
         self.node: Address | None = None
         self.reply: bytes = b""
         self.behind: bytes = b""
+        self.kept: int = 0
         self.done = False
         self.silent = False
         self.frames: int = 1

@@ -14,7 +14,7 @@ from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import INVALIDATE, bulk, bulks
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.dispatcher import Dispatcher
-from rlproxy.upstream.cluster.exchange import MAX_BEHIND, MAX_HELD, Exchange
+from rlproxy.upstream.cluster.exchange import MAX_BEHIND, MAX_HELD, MAX_KEPT, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.gather import concatenated, first
 from rlproxy.upstream.cluster.link import LARGE, Link
@@ -98,6 +98,26 @@ async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
     assert client.got() == b""
     assert client.nodes[0].reply(value[-2:]) == 0
     assert client.got() == value[-2:] + b"+OK\r\n"
+
+
+async def test_a_client_that_is_owed_many_parts_is_not_read() -> None:
+    """Else commands behind one that blocks, each with hundreds of keys, would fill the memory."""
+    client = Client()
+    client.send(0)
+    sent = 0
+    while not client.exchange.full():
+        client.send_parts(*[1, 2] * 100)
+        sent += 100
+        assert sent < 20_000
+    for at in (1, 2):
+        client.nodes[at].reply(b"*0\r\n" * sent)
+    assert client.exchange.full()  # the reply of the other node is the first one
+    client.nodes[0].reply(b"+OK\r\n")
+    assert not client.exchange.full()
+    client.exchange.send(client.nodes[0].link, Request(b"x" * MAX_KEPT))
+    assert client.exchange.full()
+    client.nodes[0].reply(b"+OK\r\n")
+    assert not client.exchange.full()
 
 
 async def test_an_invalidation_also_follows_the_reply_that_waits_for_another_node() -> None:
