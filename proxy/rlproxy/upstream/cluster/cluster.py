@@ -43,6 +43,8 @@ class Cluster:
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
     on_change: called after each change of the map.
+    followers: called once after the changes of a tick, for clients that follow the slots.
+    former_owners: the masters that have lost slots by these changes.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_open: returns whether the circuit of the node at an address is open.
@@ -62,6 +64,9 @@ class Cluster:
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: dict[Callable[[], None], None] = {}  # in order
+        self.followers: dict[Callable[[], None], None] = {}  # in order
+        self.former_owners: set[Address] = set()
+        self._calls_followers = False  # at the end of this tick
         self.problem = ""
         self.kind = ""
         self.is_open: Callable[[Address], bool] = lambda _address: False
@@ -221,6 +226,18 @@ class Cluster:
             )
         for changed in list(self.on_change):
             changed()
+        if self.followers:
+            self.former_owners.update(lost)
+            if not self._calls_followers:
+                self._calls_followers = True
+                asyncio.get_running_loop().call_soon(self._call_followers)
+
+    def _call_followers(self) -> None:
+        """Call `followers`, which may be many, while a tick may bring thousands of redirects."""
+        self._calls_followers = False
+        for changed in list(self.followers):
+            changed()
+        self.former_owners.clear()
 
     def _failed(self, found: View) -> None:
         """Record that no node gives a view of the cluster."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from rlproxy.config.urls import Address, Upstream
 from rlproxy.upstream.cluster.cluster import TROUBLE_S, Cluster
 from rlproxy.upstream.cluster.discovery import View
@@ -51,6 +53,23 @@ async def test_the_node_that_the_latest_redirect_named_is_queried_first() -> Non
     for slot, owner in ((98, B), (100, A), (98, A), (100, B), (98, B), (100, A), (98, A), (98, B)):
         cluster.redirected(A, f"-MOVED {slot} {owner}\r\n".encode())
         assert cluster._order()[0] == owner
+
+
+async def test_clients_are_called_once_for_many_redirects() -> None:
+    """Else a thousand clients that track keys would delay all others for seconds."""
+    cluster = ClusterOfViews(Upstream(None, cluster=(A,)), 1.0)
+    await cluster._discover()
+    calls: list[set[Address]] = []
+    cluster.followers[lambda: calls.append(set(cluster.former_owners))] = None
+    for slot in range(100, 200):
+        cluster.redirected(B, f"-MOVED {slot} {A}\r\n".encode())
+    cluster.redirected(A, f"-MOVED 98 {B}\r\n".encode())
+    assert not calls
+    await asyncio.sleep(0)
+    assert calls == [{A, B}]
+    cluster.redirected(B, f"-MOVED 200 {A}\r\n".encode())
+    await asyncio.sleep(0)
+    assert calls[1:] == [{B}]
 
 
 async def test_a_cluster_without_an_answer_is_looked_at_as_often_as_one_in_trouble() -> None:
