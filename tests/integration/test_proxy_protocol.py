@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rlproxy.config.urls import Address
+from rlproxy.config.urls import UNIX_CLIENT, Address
 from rlproxy.downstream.handshake import MIN_HANDSHAKES, Handshakes
 from rlproxy.observability.counters import Counters
 from rlproxy.observability.log_throttle import LogThrottle
@@ -29,6 +29,7 @@ VERSION_2 = (
 )
 LOCAL = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
 LOOPBACK = b"PROXY TCP4 127.0.0.1 127.0.0.1 40000 6380\r\n"
+PEER = Address("10.0.0.1", 5)
 
 
 @pytest.fixture(scope="module")
@@ -118,25 +119,22 @@ def no_log() -> LogThrottle:
 async def test_loopback_address_in_a_remote_header_is_not_local() -> None:
     """The load balancer's loopback address is not this machine's."""
 
-    class FromAfar(asyncio.Transport):
-        def get_extra_info(self, name: str, default: object = None) -> object:
-            return ("10.0.0.1", 5) if name == "peername" else default
-
+    class Transport(asyncio.Transport):
         def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
             pass
 
-    peers: list[Address | None] = []
+    peers: list[Address] = []
 
-    def serve(peer: Address | None) -> asyncio.Protocol:
+    def serve(peer: Address) -> asyncio.Protocol:
         peers.append(peer)
         return asyncio.Protocol()
 
     handshakes = Handshakes(asyncio.get_running_loop(), serve, True, 5.0, no_log(), Counters())
     for header in (LOOPBACK, VERSION_1):
-        handshake = handshakes.protocol(False, True)
-        handshake.connection_made(FromAfar())
+        handshake = handshakes.protocol(False, PEER)
+        handshake.connection_made(Transport())
         handshake.data_received(header)
-    assert peers == [Address("10.0.0.1", 5), Address("10.0.0.9", 40000)]
+    assert peers == [PEER, Address("10.0.0.9", 40000)]
 
 
 async def test_silent_connections_keep_no_client_out() -> None:
@@ -144,7 +142,7 @@ async def test_silent_connections_keep_no_client_out() -> None:
     handshakes = Handshakes(loop, lambda _: asyncio.Protocol(), True, 5.0, no_log(), Counters())
     handshakes.on_gone = gone.set
     handshakes.room = lambda: MIN_HANDSHAKES + 1
-    server = await loop.create_server(lambda: handshakes.protocol(False, True), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: handshakes.protocol(False, PEER), "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
     silent = [await asyncio.open_connection(*address) for _ in range(MIN_HANDSHAKES + 2)]
     await gone.wait()
@@ -162,10 +160,10 @@ async def test_unix_sockets_need_no_header_and_close_cuts(certificates: Certific
     loop = asyncio.get_running_loop()
     handshakes = Handshakes(loop, lambda _: asyncio.Protocol(), True, 5.0, no_log(), Counters())
     handshakes.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert type(handshakes.protocol(False, False)) is asyncio.Protocol
+    assert type(handshakes.protocol(False, UNIX_CLIENT)) is asyncio.Protocol
     gone: list[int] = []
     handshakes.on_gone = lambda: gone.append(1)
-    server = await loop.create_server(lambda: handshakes.protocol(True, True), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: handshakes.protocol(True, PEER), "127.0.0.1", 0)
     for start in (b"", VERSION_1, VERSION_1 + b"\x16"):
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(start)

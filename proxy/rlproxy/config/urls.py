@@ -61,7 +61,7 @@ UNIX_CLIENT: Final = Address()
 
 
 def peer_of(name: object) -> Address:
-    """Return the address of a client by the result of getpeername(): a tuple for TCP."""
+    """Return the address of a client by its name from accept(): a tuple for TCP."""
     return Address(name[0], name[1]) if isinstance(name, tuple) else UNIX_CLIENT
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.config import Config
-from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
+from rlproxy.config.urls import Address
 from rlproxy.downstream.admission import TURNED_AWAY, Admission, Refusal
 from rlproxy.downstream.lingering_close import FULL_READ, LINGER_S, linger, pending, unacknowledged
 from rlproxy.fairness.budget import LARGE, WORK_BYTES_SHIFT, Scheduler
@@ -39,7 +39,7 @@ ROUND: Final = 8  # sweeps that together check all clients, if there are over 4,
 class ClientConnection(asyncio.Protocol):
     """The connection of one client.
 
-    peer: the client's address; None for that of the socket.
+    peer: the client's address.
     resting: it is not read until its next turn, and neither is its private connection.
     """
 
@@ -63,7 +63,7 @@ class ClientConnection(asyncio.Protocol):
         "stats",
     )
 
-    def __init__(self, clients: Clients, peer: Address | None = None) -> None:
+    def __init__(self, clients: Clients, peer: Address) -> None:
         self.clients = clients
         self._peer = peer
         self.session = Session(clients.context)
@@ -91,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
         client = cast("asyncio.Transport", transport)
         self._transport = client
         clients = self.clients
-        refusal = clients.enter(self, self._address())
+        refusal = clients.enter(self, self._peer)
         if refusal is not None:
             self._turn_away(client, refusal.reply)
             return
@@ -122,13 +122,7 @@ class ClientConnection(asyncio.Protocol):
 
     def restrict(self) -> None:
         """Apply the present command policy to the client."""
-        self.session.requests.commands = self.clients.admission.table_of(self._address())
-
-    def _address(self) -> Address:
-        transport = self._transport
-        if self._peer is not None or transport is None:
-            return self._peer or UNIX_CLIENT
-        return peer_of(transport.get_extra_info("peername"))
+        self.session.requests.commands = self.clients.admission.table_of(self._peer)
 
     def data_received(self, data: bytes) -> None:
         session = self.session
@@ -268,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
                 self.clients.throttle.happened(
                     "clients_stalled",
                     "clients cut: {count:,}; they read nothing for {write_timeout_s:g} s",
-                    client=str(self._address()),
+                    client=str(self._peer),
                     write_timeout_s=admission.write_timeout_s,
                 )
                 self.stats.error("cut")

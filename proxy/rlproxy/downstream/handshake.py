@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from rlproxy.config.urls import UNIX_CLIENT, Address, peer_of
+from rlproxy.config.urls import UNIX_CLIENT, Address
 from rlproxy.downstream.admission import TURNED_AWAY
 from rlproxy.downstream.proxy_protocol import HeaderError, parse
 from rlproxy.net.tls_stream import TlsStream
@@ -30,7 +30,7 @@ class Handshakes:
     """The clients of one process that are in their accept phase.
 
     serve: makes the protocol of a client after its accept phase. The argument is the client's
-    address, that of the PROXY header if there is one; None for a client without an accept phase.
+    address, that of the PROXY header if there is one.
     header: whether TCP connections begin with a PROXY header.
     throttle: the log throttle for failures.
 
@@ -40,7 +40,7 @@ class Handshakes:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        serve: Callable[[Address | None], asyncio.Protocol],
+        serve: Callable[[Address], asyncio.Protocol],
         header: bool,
         timeout_s: float,
         throttle: LogThrottle,
@@ -59,14 +59,14 @@ class Handshakes:
         # Oldest first, each with its timeout.
         self.under_way: dict[Handshake, asyncio.TimerHandle] = {}
 
-    def protocol(self, tls: bool, tcp: bool) -> asyncio.Protocol:
+    def protocol(self, tls: bool, peer: Address) -> asyncio.Protocol:
         """Make the protocol of a new connection.
 
         tls: whether the listening address uses TLS.
-        tcp: whether it is a TCP address rather than a unix socket.
+        peer: the client's address.
         """
-        header = self.header and tcp
-        return Handshake(self, header, tls) if header or tls else self.serve(None)
+        header = self.header and peer != UNIX_CLIENT
+        return Handshake(self, peer, header, tls) if header or tls else self.serve(peer)
 
     def close(self) -> None:
         """Abort all connections that are in their accept phase."""
@@ -77,18 +77,17 @@ class Handshakes:
 class Handshake(asyncio.Protocol):
     """The protocol of one client in its accept phase. It passes the transport on at the end."""
 
-    def __init__(self, handshakes: Handshakes, header: bool, tls: bool) -> None:
+    def __init__(self, handshakes: Handshakes, peer: Address, header: bool, tls: bool) -> None:
         self._handshakes = handshakes
         self._header = header  # whether the header is still outstanding
         self._tls = tls
         self._transport: asyncio.Transport | None = None
         self._stream: TlsStream | None = None
         self._head = b""
-        self._peer = UNIX_CLIENT
+        self._peer = peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._peer = peer_of(transport.get_extra_info("peername"))
         handshakes = self._handshakes
         most = max(MIN_HANDSHAKES, min(handshakes.room(), MAX_HANDSHAKES))
         if len(handshakes.under_way) >= most:

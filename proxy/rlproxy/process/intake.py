@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from rlproxy.config.urls import Address, peer_of
 from rlproxy.observability.logs import log
 
 AWAY: Final = -1  # in place of a number of clients: this worker gets none
@@ -48,7 +49,8 @@ class Intake:
 
     worker: the worker's number, from 0.
     listening: the sockets that all workers accept from: list of (socket, whether it is for TLS).
-    client: makes a client's protocol from two flags: address with TLS, address of TCP.
+    client: makes a client's protocol. The arguments are whether the address is for TLS, and the
+        client's own address.
     busy: returns whether the worker serves clients that new ones might delay.
     """
 
@@ -57,7 +59,7 @@ class Intake:
         worker: int,
         counts: ClientCounts,
         listening: Sequence[tuple[socket.socket, bool]],
-        client: Callable[[bool, bool], asyncio.Protocol],
+        client: Callable[[bool, Address], asyncio.Protocol],
         busy: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -120,11 +122,11 @@ class Intake:
             return
         try:
             for _ in range(GONE_PER_TURN):
-                client = listening.accept()[0]
+                client, name = listening.accept()  # a socket that is reset later has no name
                 self._full = False
                 self._publish()
                 if not is_gone(client):
-                    self._begin(client, tls)
+                    self._begin(client, tls, peer_of(name))
                     break
                 client.close()
         except (BlockingIOError, ConnectionAbortedError):
@@ -160,12 +162,12 @@ class Intake:
         self._stuck[worker] = counts.accepted[worker]
         return False
 
-    def _begin(self, client: socket.socket, tls: bool) -> None:
+    def _begin(self, client: socket.socket, tls: bool, peer: Address) -> None:
         self._count += 1
         self._counts.accepted[self._worker] += 1
         self._publish()
         client.setblocking(False)
-        task = self._loop.create_task(self._connect(client, tls))
+        task = self._loop.create_task(self._connect(client, tls, peer))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         if self.rate > 0 and self._busy():
@@ -179,10 +181,9 @@ class Intake:
         if pause_s >= SHORTEST_S:
             self._rest(pause_s)
 
-    async def _connect(self, sock: socket.socket, tls: bool) -> None:
-        client = partial(self._client, tls, sock.family != socket.AF_UNIX)
+    async def _connect(self, sock: socket.socket, tls: bool, peer: Address) -> None:
         try:
-            await self._loop.connect_accepted_socket(client, sock)
+            await self._loop.connect_accepted_socket(partial(self._client, tls, peer), sock)
         except OSError:  # the client has already disconnected
             sock.close()
             self.left()

@@ -25,6 +25,7 @@ from tests.contexts import worker_context
 GRAMMAR = Grammar(scripts.load())
 CONFIG = Config((Address("127.0.0.1", 1),), Upstream(Address("redis", 6379)))
 PING = bulks(b"PING")
+PEER = Address("127.0.0.1", 7)
 
 
 class Clock(asyncio.BaseEventLoop):
@@ -76,7 +77,7 @@ class Transport:
         self.sock = sock
 
     def get_extra_info(self, name: str) -> object:
-        return {"peername": ("127.0.0.1", 7), "socket": self.sock}[name]
+        return {"socket": self.sock}[name]
 
     def set_write_buffer_limits(self, high: int) -> None:
         self.high = high
@@ -128,7 +129,7 @@ class Bench:
     def say(self, _: str, text: str, **fields: object) -> None:
         self.said.append(text.format(**fields))
 
-    def client(self, sock: socket.socket | None = None, peer: Address | None = None) -> Client:
+    def client(self, sock: socket.socket | None = None, peer: Address = PEER) -> Client:
         return Client(self, sock, peer)
 
     def turn(self) -> None:
@@ -145,7 +146,7 @@ class Bench:
 
 
 class Client:
-    def __init__(self, bench: Bench, sock: socket.socket | None, peer: Address | None) -> None:
+    def __init__(self, bench: Bench, sock: socket.socket | None, peer: Address) -> None:
         self.transport = Transport(sock)
         self.protocol = self.transport.protocol = ClientConnection(bench.clients, peer)
         self.protocol.connection_made(self.transport)  # type: ignore[arg-type]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
 import pytest
+from rlproxy.config.urls import Address
 from rlproxy.process.intake import AWAY, FULL_S, SHORTEST_S, STUCK_S, ClientCounts, Intake
+
+from tests.harness import DEADLINE_S
 
 
 class Task:
@@ -86,7 +90,7 @@ class Bench(Queue):
         self.intake.rate = 1000
         self.intake.open()
 
-    def never(self, _tls: bool, _tcp: bool) -> asyncio.Protocol:
+    def never(self, _tls: bool, _peer: Address) -> asyncio.Protocol:
         raise AssertionError
 
     def readable(self) -> None:
@@ -190,3 +194,36 @@ def test_without_room_it_looks_again_later(bench: Bench, caplog: pytest.LogCaptu
     bench.readable()
     assert bench.counts[0] == 1
     assert [line.getMessage().partition(":")[0] for line in caplog.records] == ["cannot accept"]
+
+
+class Resetting(socket.socket):
+    """A listening socket each of whose clients is reset once it is accepted."""
+
+    client: socket.socket
+
+    def accept(self) -> tuple[socket.socket, object]:
+        accepted = super().accept()
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.client.close()
+        return accepted
+
+
+async def test_a_client_that_is_reset_at_once_keeps_its_address() -> None:
+    """Its socket has no address any more, as that of a unix socket's client, which is trusted."""
+    peers: asyncio.Queue[Address] = asyncio.Queue()
+
+    def client(_tls: bool, peer: Address) -> asyncio.Protocol:
+        peers.put_nowait(peer)
+        return asyncio.Protocol()
+
+    with Resetting() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        listening.client = socket.create_connection(listening.getsockname())
+        address = Address(*listening.client.getsockname())
+        listening.client.sendall(b"PING\r\n")
+        intake = Intake(0, ClientCounts(1), [(listening, False)], client, lambda: False)
+        intake.open()
+        assert await asyncio.wait_for(peers.get(), DEADLINE_S) == address
+        intake.close()
