@@ -41,6 +41,7 @@ class NodeLane(HitLane):
         self._distrusts_s = MAX_LIFE_S
         self.address = context.target.address
         self.circuit = context.timeouts.circuit
+        self._slots_again: set[int] = set()  # of the calls in `_again`
 
     def usable(self) -> bool:
         """Return whether a call submitted now is sent in this tick."""
@@ -58,11 +59,16 @@ class NodeLane(HitLane):
 
     def _queue_again(self, call: Call, error: bytes) -> bool:
         """See HitLane._queue_again(). Gives `not_run` the calls that another node should run."""
-        if not error.startswith(_NOT_RUN):
-            return super()._queue_again(call, error)
-        self._denials.take_back(call)
         slot = call.hash_slot()
-        if any(each.hash_slot() == slot for each in self._again):
+        if not self._again:
+            self._slots_again.clear()
+        if not error.startswith(_NOT_RUN):
+            queued = super()._queue_again(call, error)
+            if queued:
+                self._slots_again.add(slot)
+            return queued
+        self._denials.take_back(call)
+        if slot in self._slots_again:
             call.asks = False  # after MOVED: the node may import the slot anew by then
             self._again.append(call)  # the node gets those whose script was missing first
         else:
