@@ -70,6 +70,7 @@ REASONS: Final[dict[bytes, str]] = {
 # bar; the row of the command itself serves subcommands that are in no table.
 TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (ONE_SLOT, b"MSETEX"),  # Valkey 9.1 looks at no slot
+    (SPLIT_ARRAY, b"MGET"),
     (WATCH, b"WATCH"),
     # One node's answer is as good as another's, or there is nothing to join in several.
     (
@@ -118,7 +119,6 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
 # The same for commands with replies of several nodes, and what makes one reply of them.
 MERGED: Final[tuple[tuple[int, Merge, bytes], ...]] = (
     (SPLIT, gather.summed, b"DEL EXISTS TOUCH UNLINK"),
-    (SPLIT_ARRAY, gather.first, b"MGET"),
     (SPLIT_PAIRS, gather.first, b"MSET"),
     # Subscribers of other clients are on other homes.
     (MASTERS, gather.summed, b"COMMANDLOG|LEN DBSIZE LATENCY|RESET PUBSUB|NUMPAT SLOWLOG|LEN"),
