@@ -149,7 +149,9 @@ def _command(text: str) -> str:
     if not 1 <= len(words) <= 2 or not all(word and word.isascii() for word in words):
         raise ValueError("expected the name of a command, or NAME|SUB")
     if len(words[0]) > MAX_COMMAND or not text.isprintable() or "," in text:
-        raise ValueError(f"no command has such a name (printable, no comma, at most {MAX_COMMAND} bytes)")
+        raise ValueError(
+            f"no command has such a name (printable, no comma, at most {MAX_COMMAND} bytes)"
+        )
     return "|".join(words)
 
 
