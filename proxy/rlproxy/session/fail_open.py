@@ -120,10 +120,10 @@ class FailOpen(SessionPart):
 
     def _certain(self) -> bool:
         """Whether a reply sent now is in its place, and the meaning of the next request certain."""
-        slots, state, requests = self._private.slots, self._private.state, self._requests
-        if self._lanes.count > 0 or not slots.settled() or not slots.can_insert():
+        slots = self._private.slots
+        if self._lanes.count > 0 or self._requests.in_command():
             return False
-        return not (state.quitting or requests.in_command())
+        return slots.settled() and slots.can_insert()
 
     def _reply(self, error: bytes, kind: str) -> bytes:
         """The reply to the framer's command without Redis; b"" if there is none.

@@ -119,9 +119,7 @@ class ReplySlots(OwedReplies):
             self.append(slot)
 
     def local(self, reply: bytes) -> None:
-        """Send a reply of the proxy in its turn; never after QUIT."""
-        if self._state.quitting:
-            return
+        """Send a reply of the proxy in its turn."""
         if self.settled():
             self.to_client.append(reply)
         else:
@@ -186,7 +184,7 @@ class ReplySlots(OwedReplies):
                 framer.skip(0, False)  # the pushes behind it may answer later commands
             if framer.mid:
                 return False
-            self._put(framer.pos, b"" if self._state.quitting else slot.data)
+            self._put(framer.pos, slot.data)
             self.remove_reply(slot)
             return True
         if framer.mid or framer.at_push():

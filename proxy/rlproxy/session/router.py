@@ -389,7 +389,7 @@ class Router(SessionPart):
             return self._wait_until_empty()
         slots = private.slots
         quiescent = slots.quiescent()  # may be False after the client's end of file
-        may_hold = quiescent and slots.can_insert() and not state.quitting
+        may_hold = quiescent and slots.can_insert()
         if call.rule.waits and may_hold:
             if not self._context.waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there

@@ -93,16 +93,12 @@ def uncounted(failing: Failing) -> None:
     failing.private.state.lower(RAW)
 
 
-def quitting(failing: Failing) -> None:
-    failing.private.state.quitting = True
-
-
 def in_command(failing: Failing) -> None:
     failing.requests.feed(LARGE[:20_000])
     assert failing.requests.next() == OPEN
 
 
-@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, in_command])
+@pytest.mark.parametrize("state", [owing, calling, uncounted, in_command])
 def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
     failing = Failing("allow")
     assert callable(state)
