@@ -155,7 +155,7 @@ class FailOpen(SessionPart):
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
-        if handshake.unsent > 0:
+        if handshake.unsent:
             private.handshake = handshake
         return reply
 

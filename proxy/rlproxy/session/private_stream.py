@@ -20,7 +20,7 @@ from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
-from rlproxy.session import command_policy, command_replies, overtaking, waits
+from rlproxy.session import command_policy, command_replies, overtaking
 from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
@@ -43,7 +43,7 @@ _REPORTS: Final = {
 
 # Values of PrivateStream.status.
 PRIVATE_NONE: Final = 0  # no connection
-PRIVATE_OPENING: Final = 1  # the owner opens it
+PRIVATE_OPENING: Final = 1  # the owner opens it, then the deferred handshake is sent
 PRIVATE_OPEN: Final = 2
 PRIVATE_LOST: Final = 3
 
@@ -95,12 +95,25 @@ class PrivateStream:
         self.started = False
         self.begins_with_handshake = first in commands.HANDSHAKE
 
-    def opened(self, requests: ClientRequests) -> None:
-        """Take the connection, which is open now."""
-        self.status = PRIVATE_OPEN
+    def opened(self) -> None:
+        """Take the connection of the owner."""
         self.received_at = self._context.clock()
-        if self.handshake is not None:
-            requests.again(self.handshake.written)
+        self.log_in()
+
+    def log_in(self) -> None:
+        """Send the next command of the deferred handshake. Behind the last one, be open."""
+        handshake = self.handshake
+        if handshake is None or not handshake.unsent:
+            self.handshake = None
+            self.status = PRIVATE_OPEN
+            return
+        command, args, written = handshake.unsent.pop(0)
+        slot = self.state.sent(command, args, True) or Slot(S_DROP)
+        if command.kind != commands.CLIENT:
+            slot.edit = handshake.answered
+        self.slots.expect(slot)
+        self.to_redis.append(written)
+        self._context.stats.commands += 1
 
     def failed(self, error: bytes, unread: int) -> None:
         """Give up opening the connection: the next `unread` bytes of requests get `error`."""
@@ -150,10 +163,10 @@ class PrivateStream:
         else:
             self.slots.expect_one()
 
-    def follow(self, requests: ClientRequests) -> int:
+    def follow(self, requests: ClientRequests) -> None:
         """Record a command that may change the connection's state, and expect its reply.
 
-        The caller forwards its bytes. Returns what the requests behind it wait for.
+        The caller forwards its bytes.
         """
         command = requests.command
         state, slots = self.state, self.slots
@@ -163,19 +176,10 @@ class PrivateStream:
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, not requests.oversize)
-        wait: int = waits.NOTHING
-        if self.handshake is not None:
-            self.handshake.unsent -= 1
-            if self.handshake.unsent == 0:
-                wait = waits.HANDSHAKE
-            slot = slot or Slot(S_DROP)
-            if command.kind != commands.CLIENT:
-                slot.edit = self.handshake.answered
         if slot is None:
             slots.expect_one()
         else:
             slots.expect(slot)
-        return wait
 
     def must_wait(self, requests: ClientRequests) -> bool:
         """Return whether the framer's command waits until nothing is owed here.
@@ -187,13 +191,12 @@ class PrivateStream:
         slots, kind = self.slots, requests.command.kind
         covers = kind == commands.WAIT and self.cover.lane_wrote
         is_edited = covers or kind == commands.INTROSPECT
-        if not (is_edited or _authenticates(requests)) or slots.uncounted() or slots.quiescent():
+        if slots.uncounted() or slots.quiescent() or requests.eof:
             return False
         if is_edited:
             # The reply to EXEC decides, or the error of a command that Redis does not know.
-            return not self.state.can_insert() and not requests.eof
-        # In a handshake, no command that blocks or has a large reply can be ahead.
-        return self.handshake is not None or not requests.eof
+            return not self.state.can_insert()
+        return _authenticates(requests)
 
     def expect_introspection(self, requests: ClientRequests) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.

@@ -320,8 +320,7 @@ class Router(SessionPart):
         kind = command.kind
         if slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots):
             return self._wait_until_empty(), False
-        # A command of the deferred handshake has its reply already, maybe from before a reload.
-        if command.ban is not None and private.handshake is None:
+        if command.ban is not None:
             error = requests.denied(self._context.stats)
             self._work += WORK_OF_OURS
             if error:
@@ -348,7 +347,8 @@ class Router(SessionPart):
             private.expect_introspection(requests)
             return waits.NOTHING, True
         self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
-        return private.follow(requests), True
+        private.follow(requests)
+        return waits.NOTHING, True
 
     def _wait_until_empty(self) -> int:
         """Leave the framer's request unread, as it waits."""

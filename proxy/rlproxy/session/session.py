@@ -178,9 +178,8 @@ class Session(SessionBase):
     def _set_wait(self, wait: int) -> None:
         """Record what the unread requests wait for, and begin that wait."""
         self.wait = wait
-        if wait & waits.TIMED:
-            if wait == waits.OPEN:
-                self._unsent_at = self.context.clock()
+        if wait == waits.OPEN:
+            self._unsent_at = self.context.clock()
             self.watch()
         elif wait == waits.HELD:
             self._hold()
@@ -285,7 +284,7 @@ class Session(SessionBase):
             return False
         if self.slow and self.wait != waits.HELD:
             return True  # the private connection is not read: Redis may have replied in time
-        unsent_at = self._unsent_at if self.wait & waits.TIMED else None
+        unsent_at = self._unsent_at if self.wait == waits.OPEN else None
         fail_open = self._router.fail_open
         late, more = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
@@ -303,9 +302,13 @@ class Session(SessionBase):
     # -- the private connection's side ------------------------------------------------------------
 
     def upstream_opened(self) -> None:
-        """Take the private connection, which is open now."""
-        self.private.opened(self.requests)
-        if self.wait != waits.CLOSE:
+        """Take the private connection."""
+        self.private.opened()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Send the requests that wait for the private connection, unless it logs in first."""
+        if self.private.status == PRIVATE_OPEN and self.wait != waits.CLOSE:
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
@@ -325,39 +328,35 @@ class Session(SessionBase):
             slots.pass_pushes()
             self._emit()
         slots.answer()
-        self.private_answered()
+        if self.private.handshake is None:
+            self.private_answered()
+        else:
+            self._handshake_answered(self.private.handshake)
 
     def private_answered(self) -> None:
         """Act on the replies of the private connection that were passed on."""
         private = self.private
-        if private.handshake is not None and self._handshake_fails(private.handshake):
-            return
         if self._held is not None:
             self._held.pass_reply()
         if private.slots.missing is not None:
             send_again(self)
         if private.status == PRIVATE_LOST:
             self.upstream_lost()
-        if self.wait == waits.HANDSHAKE and private.handshake is None:
-            self._route_in_turn()
-        elif self.lanes.count == 0 and (self.wait != waits.NOTHING or self.requests.eof):
+        if self.lanes.count == 0 and (self.wait != waits.NOTHING or self.requests.eof):
             self.resume()
 
-    def _handshake_fails(self, handshake: DeferredHandshake) -> bool:
-        """Act on the replies to the deferred handshake: the last one, or an error, ends it.
-
-        Returns whether it is refused, or its replies cannot be read. Then the session closes.
-        """
+    def _handshake_answered(self, handshake: DeferredHandshake) -> None:
+        """Go on with the deferred handshake. Close if Redis refuses it, or is no Redis."""
         slots = self.private.slots
-        fails = len(handshake.refused) > 0 or slots.uncounted()
-        if fails or (handshake.unsent == 0 and slots.quiescent()):
+        if handshake.refused or slots.uncounted():
             self.private.handshake = None
-        if fails:
             self.to_client.clear()  # of bytes that are no replies
             if handshake.refused and self.requests.unread() > 0:
                 self.to_client.append(handshake.refused)  # the reply to the client's next request
             self._close()
-        return fails
+        elif slots.quiescent():
+            self.private.log_in()
+            self._begin()
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
