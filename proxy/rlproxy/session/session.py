@@ -233,6 +233,14 @@ class Session(SessionBase):
             self._emit()
 
     def resume(self) -> None:
+        """Go on, as a lane or the private connection has replied."""
+        private = self.private
+        if self._held is not None:
+            self._held.pass_reply()
+        if private.slots.missing is not None:
+            send_again(self)
+        if private.status == PRIVATE_LOST:
+            self.upstream_lost()
         if self.lanes.batch is not None:
             self._emit()
         if self.wait & waits.ENDED_BY_REPLIES and self._router.unblocked(self.wait):
@@ -329,21 +337,9 @@ class Session(SessionBase):
             self._emit()
         slots.answer()
         if self.private.handshake is None:
-            self.private_answered()
+            self.resume()
         else:
             self._handshake_answered(self.private.handshake)
-
-    def private_answered(self) -> None:
-        """Act on the replies of the private connection that were passed on."""
-        private = self.private
-        if self._held is not None:
-            self._held.pass_reply()
-        if private.slots.missing is not None:
-            send_again(self)
-        if private.status == PRIVATE_LOST:
-            self.upstream_lost()
-        if self.lanes.count == 0 and (self.wait != waits.NOTHING or self.requests.eof):
-            self.resume()
 
     def _handshake_answered(self, handshake: DeferredHandshake) -> None:
         """Go on with the deferred handshake. Close if Redis refuses it, or is no Redis."""
@@ -367,7 +363,7 @@ class Session(SessionBase):
             self.context.server.on_refused()
         private.status = PRIVATE_LOST
         if private.slots.awaits_lane():
-            return  # replies that have come wait for a lane's; private_answered() goes on
+            return  # replies that have come wait for a lane's; resume() goes on
         self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.
