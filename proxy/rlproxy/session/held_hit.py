@@ -14,7 +14,6 @@ from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
 from rlproxy.session.parts import OwnCalls, SessionBase
-from rlproxy.session.private_stream import REFRESH_S
 
 
 class HeldHit(OwnCalls):
@@ -34,8 +33,9 @@ class HeldHit(OwnCalls):
         """Join the queue of the key, which is not full, and send the first request."""
         session, hit = self._session, self._hit
         waiting, where = session.context.waiting, (session.private.state.identity.db, hit.key)
+        keep = session.private.keep_alive
         self._waiter = waiter = Waiter(
-            waiting, where, hit.rule, self._send, self._end, self.flush, self._keep
+            waiting, where, hit.rule, self._send, self._end, self.flush, keep
         )
         if session.requests.eof:
             waiter.expire()  # it waits for one reply at most
@@ -92,9 +92,6 @@ class HeldHit(OwnCalls):
         self._hit.reply = reply
         self._session.held_finished()
 
-    def _keep(self) -> None:
-        self._session.private.keep_alive(0.0)
-
     def _send(self, rule: Rule) -> None:
         """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
         session = self._session
@@ -104,7 +101,7 @@ class HeldHit(OwnCalls):
         if private.may_use_lanes():
             lane = session.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
-            private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
+            private.keep_alive()
             private.cover.sent(call)
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls

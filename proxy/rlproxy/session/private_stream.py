@@ -31,7 +31,7 @@ from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, Slot
 from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
 
-REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
+REFRESH_S: Final = 0.25  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 _NOTHING_OURS: Final = encoding.bulks(commands.RL_HIT)  # in place of a part of an RL command
 _REPORTS: Final = {
@@ -133,14 +133,15 @@ class PrivateStream:
                 self._context.server.on_refused()
         self.slots.feed(data)
 
-    def keep_alive(self, silent_s: float) -> None:
-        """Keep Redis from closing the connection as idle, if it was silent for `silent_s` seconds.
+    def keep_alive(self) -> None:
+        """Keep Redis from closing the connection as idle, while the client makes calls elsewhere.
 
         Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
-        that makes calls more often than that is never silent for as long.
+        that makes calls more often than that is never silent for as long. A held hit calls this
+        again every KEEP_S.
         """
         now = self._context.clock()
-        silent = now - max(self.received_at, self._kept_at) >= silent_s
+        silent = now - max(self.received_at, self._kept_at) >= REFRESH_S
         if silent and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.to_redis.append(encoding.EMPTY_REQUEST)

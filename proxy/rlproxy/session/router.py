@@ -32,12 +32,7 @@ from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionBase, SessionPart
-from rlproxy.session.private_stream import (
-    MAX_LANE_CALL,
-    PRIVATE_NONE,
-    PRIVATE_OPEN,
-    REFRESH_S,
-)
+from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_NONE, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
@@ -200,7 +195,7 @@ class Router(SessionPart):
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._private.keep_alive(REFRESH_S)
+        self._private.keep_alive()
         lanes = self._lanes
         for call in calls:
             lanes.append(call)

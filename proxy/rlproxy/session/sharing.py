@@ -14,7 +14,6 @@ from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
 from rlproxy.session.call import Batch, Caller, Lane
 from rlproxy.session.parts import SessionBase, SessionPart
-from rlproxy.session.private_stream import REFRESH_S
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
 MAX_TOGETHER: Final = 32  # commands of a pipeline on command lanes
@@ -68,7 +67,7 @@ class Sharing(SessionPart):
         count = len(batch.parts)
         if count == 0:
             return False
-        self._private.keep_alive(REFRESH_S)
+        self._private.keep_alive()
         self._context.stats.commands += count
         self._context.budget.work += count - 1
         if batch.writes:
