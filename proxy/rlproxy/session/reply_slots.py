@@ -19,7 +19,6 @@ slot: behind the last slot, all bytes are passed on as they come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -235,20 +234,17 @@ class ReplySlots(OwedReplies):
         self.remove_reply(slot)
         self.answer()
 
-    def answer_late(
-        self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
-    ) -> tuple[int, float]:
+    def answer_late(self, before: float, last_reply_at: float) -> float:
         """Answer the hits that are unanswered since `before` or longer, and the proxy's own replies
-        between them and behind them.
+        between them and behind them. The replies of Redis are dropped when they come.
 
         before: time in seconds.
         last_reply_at: time of the latest reply. A hit is unanswered since that time, or since it
             was sent, whichever is later.
-        instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
 
-        Returns the number of late hits, and the time since which the first of them was unanswered.
+        Returns the time since which the first of them was unanswered; 0 if there is none.
         """
-        number = 0
+        failure = self._failure
         first: float = 0.0
         slot = self.head
         while slot is not None and not self._framer.mid:
@@ -256,18 +252,16 @@ class ReplySlots(OwedReplies):
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
                     break
-                self.to_client.append(instead(slot.call))
+                self.to_client.append(failure.reply(slot.call, failure.too_late(), "late"))
                 self.set_kind(slot, S_DROP)
-                if number == 0:
-                    first = since
-                number += 1
+                first = first or since
             elif slot.kind == S_LOCAL:
                 self.to_client.append(slot.data)
                 self.set_kind(slot, S_PASS)
             if slot.kind not in (S_DROP, S_PASS) or slot.passed > 0:
                 break
             slot = slot.next
-        return number, first
+        return first
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""

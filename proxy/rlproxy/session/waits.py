@@ -1,13 +1,13 @@
 """The waits of a client's unread requests: each wait, what ends it, which part sets it.
 
     wait         ends when                                                   set by
-    NOTHING      (nothing is waited for)                                     router, session
+    NOTHING      (nothing is waited for)                                     all of them
     ROOM         half of this client's unanswered hits are answered          router
     EMPTY        lanes owe nothing, nor does the private connection if it    router, session
                  matters: for a hit with WAIT, RL.STATS and the like, an
                  AUTH, a command WAIT behind EXEC, a request that a hit by
                  EVALSHA must not meet
-    OPEN         the private connection is open and has logged in, or has    router
+    OPEN         the private connection is open and has logged in, or has    fail open
                  failed
     TICK         its turn in the next tick: the budget is spent              router, session
     HELD         the held hit is answered                                    router

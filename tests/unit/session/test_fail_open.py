@@ -10,6 +10,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.resp.encoding import bulks
 from rlproxy.resp.requests import OPEN
 from rlproxy.session import command_policy, waits
+from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.private_stream import PRIVATE_NONE
@@ -158,12 +159,17 @@ class Held:
 
     owed_since: float | None = 10.0
 
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+
     def late(self) -> None:
         self.owed_since = None
+        self.counts.without += 1
 
 
 def test_a_held_hit_is_late_by_its_call() -> None:
-    failing, held = Failing(), Held()
+    failing = Failing()
+    held = Held(failing.context.circuit.counts)
     failing.opened()
     failing.context.circuit.replied(9.0)
 
