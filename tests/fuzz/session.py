@@ -624,7 +624,7 @@ class Walk:
             assert log == due, (self.redis.log, ideal.log)
             assert session.closed == (ideal.closed or self.eof), session.closed
             if not session.closed and ideal.idle:
-                assert session.outstanding() == session.gets_pushes()
+                assert session.outstanding() == session.private.slots.uncounted()
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:

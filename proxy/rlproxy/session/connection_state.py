@@ -139,10 +139,6 @@ class ConnectionState:
         """Return whether a hit may go by lane without a difference that the client can observe."""
         return self.level == PLAIN and self.known and self.probed and not self.multi
 
-    def can_insert(self) -> bool:
-        """Return whether a reply sent or changed by the proxy has a certain place among Redis'."""
-        return self.level == PLAIN and not self.multi
-
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
         self._number += 1

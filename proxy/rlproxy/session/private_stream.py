@@ -196,7 +196,7 @@ class PrivateStream:
             return False
         if is_edited:
             # The reply to EXEC decides, or the error of a command that Redis does not know.
-            return not self.state.can_insert()
+            return not slots.can_insert()
         return _authenticates(requests)
 
     def expect_introspection(self, requests: ClientRequests) -> None:

@@ -28,7 +28,7 @@ from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call
-from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.connection_state import PLAIN, RAW, ConnectionState
 from rlproxy.session.context import FailurePolicy
 from rlproxy.session.slots import (
     S_DROP,
@@ -62,27 +62,18 @@ class ReplySlots(OwedReplies):
 
     # -- what is owed -----------------------------------------------------------------------------
 
-    def owing(self, open_command: bool) -> bool:
-        """Return whether a reply is owed that the client may wait for, of those that are counted.
-
-        open_command: the last command has not ended yet. Its reply does not count.
-        """
-        slot = self._first_of_client()
-        if slot is None or not open_command:
-            return slot is not None
-        own = slot.kind not in (S_PASS, S_DROP)
-        return slot.next is not None or own + slot.passed > 1  # the last one is the open command's
-
-    def _first_of_client(self) -> Slot | None:
-        """The first slot with a reply for the client."""
+    def owed(self) -> int:
+        """Return the number of counted replies that the client is owed; 2 if there may be more."""
         slot = self.head
         while slot is not None and slot.kind in (S_DROP, S_PASS) and slot.passed == 0:
             slot = slot.next
-        return slot
+        if slot is None:
+            return 0
+        return 2 if slot.next is not None else (slot.kind not in (S_PASS, S_DROP)) + slot.passed
 
     def settled(self) -> bool:
         """Return whether the client is owed nothing, so that a reply sent now is in its place."""
-        return self._first_of_client() is None and not self._framer.mid
+        return self.owed() == 0 and not self._framer.mid
 
     def quiescent(self) -> bool:
         """Return whether no reply is owed, and no frame is passed on in part."""
@@ -93,7 +84,10 @@ class ReplySlots(OwedReplies):
         return self._framer.mid
 
     def uncounted(self) -> bool:
-        """Return whether replies to commands sent now are not counted: they get no slots."""
+        """Return whether replies to commands sent now are not counted: they get no slots.
+
+        Then Redis may also send what the client has not requested.
+        """
         return self._state.level == RAW
 
     def can_insert(self) -> bool:
@@ -101,7 +95,9 @@ class ReplySlots(OwedReplies):
 
         The place of such a reply must be certain, and slots for it must be left.
         """
-        return self._state.can_insert() and self.count < MAX_SLOTS - 2  # cover_wait() adds two
+        state = self._state
+        certain = state.level == PLAIN and not state.multi
+        return certain and self.count < MAX_SLOTS - 2  # cover_wait() adds two
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""

@@ -98,17 +98,11 @@ class Session(SessionBase):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply, or may be, as replies are not counted."""
-        slots, open_command = self.private.slots, self.requests.in_command()
-        owed = slots.uncounted() or slots.owing(open_command) or self.lanes.count > 0
-        return owed or (self.wait != waits.NOTHING and self.requests.unread() > 0)
-
-    def answers_alone(self) -> bool:
-        """Return whether some requests of the client are answered without Redis."""
-        return self.private.slots.can_insert()
-
-    def gets_pushes(self) -> bool:
-        """Return whether Redis may send data that the client has not requested."""
-        return self.private.slots.uncounted()
+        slots, requests = self.private.slots, self.requests
+        # The reply to a command that has not ended is not waited for.
+        if slots.uncounted() or slots.owed() > requests.in_command() or self.lanes.count > 0:
+            return True
+        return self.wait != waits.NOTHING and requests.unread() > 0
 
     def abandon(self) -> None:
         """End the session of a client that is gone; further replies are discarded."""
@@ -156,7 +150,7 @@ class Session(SessionBase):
 
     def _route(self) -> None:
         """Send the unread requests to their destinations, as far as possible now."""
-        if self.slow and self.answers_alone() and self.requests.unread() > 0:
+        if self.slow and self.private.slots.can_insert() and self.requests.unread() > 0:
             self.wait = waits.READ
             return
         if self.context.circuit.open:
@@ -217,10 +211,8 @@ class Session(SessionBase):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned(). The private connection gets it, and all behind it."""
-        if self.closed:
-            self.lanes.drop(call)
-        elif self.private.status == PRIVATE_OPEN:
-            self.lanes.move_to(self.private, call)
+        if self.private.status == PRIVATE_OPEN and not self.closed:
+            self.lanes.move_to(self.private)
         else:
             self.lane_failed(call, encoding.LOST, "lost")
 

@@ -73,7 +73,8 @@ class Sharing(SessionPart):
         if batch.writes:
             self._caller.fenced = True
             self._private.cover.sent_shared()
-        self._lanes.begin(batch)
+        self._lanes.batch = batch
+        self._lanes.count = 1
         batch.send()
         return True
 
