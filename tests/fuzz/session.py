@@ -337,7 +337,8 @@ class Walk:
         if data:
             session.upstream_received(data)
             self.move()
-        if redis.closed and not redis.out:
+        # The owner does not read the end of file while a hit is sent again.
+        if redis.closed and not redis.out and not session.private.slots.awaits_lane():
             if redis.silent:
                 self.cut = True
             self.told = True

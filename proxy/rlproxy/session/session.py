@@ -231,8 +231,6 @@ class Session(SessionBase):
             self._held.pass_reply()
         if private.slots.missing is not None:
             send_again(self)
-        if private.status == PRIVATE_LOST:
-            self.upstream_lost()
         if self.lanes.batch is not None:
             self._emit()
         if self.wait & waits.ENDED_BY_REPLIES and self._router.unblocked(self.wait):
@@ -354,8 +352,6 @@ class Session(SessionBase):
         if private.never_answered() and not private.slots.may_block:
             self.context.server.on_refused()
         private.status = PRIVATE_LOST
-        if private.slots.awaits_lane():
-            return  # replies that have come wait for a lane's; resume() goes on
         self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.
