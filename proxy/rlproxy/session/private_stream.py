@@ -95,11 +95,6 @@ class PrivateStream:
         self.started = False
         self.begins_with_handshake = first in commands.HANDSHAKE
 
-    def opened(self) -> None:
-        """Take the connection of the owner."""
-        self.received_at = self._context.clock()
-        self.log_in()
-
     def log_in(self) -> None:
         """Send the next command of the deferred handshake. Behind the last one, be open."""
         handshake = self.handshake
@@ -251,27 +246,21 @@ class PrivateStream:
         """
         slots = self.slots
         certain = slots.can_insert()  # the place of its reply
-        if call.original_rule is not None and not certain:
-            call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
-            call.original_rule = None
-        edited = certain and overtaking.must_edit(call)
-        if certain or not shadow(call.row):
-            self.put(call, LOADED if by_sha else SOURCE)
-        else:
-            self.put(call, SHADOW)  # its reply cannot be edited
+        way = LOADED if by_sha else SOURCE
+        self.put(call, way if certain or not shadow(call.row) else SHADOW)
         slot = Slot(S_HIT)
-        if edited:
-            waiting, db = self._context.waiting, self.state.identity.db
-            slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
-        elif not by_sha:
-            call.key = brief(call.key)  # its reply may be owed for long
         if certain:
             slot.call = call
             slot.by_sha = by_sha
             slot.sent_at = self._context.clock()
+            if overtaking.must_edit(call):
+                waiting, db = self._context.waiting, self.state.identity.db
+                slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
+            elif not by_sha:
+                call.key = brief(call.key)  # its reply may be owed for long
             self._caller.watch()
         else:
-            self._context.stats.unanswered(call.take_row(), UNSEEN)
+            self._context.stats.unanswered(call.take_row(), UNSEEN)  # its reply can't be edited
         slots.expect(slot)
 
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:

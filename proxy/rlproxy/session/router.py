@@ -184,15 +184,11 @@ class Router(SessionPart):
             return None
         if requests.size() > MAX_LANE_CALL:
             return None
-        call = self._call()
+        call = requests.call(self._caller, self._context)
         if call is None or (call.rule.script is None and not call.reply):
             return None
-        return call
-
-    def _call(self) -> Call | None:
-        """The call of the framer's command; a peek if the hit would overtake others."""
-        call, waiting = self._requests.call(self._caller, self._context), self._context.waiting
-        if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
+        waiting = self._context.waiting
+        if waiting.count > 0 and not call.rule.waits:
             overtaking.peek_if_queued(call, waiting, self._private.state.identity.db)
         return call
 
@@ -347,7 +343,7 @@ class Router(SessionPart):
             return waits.ROOM
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         self.sends_hits = True
-        call = self._call()
+        call = requests.call(self._caller, self._context)
         # Of reports, Redis gets a request thousands of times as large: one of a client at a time.
         alone = call is None or call.rule.waits
         if (alone or self._context.waiting.count > 0) and self._waits_for_replies(alone):
@@ -365,12 +361,13 @@ class Router(SessionPart):
         """Hold `call`, or send it to the private connection. Returns as _rl_command()."""
         private, waiting = self._private, self._context.waiting
         slots = private.slots
-        # Not quiescent only after the client's end of file.
-        if call.rule.waits and slots.quiescent() and slots.can_insert():
-            if not waiting.full():
+        if slots.can_insert():
+            # Not quiescent only after the client's end of file.
+            if call.rule.waits and slots.quiescent() and not waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
                 return waits.HELD
-            overtaking.peek_if_queued(call, waiting, private.state.identity.db)
+            if waiting.count > 0:
+                overtaking.peek_if_queued(call, waiting, private.state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0:
             return self._wait_until_empty()

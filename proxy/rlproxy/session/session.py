@@ -163,7 +163,9 @@ class Session(SessionBase):
         self._set_wait(self._router.route())
 
     def _route_in_turn(self) -> None:
-        """Send the unread requests, now or in the client's turn."""
+        """Send the unread requests, now or in the client's turn, unless none is taken any more."""
+        if self.wait == waits.CLOSE:
+            return
         if self.context.budget.spent() and self.requests.unread() > SMALL:
             self.wait = waits.TICK
         else:
@@ -193,8 +195,7 @@ class Session(SessionBase):
     def held_finished(self) -> None:
         self._held = None
         self._emit()
-        if self.wait != waits.CLOSE:
-            self._route()
+        self._route_in_turn()
 
     def take_turn(self) -> None:
         """Route the requests that waited for the next tick (waits.TICK)."""
@@ -300,19 +301,18 @@ class Session(SessionBase):
     # -- the private connection's side ------------------------------------------------------------
 
     def upstream_opened(self) -> None:
-        """Take the private connection."""
-        self.private.opened()
-        self._begin()
+        """Take the private connection, which logs in first."""
+        self.private.received_at = self.context.clock()
+        self._log_in()
 
-    def _begin(self) -> None:
-        """Send the requests that wait for the private connection, unless it logs in first."""
-        if self.private.status == PRIVATE_OPEN and self.wait != waits.CLOSE:
+    def _log_in(self) -> None:
+        """Go on with the deferred handshake, then with the requests that wait for its end."""
+        self.private.log_in()
+        if self.private.status == PRIVATE_OPEN:
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self.wait == waits.CLOSE:
-            return
         error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
         self._route_in_turn()
@@ -341,8 +341,7 @@ class Session(SessionBase):
                 self.to_client.append(handshake.refused)  # the reply to the client's next request
             self._close()
         elif slots.quiescent():
-            self.private.log_in()
-            self._begin()
+            self._log_in()
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
