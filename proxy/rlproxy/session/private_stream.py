@@ -21,7 +21,7 @@ from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
 from rlproxy.session import command_policy, command_replies, overtaking
-from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
+from rlproxy.session.call import NO_CALLER, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
 from rlproxy.session.connection_state import RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
@@ -277,21 +277,6 @@ class PrivateStream:
         self._caller.fenced = True
         if call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # the cover keeps the key
             self.cover.sent_privately(call.key, self.state.probed)
-
-    def send_again(self, batch: Batch, first: int) -> None:
-        """Send the commands of `batch` from number `first` on, which no lane has answered.
-
-        Writes that have run keep their replies. Reads are all sent again: their replies then are
-        not older than those before them.
-        """
-        for part in batch.parts[first:]:
-            reply = part.replies[part.delivered]
-            if reply and batch.writes:
-                self.slots.local(reply)
-            else:
-                self.to_redis.append(part.commands[part.delivered])
-                self.slots.expect_one()
-            part.delivered += 1
 
     def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.

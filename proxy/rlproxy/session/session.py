@@ -251,23 +251,33 @@ class Session(SessionBase):
             self.closed = True
 
     def _emit_batch(self, batch: Batch) -> None:
-        """Pass on the replies of `batch`. Commands without one go to the private connection."""
-        for number, part in enumerate(batch.parts):
-            reply = part.replies[part.delivered]
-            if len(reply) == 0:
-                self._emit_unanswered(batch, number)
-                return
-            part.delivered += 1
-            self.to_client.append(reply)
+        """Pass on the replies of `batch`, up to the first command that no lane has answered.
 
-    def _emit_unanswered(self, batch: Batch, first: int) -> None:
-        """Give the commands of `batch` from number `first` on to the private connection."""
+        From there on, the private connection gets the commands. Writes that have run keep their
+        replies. Reads are all sent again: their replies then are not older than those before them.
+        """
+        private, again = self.private, False
+        for part in batch.parts:
+            command, reply = part.commands.pop(0), part.replies.pop(0)
+            if len(reply) == 0 and not again:
+                if not self._sends_again(batch):
+                    return
+                again = True
+            if not again:
+                self.to_client.append(reply)
+            elif reply and batch.writes:
+                private.slots.local(reply)
+            else:
+                private.to_redis.append(command)
+                private.slots.expect_one()
+
+    def _sends_again(self, batch: Batch) -> bool:
+        """Return whether the commands of `batch` without a reply are sent again. If not, close."""
         if (batch.large and batch.writes) or self.private.status != PRIVATE_OPEN:
             self._close()  # as after a loss of the private connection
-        elif not self.closed:
-            if batch.large and self._router.sharing is not None:
-                self._router.sharing.had_large_reply()
-            self.private.send_again(batch, first)
+        elif batch.large and self._router.sharing is not None:
+            self._router.sharing.had_large_reply()
+        return self.wait != waits.CLOSE
 
     # -- while Redis does not answer --------------------------------------------------------------
 
