@@ -36,7 +36,7 @@ class FailOpen(SessionPart):
 
         Returns the number of late hits, and whether others may become late.
         """
-        timeout_s = self._context.timeouts.timeout_s
+        timeout_s, failure = self._context.timeouts.timeout_s, self._context.failure
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         begun = circuit.counts.without
@@ -45,11 +45,11 @@ class FailOpen(SessionPart):
         if unsent_at is not None:
             since = unsent_at
             if since <= before:
-                self.answer_hits(self._context.failure.too_late(), "late")
+                self.answer_hits(failure.too_late(), "late")
         elif held is not None and held.owed_since is not None:
             since = max(held.owed_since, private.received_at)
             if since <= before:
-                held.late()
+                held.fail(failure.too_late(), "late")
         else:
             since = private.slots.answer_late(before, private.received_at)
             more = private.slots.bounded > 0

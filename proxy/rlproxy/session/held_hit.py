@@ -53,11 +53,7 @@ class HeldHit(OwnCalls):
         """End the wait because the client sends no more. Returns whether a reply will come."""
         return self._waiter is None or self._waiter.end_of_file()
 
-    def late(self) -> None:
-        """End the wait because Redis does not reply in time."""
-        self._fail(self._session.context.failure.too_late(), "late")
-
-    def _fail(self, error: bytes, kind: str) -> None:
+    def fail(self, error: bytes, kind: str) -> None:
         """End the wait without Redis; see FailurePolicy.reply()."""
         self.owed_since = None
         if self._waiter is not None:
@@ -83,7 +79,7 @@ class HeldHit(OwnCalls):
             self._waiter.unsent()
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        self._fail(error, kind)
+        self.fail(error, kind)
 
     # -- as its queue sees it ---------------------------------------------------------------------
 

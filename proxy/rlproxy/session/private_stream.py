@@ -54,12 +54,13 @@ class PrivateStream:
     For the owner of the session: `to_redis` is what to send; it opens the connection when
     `status` is PRIVATE_OPENING.
 
+    caller: the session, until it has let go.
     to_client: the list that replies leave by.
     """
 
     def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
         self._context = context
-        self._caller = caller
+        self.caller = caller
         self.to_client = to_client
         self.to_redis: list[bytes] = []
         self.status: int = PRIVATE_NONE
@@ -143,7 +144,7 @@ class PrivateStream:
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to the session."""
-        self._caller = NO_CALLER
+        self.caller = NO_CALLER
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()
@@ -219,7 +220,7 @@ class PrivateStream:
         if not cover.can_rewrite() or not whole or not slots.can_insert():
             self.deny(not_covered(requests.command.name), requests)
             return
-        self._caller.fenced = True
+        self.caller.fenced = True
         self._context.stats.commands += 1
         self.to_redis += cover.rewrite()
         slots.expect(Slot(S_DROP, edit=cover.rewritten))
@@ -258,7 +259,7 @@ class PrivateStream:
                 slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
             elif not by_sha:
                 call.key = brief(call.key)  # its reply may be owed for long
-            self._caller.watch()
+            self.caller.watch()
         else:
             self._context.stats.unanswered(call.take_row(), UNSEEN)  # its reply can't be edited
         slots.expect(slot)
@@ -267,14 +268,14 @@ class PrivateStream:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
         self.slots.expect(Slot(S_DROP, edit=answered))
-        self._caller.watch()
+        self.caller.watch()
 
     def put(self, call: Call, way: int) -> None:
         """Send `call`; for `way` see Rule.words()."""
         head = call.rule.words(way)
         self.to_redis += [head, call.key, call.rule.tail]
         self.expanded += len(head)
-        self._caller.fenced = True
+        self.caller.fenced = True
         if call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # the cover keeps the key
             self.cover.sent_privately(call.key, self.state.probed)
 

@@ -27,7 +27,7 @@ from rlproxy.fairness.budget import (
 from rlproxy.resp import commands
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking, waits
-from rlproxy.session.call import NO_CALLER, Call, Caller, Lane
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
@@ -55,11 +55,8 @@ class Router(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
-        self._caller: Caller = session
         self.fail_open = FailOpen(session)
-        self.sharing: Sharing | None = None
-        if session.context.shares:
-            self.sharing = Sharing(session)
+        self.sharing = Sharing(session) if session.context.shares else None
         self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
@@ -69,11 +66,6 @@ class Router(SessionPart):
         self._mixes = False
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
-
-    def let_go(self) -> None:
-        """Release the session."""
-        self._caller = NO_CALLER
-        self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
 
@@ -184,7 +176,7 @@ class Router(SessionPart):
             return None
         if requests.size() > MAX_LANE_CALL:
             return None
-        call = requests.call(self._caller, self._context)
+        call = requests.call(self._private.caller, self._context)
         if call is None or (call.rule.script is None and not call.reply):
             return None
         waiting = self._context.waiting
@@ -234,7 +226,7 @@ class Router(SessionPart):
             if code in (COMMAND, OPEN):
                 command = requests.command
                 if not command.reads:
-                    self._caller.fenced = True
+                    self._private.caller.fenced = True
                 passes = command.kind == commands.PASS and command.ban is None
                 if passes and private.slots.unanswered_by_sha == 0:
                     private.expect(command)
@@ -343,7 +335,7 @@ class Router(SessionPart):
             return waits.ROOM
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         self.sends_hits = True
-        call = requests.call(self._caller, self._context)
+        call = requests.call(self._private.caller, self._context)
         # Of reports, Redis gets a request thousands of times as large: one of a client at a time.
         alone = call is None or call.rule.waits
         if (alone or self._context.waiting.count > 0) and self._waits_for_replies(alone):

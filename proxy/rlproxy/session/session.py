@@ -120,7 +120,6 @@ class Session(SessionBase):
         """Release the credentials, and all objects that refer to this session."""
         self.flush = nothing
         self.private.let_go()
-        self._router.let_go()
         self.lanes.forget_former()
         self.lanes.take_batch()  # batch and calls refer to the session until their replies leave
         self.lanes.emit()

@@ -12,7 +12,7 @@ from typing import Final
 from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import Batch, Caller, Lane
+from rlproxy.session.call import Batch, Lane
 from rlproxy.session.parts import SessionBase, SessionPart
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
@@ -25,7 +25,6 @@ class Sharing(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
-        self._caller: Caller = session
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
@@ -58,7 +57,7 @@ class Sharing(SessionPart):
         if requests.eof or self._stopped or requests.looks_like_ours():
             return False  # an RL command would be framed twice, here and by the router
         requests.release()  # else next() might join buffers and move `start`
-        batch = Batch(self._caller)
+        batch = Batch(self._private.caller)
         if not self._gather(batch):
             batch.parts.clear()  # which refer to the batch
             requests.rewind(0)
@@ -71,7 +70,7 @@ class Sharing(SessionPart):
         self._context.stats.commands += count
         self._context.budget.work += count - 1
         if batch.writes:
-            self._caller.fenced = True
+            self._private.caller.fenced = True
             self._private.cover.sent_shared()
         self._lanes.batch = batch
         self._lanes.count = 1

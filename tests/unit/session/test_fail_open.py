@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from rlproxy.fairness.budget import WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import bulks, late
 from rlproxy.resp.requests import OPEN
 from rlproxy.session import command_policy, waits
 from rlproxy.session.circuit_breaker import Counts
@@ -162,7 +162,8 @@ class Held:
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
 
-    def late(self) -> None:
+    def fail(self, error: bytes, kind: str) -> None:
+        assert (error, kind) == (late(1.0), "late")
         self.owed_since = None
         self.counts.without += 1
 
