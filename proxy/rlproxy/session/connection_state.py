@@ -145,13 +145,6 @@ class ConnectionState:
         self._lowered_at = self._number
         self.level = min(self.level, level)
 
-    def writes_before_auth(self) -> bool:
-        """Return whether Redis may have bytes to write when it runs an AUTH.
-
-        These are the head of EXEC's array or a push, while no reply is owed.
-        """
-        return self.multi or (self.level == COUNTED and self.protocol != 2)
-
     def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
         """Record a command that goes upstream now. Return the slot for its reply.
 

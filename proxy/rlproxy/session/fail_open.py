@@ -10,7 +10,7 @@ and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see
 
 from __future__ import annotations
 
-from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
+from rlproxy.fairness.budget import WORK_OF_OURS
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE
 from rlproxy.session import waits
@@ -71,19 +71,10 @@ class FailOpen(SessionPart):
         Its handshake was sent to Redis. If it connects again, the handshake is answered here.
         """
         private = self._private
-        unanswered = private.begins_with_handshake and private.never_answered()
+        unanswered = private.first in commands.HANDSHAKE and private.never_answered()
         return unanswered and self._context.failure.answers_hits()
 
     # -- the hits that come first -----------------------------------------------------------------
-
-    def answer_unreachable(self) -> bool:
-        """Answer the unread hits that come first, while the circuit is open.
-
-        Returns False if CLIENT_WORK was reached.
-        """
-        context = self._context
-        error = encoding.unreachable(context.server.where, context.circuit.why)
-        return self.answer_hits(error, "unreachable", CLIENT_WORK)
 
     def answer_hits(self, error: bytes, kind: str, most: int = 0) -> bool:
         """Answer the unread hits that come first without Redis.

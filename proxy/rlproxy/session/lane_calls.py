@@ -133,7 +133,7 @@ class LaneCalls:
         """Forget all calls, and count their hits as unseen."""
         call = self.head
         while call is not None:
-            self._unseen(call)
+            self._context.stats.unanswered(call.take_row(), UNSEEN)
             call = call.next
         self.batch = None
         self.head = self.tail = None
@@ -148,10 +148,6 @@ class LaneCalls:
 
     def drop(self, call: Call) -> None:
         """Discard `call` of a client that is gone: it gets no reply, or none that matters."""
-        self._unseen(call)
+        self._context.stats.unanswered(call.take_row(), UNSEEN)
         call.reply = encoding.LOST
         self.emit()
-
-    def _unseen(self, call: Call) -> None:
-        """Count the hit `call` as unseen."""
-        self._context.stats.unanswered(call.take_row(), UNSEEN)

@@ -23,7 +23,7 @@ from rlproxy.resp.commands import Command
 from rlproxy.session import command_policy, command_replies, overtaking
 from rlproxy.session.call import NO_CALLER, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.connection_state import COUNTED, RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
@@ -40,6 +40,8 @@ _REPORTS: Final = {
     commands.RL_TOP: TOP,
     commands.RL_POLICIES: POLICIES,
 }
+
+_ANSWERED: Final = -1  # in place of the kind of a command
 
 # Values of PrivateStream.status.
 PRIVATE_NONE: Final = 0  # no connection
@@ -70,8 +72,7 @@ class PrivateStream:
         self.slots = ReplySlots(self.state, to_client, context.failure)
         self.cover = WaitCover(context.server.in_cluster)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
-        self.started = False  # this connection has received bytes
-        self.begins_with_handshake = False  # by its first command
+        self.first: int = _ANSWERED  # kind of the first command, until Redis has sent bytes
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.received_at: float = 0.0  # time of its latest bytes, or when it was read again
         self._kept_at: float = 0.0  # time of the latest empty request
@@ -88,13 +89,12 @@ class PrivateStream:
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
         hit. The circuit opens, and the hits of later clients are answered.
         """
-        return not self.started and not self.slots.quiescent()
+        return self.first != _ANSWERED and not self.slots.quiescent()
 
     def open(self, first: int) -> None:
         """Ask the owner to open the connection. first: the kind of its first command."""
         self.status = PRIVATE_OPENING
-        self.started = False
-        self.begins_with_handshake = first in commands.HANDSHAKE
+        self.first = first
 
     def log_in(self) -> None:
         """Send the next command of the deferred handshake. Behind the last one, be open."""
@@ -123,8 +123,8 @@ class PrivateStream:
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
         self.received_at = now
-        if not self.started:
-            self.started = True
+        if self.first != _ANSWERED:
+            self.first = _ANSWERED
             if data.startswith(encoding.NO_ROOM):
                 self._context.server.on_refused()
         self.slots.feed(data)
@@ -168,8 +168,11 @@ class PrivateStream:
         command = requests.command
         state, slots = self.state, self.slots
         slot: Slot | None = None
-        if _authenticates(requests) and (state.writes_before_auth() or not slots.quiescent()):
-            state.lower(RAW)  # Redis may leave out the error of an AUTH that is sent now
+        # Redis may leave out the error of an AUTH while it has bytes to write: owed replies, the
+        # head of EXEC's array, or a push.
+        pushes = state.level == COUNTED and state.protocol != 2
+        if _authenticates(requests) and (state.multi or pushes or not slots.quiescent()):
+            state.lower(RAW)
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, not requests.oversize)

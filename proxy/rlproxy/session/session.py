@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.fairness.budget import LARGE, SMALL
+from rlproxy.fairness.budget import CLIENT_WORK, LARGE, SMALL
 from rlproxy.resp import encoding
 from rlproxy.session import waits
 from rlproxy.session.call import Batch, Call, nothing
@@ -152,11 +152,13 @@ class Session(SessionBase):
         if self.slow and self.private.slots.can_insert() and self.requests.unread() > 0:
             self.wait = waits.READ
             return
-        if self.context.circuit.open:
+        context = self.context
+        if context.circuit.open:
             if self.lanes.count > 0:
                 self.wait = waits.EMPTY  # these calls will soon be late
                 return
-            if not self._router.fail_open.answer_unreachable():
+            error = encoding.unreachable(context.server.where, context.circuit.why)
+            if not self._router.fail_open.answer_hits(error, "unreachable", CLIENT_WORK):
                 self.wait = waits.TICK
                 return
         self._set_wait(self._router.route())
