@@ -29,7 +29,7 @@ from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, Slot
-from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
+from rlproxy.session.wait_cover import REWRITE, WaitCover, not_covered, refusal
 
 REFRESH_S: Final = 0.25  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
@@ -225,7 +225,7 @@ class PrivateStream:
             return
         self.caller.fenced = True
         self._context.stats.commands += 1
-        self.to_redis += cover.rewrite()
+        self.to_redis += [REWRITE, cover.last_hit]
         slots.expect(Slot(S_DROP, edit=cover.rewritten))
         self.to_redis.append(requests.written())
         slots.expect(Slot(S_EDITED, edit=cover.judge(requests.command.name)))
