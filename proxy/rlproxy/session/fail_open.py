@@ -82,8 +82,10 @@ class FailOpen(SessionPart):
         Hits are answered only where no reply is owed before them and their meaning is certain.
         most: bound of the work units; 0: no bound. Returns False if it was reached.
         """
-        requests = self._requests
-        if not self._certain():
+        requests, slots = self._requests, self._private.slots
+        if self._lanes.count > 0 or requests.in_command():
+            return True
+        if not slots.settled() or not slots.can_insert():
             return True
         work = 0
         while most == 0 or work < most:
@@ -101,13 +103,6 @@ class FailOpen(SessionPart):
             self._private.to_client.append(reply)
         self._context.budget.work += work
         return most == 0 or work < most
-
-    def _certain(self) -> bool:
-        """Whether a reply sent now is in its place, and the meaning of the next request certain."""
-        slots = self._private.slots
-        if self._lanes.count > 0 or self._requests.in_command():
-            return False
-        return slots.settled() and slots.can_insert()
 
     def _reply(self, error: bytes, kind: str) -> bytes:
         """The reply to the framer's command without Redis; b"" if there is none.

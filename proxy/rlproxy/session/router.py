@@ -296,7 +296,7 @@ class Router(SessionPart):
                 return waits.NOTHING
         by_sha = slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots)
         if by_sha or private.must_wait(requests):
-            return self._wait_until_empty()
+            return self._leave(waits.EMPTY)
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
             return self._rl_command()
@@ -317,10 +317,10 @@ class Router(SessionPart):
             private.follow(requests)
         return _FORWARD
 
-    def _wait_until_empty(self) -> int:
-        """Leave the framer's request unread, as it waits."""
+    def _leave(self, wait: int) -> int:
+        """Leave the framer's request unread, as it waits. Returns `wait`."""
         self._requests.rewind(self._requests.start)
-        return waits.EMPTY
+        return wait
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -331,15 +331,14 @@ class Router(SessionPart):
         """
         requests, private = self._requests, self._private
         if not self._has_room():
-            requests.rewind(requests.start)
-            return waits.ROOM
+            return self._leave(waits.ROOM)
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         self.sends_hits = True
         call = requests.call(self._private.caller, self._context)
         # Of reports, Redis gets a request thousands of times as large: one of a client at a time.
         alone = call is None or call.rule.waits
         if (alone or self._context.waiting.count > 0) and self._waits_for_replies(alone):
-            return self._wait_until_empty()
+            return self._leave(waits.EMPTY)
         if call is None:
             self._work += WORK_OF_REPORT
             private.answer_report(requests)
@@ -362,7 +361,7 @@ class Router(SessionPart):
                 overtaking.peek_if_queued(call, waiting, private.state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0:
-            return self._wait_until_empty()
+            return self._leave(waits.EMPTY)
         private.hit(call, by_sha)
         return waits.NOTHING
 
