@@ -226,15 +226,15 @@ class Router(SessionPart):
             if code in (COMMAND, OPEN):
                 command = requests.command
                 if not command.reads:
-                    self._private.caller.fenced = True
+                    private.caller.fenced = True
                 passes = command.kind == commands.PASS and command.ban is None
                 if passes and private.slots.unanswered_by_sha == 0:
                     private.expect(command)
                 else:
-                    found = self._special()
-                    if found != _FORWARD:
-                        wait = found
+                    wait = self._special()
+                    if wait != _FORWARD:
                         continue
+                    wait = waits.NOTHING
                 passed += 1
             if self._run < 0:
                 self._run = requests.start
