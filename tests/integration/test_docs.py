@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from rlproxy.ratelimit import help_text
 from rlproxy.ratelimit.algorithms import ALGORITHMS
+from rlproxy.ratelimit.command_entries import ENTRIES
 
 from bench import costs, pictures, traffic
 from bench.client import Client
@@ -91,9 +91,7 @@ def test_each_reply_is_as_shown(block: Block, redis_server: RedisServer, proxy: 
 
 
 # The form of a command in RL.HELP: `RL.RESET key [key ...]`.
-SIGNATURES = {
-    re.sub("[<>]", "", line) for line in help_text.LINES if re.match("(RL|CL)[.][A-Z]", line)
-}
+SIGNATURES = {re.sub("[<>]", "", entry.syntax) for entry in ENTRIES}
 
 
 def test_reference_has_each_command_in_the_form_of_help() -> None:

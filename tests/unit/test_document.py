@@ -8,7 +8,7 @@ import re
 from rlproxy import docs
 from rlproxy.config import config
 from rlproxy.observability import metrics
-from rlproxy.ratelimit import grammar, help_text
+from rlproxy.ratelimit import command_entries, grammar
 from rlproxy.ratelimit.algorithms import ALGORITHMS
 from rlproxy.ratelimit.scripts import load
 from rlproxy.resp import commands
@@ -38,14 +38,14 @@ def test_the_metrics_in_the_docs_are_those_of_the_table() -> None:
 
 
 def test_every_command_is_in_the_reference_and_in_help() -> None:
-    text = "\n".join(help_text.LINES)
+    text = "\n".join(command_entries.HELP)
     for name in commands.FAMILY:
         assert f"`{name.decode()}" in COMMANDS
         assert name.decode() in text
 
 
 def test_every_option_word_is_in_the_reference_and_in_help() -> None:
-    text = "\n".join(help_text.LINES)
+    text = "\n".join(command_entries.HELP)
     for name, words in grammar.OPTIONS.items():
         line = re.search(rf"^{re.escape(name.decode())} .*$", text, re.MULTILINE)
         row = re.search(rf"^\| `{re.escape(name.decode())} [^|]*\|", COMMANDS, re.MULTILINE)

@@ -1,215 +1,202 @@
-"""The entries of the RL commands for COMMAND: flags, keys and arguments, one row per command.
+"""The RL commands as RL.HELP and COMMAND describe them: one row per command.
 
 info() and docs() return an entry in the form of Redis 7, as RESP2 or RESP3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+import re
+from typing import Any, Final
 
-from rlproxy.ratelimit.algorithms import ALGORITHMS
-from rlproxy.ratelimit.arguments import Argument, Time
-from rlproxy.ratelimit.grammar import OPTIONS
-from rlproxy.resp.encoding import bulk, encoded
+from rlproxy.resp.encoding import bulk, bulks, encoded
 
 SINCE: Final = b"0.1.0"
 GROUP: Final = b"module"  # of all commands that are not Redis' own
+
 _VARIES: Final = (b"nondeterministic_output",)
+_HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
+_WRITE: Final = "write denyoom noscript fast"
+_ITEM: Final = re.compile(r"<\w+>|\[[^]]+\]")
+_TYPES: Final = {"key": b"key", "window": b"double", "t": b"double", "name": b"string"}
 
 
-class ArgumentNode(NamedTuple):
-    """One node of a command's argument tree in COMMAND DOCS."""
+class Entry:
+    """One row.
 
-    name: bytes
-    kind: bytes
-    token: bytes = b""
-    flags: tuple[bytes, ...] = ()
-    below: tuple[ArgumentNode, ...] = ()
-
-
-class Entry(NamedTuple):
-    """One row: the properties that COMMAND reports for the command `name`.
-
+    syntax: the form of the command in RL.HELP. `<n>` is a value, an integer unless _TYPES has
+        another type. An item in brackets may be left out, and with `...` be repeated.
+    lines: what RL.HELP has below it. COMMAND DOCS has the first one.
+    flags: noscript because redis.call has none of the commands, blocking because of WAIT.
+    many: its keys are all arguments, and it runs as DEL; else it has at most one key.
     keys: flags of its key specification, empty if it has no keys.
-    many: its keys are all arguments; else the first one.
     """
 
-    name: bytes
-    arity: int
-    flags: list[bytes]
-    categories: list[bytes]
-    summary: bytes
-    complexity: bytes = b"O(1)"
-    tips: tuple[bytes, ...] = _VARIES
-    keys: tuple[bytes, ...] = ()
-    arguments: tuple[ArgumentNode, ...] = ()
-    many: bool = False
+    def __init__(
+        self,
+        syntax: str,
+        flags: str,
+        *lines: str,
+        complexity: bytes = b"O(1)",
+        tips: tuple[bytes, ...] = _VARIES,
+    ) -> None:
+        self.syntax = syntax
+        self.lines = lines
+        self.complexity = complexity
+        self.tips = tips
+        self.name = syntax.partition(" ")[0].lower().encode()
+        items = _ITEM.findall(syntax)
+        least = 1 + len([item for item in items if item.startswith("<")])
+        self.arity = least if least == 1 + len(items) else -least
+        self.arguments = _arguments(items)
+        self.many = "<key> ..." in syntax
+        self.flags = flags.split()
+        access = "RM delete" if self.many else "RW access update"
+        access = "RO access" if "readonly" in self.flags else access
+        self.keys = access.split() if "<key>" in syntax else []
+
+    def categories(self) -> list[str]:
+        """Return its ACL categories: as for Redis' own commands, they follow from the flags."""
+        speed = [] if "fast" in self.flags else ["@slow"]
+        kinds = {"write": "@write", "readonly": "@read", "fast": "@fast", "blocking": "@blocking"}
+        found = [kind for flag, kind in kinds.items() if flag in self.flags] + speed
+        return ["@keyspace", *found] if self.many else [*found, "@scripting"]
 
 
-_INTEGER: Final = b"integer"
-_TIME: Final = b"double"  # seconds, decimals allowed
-_TOKEN: Final = b"pure-token"
-_OPTIONAL: Final = (b"optional",)
+def _arguments(items: list[str]) -> list[dict[bytes, Any]]:
+    """Return the arguments of COMMAND DOCS for the items of a command's form."""
+    found: list[dict[bytes, Any]] = []
+    for item in items:
+        token = "".join(re.findall("[A-Z]+", item))
+        values = [_value(name) for name in re.findall(r"<(\w+)>", item)]
+        repeats = item.endswith("...]")
+        if repeats and not token:  # `<key> [<key> ...]` is one argument
+            found[-1][b"flags"] = ("multiple",)
+            continue
+        kind = b"block" if values else b"pure-token"
+        node: dict[bytes, Any] = {b"name": token.lower().encode(), b"type": kind}
+        if len(values) == 1:
+            node = values[0]
+        if token:
+            node[b"token"] = token.encode()
+        if item.startswith("["):
+            more = ("multiple", "multiple_token") if repeats else ()
+            node[b"flags"] = ("optional", *more)
+        if len(values) > 1:
+            node[b"arguments"] = values
+        found.append(node)
+    return found
 
 
-_KEY: Final = ArgumentNode(b"key", b"key")
-_MAX: Final = ArgumentNode(b"max", _INTEGER)
-_WINDOW: Final = ArgumentNode(b"window", _TIME)
-_NAMES: Final = tuple([ArgumentNode(name.lower(), _TOKEN, name) for name in ALGORITHMS])
-_ALGO: Final = ArgumentNode(b"algorithm", b"oneof", b"ALGO", _OPTIONAL, _NAMES)
-_NAME: Final = ArgumentNode(b"policy", b"string", b"POLICY")
-_RULE: Final = ArgumentNode(
-    b"rule", b"oneof", below=(ArgumentNode(b"limit", b"block", below=(_MAX, _WINDOW)), _NAME)
-)
-_STATE: Final = ArgumentNode(  # the sort of limiter that RL.BLOCK expects at the key
-    b"limiter", b"oneof", flags=_OPTIONAL, below=(_ALGO._replace(flags=()), _NAME)
-)
-_AND: Final = ArgumentNode(
-    b"and", b"block", b"AND", (b"optional", b"multiple", b"multiple_token"), (_MAX, _WINDOW)
-)
-_TIMEOUT: Final = ArgumentNode(b"timeout", _TIME, b"WAIT", _OPTIONAL)
-# The options whose nodes do not follow from their words and values.
-_OTHERS: Final = {b"ALGO": _ALGO, b"AND": _AND, b"WAIT": _TIMEOUT}
+def _value(name: str) -> dict[bytes, Any]:
+    kind = _TYPES.get(name, b"integer")
+    node: dict[bytes, Any] = {b"name": name.encode(), b"type": kind, b"display_text": name.encode()}
+    if kind == b"key":
+        node[b"key_spec_index"] = 0
+    return node
 
 
-def _option(word: bytes, values: tuple[Argument, ...] = ()) -> ArgumentNode:
-    """Return the node of an option word and the values behind it."""
-    if word in _OTHERS:
-        return _OTHERS[word]
-    kind = _TOKEN
-    if values:
-        kind = _TIME if isinstance(values[0], Time) else _INTEGER
-    return ArgumentNode(word.lower(), kind, word, _OPTIONAL)
-
-
-def _options(command: bytes) -> list[ArgumentNode]:
-    return [_option(word, values) for word, values in OPTIONS[command].items()]
-
-
-_HITS: Final = b"O(1), or O(N) in the N hits that have left the window or that a COST adds"
-_CHANGES: Final = (b"RW", b"access", b"update")
-_WRITE: Final = [b"@write", b"@fast", b"@scripting"]
-_REPORT: Final = [b"@fast", b"@scripting"]
-
-# All RL commands. Flags: noscript because redis.call has none of them, blocking because of WAIT.
 ENTRIES: Final = (
     Entry(
-        name=b"rl.hit",
-        arity=-4,
-        flags=[b"write", b"denyoom", b"noscript", b"blocking", b"fast"],
-        categories=[b"@write", b"@fast", b"@blocking", b"@scripting"],
-        keys=_CHANGES,
-        summary=b"Counts a hit on a rate limiter and returns whether it is admitted.",
+        "RL.HIT <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>] [STRICT]"
+        " [PENALTY <t>] [WAIT <t>] [AND <max> <window> ...]",
+        "write denyoom noscript blocking fast",
+        "Counts a hit on <key>: at most <max> are admitted in any <window> seconds.",
+        "Replies limited (0 or 1), limit, remaining, retry_after, reset_after.",
+        "* MS: all times of the command and of its reply in milliseconds.",
+        "* ALGO: LOG (default), ZLOG, FIXED, COUNTER, TOKEN, LEAKY or GCRA.",
+        "* COST: weight of the hit (default 1); 0 counts nothing.",
+        "* BURST: capacity of TOKEN, LEAKY and GCRA (default <max>).",
+        "* GAP: least time between two hits that count (LOG, ZLOG).",
+        "* STRICT: refused hits count too (LOG, ZLOG, FIXED).",
+        "* PENALTY: after a refusal, refuse every hit on the key for <t>.",
+        "* WAIT: hold the reply until the hit is admitted, at most for <t>.",
+        "* AND: a further limit on the same key, up to 8 times (LOG, ZLOG).",
+        "* POLICY <name> instead of <max> <window>: a rule of the settings file; COST and WAIT",
+        "  may follow. RL.PEEK and RL.REFUND take it, too.",
         complexity=_HITS,
-        arguments=(_KEY, _RULE, *_options(b"RL.HIT")),
     ),
     Entry(
-        name=b"rl.peek",
-        arity=-4,
-        flags=[b"readonly", b"noscript", b"fast"],
-        categories=[b"@read", b"@fast", b"@scripting"],
-        keys=(b"RO", b"access"),
-        summary=b"Returns what RL.HIT would return, and writes nothing.",
+        "RL.PEEK <key> <max> <window> [MS] [ALGO <name>] [COST <n>] [BURST <n>] [GAP <t>]"
+        " [AND <max> <window> ...]",
+        "readonly noscript fast",
+        "Returns what RL.HIT would reply. Writes nothing, so replicas accept it too.",
         complexity=_HITS,
-        arguments=(_KEY, _RULE, *_options(b"RL.PEEK")),
     ),
     Entry(
-        name=b"rl.refund",
-        arity=-5,
-        flags=[b"write", b"noscript", b"fast"],
-        categories=_WRITE,
-        keys=_CHANGES,
-        summary=b"Gives back the newest hits of a rate limiter.",
+        "RL.REFUND <key> <max> <window> <n> [MS] [ALGO <name>] [BURST <n>]"
+        " [AND <max> <window> ...]",
+        "write noscript fast",
+        "Gives back up to <n> hits, the newest first. Replies as RL.PEEK afterwards.",
         complexity=b"O(N) in the hits given back",
-        arguments=(_KEY, _RULE, ArgumentNode(b"hits", _INTEGER), *_options(b"RL.REFUND")),
     ),
     Entry(
-        name=b"rl.reset",
-        arity=-2,
-        flags=[b"write", b"noscript"],
-        categories=[b"@keyspace", b"@write", b"@slow"],
-        tips=(b"request_policy:multi_shard", b"response_policy:agg_sum"),
-        keys=(b"RM", b"delete"),
-        summary=b"Forgets rate limiters.",
+        "RL.RESET <key> [<key> ...]",
+        "write noscript",
+        "Deletes the keys. Replies how many there were.",
         complexity=b"O(N) in the number of keys and of the hits that they hold",
-        arguments=(ArgumentNode(b"key", b"key", flags=(b"multiple",)),),
-        many=True,
+        tips=(b"request_policy:multi_shard", b"response_policy:agg_sum"),
     ),
     Entry(
-        name=b"rl.block",
-        arity=-3,
-        flags=[b"write", b"denyoom", b"noscript", b"fast"],
-        categories=_WRITE,
-        keys=_CHANGES,
-        summary=b"Refuses every hit on a rate limiter for a time.",
-        arguments=(_KEY, ArgumentNode(b"block", _TIME), _option(b"MS"), _STATE),
+        "RL.BLOCK <key> <t> [MS] [ALGO <name>]",
+        _WRITE,
+        "Refuses every hit of this ALGO (default LOG) on <key> until <t> is over; 0 lifts it.",
+        "* POLICY <name> instead of ALGO: replies as RL.PEEK by this policy.",
     ),
     Entry(
-        name=b"rl.help",
-        arity=1,
-        flags=[b"noscript", b"fast"],
-        categories=_REPORT,
-        tips=(),
-        summary=b"Returns helpful text about the commands of the family.",
+        "CL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+        _WRITE,
+        "As redis-cell: GCRA, <count> per <period> seconds, bursts of <max_burst> + 1.",
     ),
     Entry(
-        name=b"rl.stats",
-        arity=1,
-        flags=[b"noscript", b"fast"],
-        categories=_REPORT,
-        summary=b"Returns what the proxy has counted since it began.",
+        "RL.THROTTLE <key> <max_burst> <count> <period> [<quantity>]",
+        _WRITE,
+        "CL.THROTTLE under the name proposed for Valkey.",
     ),
     Entry(
-        name=b"rl.top",
-        arity=-2,
-        flags=[b"noscript"],
-        categories=[b"@slow", b"@scripting"],
-        summary=b"Returns the keys with most hits, or refusals, of the last minute.",
+        "RL.STATS",
+        "noscript fast",
+        "Returns the proxy's counters since its start, in the style of INFO.",
+    ),
+    Entry(
+        "RL.TOP <n> [REFUSED]",
+        "noscript",
+        "Returns [key, count, error] of the keys with most hits of the last minute.",
+        "With REFUSED those with most refusals, and the policy or rule that refused them.",
         complexity=b"O(N) in the number of keys that are returned",
-        arguments=(ArgumentNode(b"keys", _INTEGER), _option(b"REFUSED")),
     ),
     Entry(
-        name=b"rl.policies",
-        arity=1,
-        flags=[b"noscript"],
-        categories=[b"@slow", b"@scripting"],
-        summary=b"Returns the policies, their hits and how many of these were refused.",
+        "RL.POLICIES",
+        "noscript",
+        "Returns [name, rule, mode, hits, refused] of each policy; mode is enforced or shadow.",
         complexity=b"O(N) in the number of policies",
     ),
-    *[
-        Entry(
-            name=name,
-            arity=-5,
-            flags=[b"write", b"denyoom", b"noscript", b"fast"],
-            categories=_WRITE,
-            keys=_CHANGES,
-            summary=b"Takes from a GCRA rate limiter, with the arguments and the reply of"
-            b" redis-cell.",
-            arguments=(
-                *(_KEY, ArgumentNode(b"max_burst", _INTEGER), ArgumentNode(b"count", _INTEGER)),
-                ArgumentNode(b"period", _INTEGER),
-                ArgumentNode(b"quantity", _INTEGER, flags=_OPTIONAL),
-            ),
-        )
-        for name in (b"cl.throttle", b"rl.throttle")
-    ],
+    Entry("RL.HELP", "noscript fast", "Returns this help.", tips=()),
 )
+
+# The lines of RL.HELP, and the request by which Redis sends them to a client.
+HELP: Final = ["RL.<subcommand> key [<arg> [value] [opt] ...]. Subcommands are:"]
+for _entry in ENTRIES:
+    HELP.extend([_entry.syntax, *[f"    {_line}" for _line in _entry.lines]])
+_TABLE: Final = ",".join(["{ok='" + line.replace("'", "\\'") + "'}" for line in HELP])
+HELP_REQUEST: Final = bulks(b"EVAL", b"return {" + _TABLE.encode() + b"}", b"0")
 
 
 def info(entry: Entry, resp3: bool) -> bytes:
     """Return `entry` as in the reply to COMMAND and COMMAND INFO."""
-    reach = {b"lastkey": -1 if entry.many else 0, b"keystep": 1, b"limit": 0}
+    last = -1 if entry.many else 0  # counted from the first key
     spec = {
-        b"flags": _words(entry.keys),
+        b"flags": tuple(entry.keys),
         b"begin_search": {b"type": b"index", b"spec": {b"index": 1}},
-        b"find_keys": {b"type": b"range", b"spec": reach},
+        b"find_keys": {
+            b"type": b"range",
+            b"spec": {b"lastkey": last, b"keystep": 1, b"limit": 0},
+        },
     }
     fields: list[Any] = [
-        *(entry.name, entry.arity, _words(entry.flags)),
+        *(entry.name, entry.arity, tuple(entry.flags)),
         # The first key, the last one, the step.
         *((1, -1 if entry.many else 1, 1) if entry.keys else (0, 0, 0)),
-        *(_words(entry.categories), entry.tips, (spec,) if entry.keys else ()),
+        *(tuple(entry.categories()), entry.tips, (spec,) if entry.keys else ()),
         [],  # subcommands
     ]
     return encoded(fields, resp3)
@@ -218,31 +205,11 @@ def info(entry: Entry, resp3: bool) -> bytes:
 def docs(entry: Entry, resp3: bool) -> bytes:
     """Return `entry` as in the reply to COMMAND DOCS: its name and its documentation."""
     fields: dict[bytes, Any] = {
-        b"summary": entry.summary,
+        b"summary": entry.lines[0].encode(),
         b"since": SINCE,
         b"group": GROUP,
         b"complexity": entry.complexity,
     }
     if entry.arguments:
-        fields[b"arguments"] = [_argument(each) for each in entry.arguments]
+        fields[b"arguments"] = entry.arguments
     return bulk(entry.name) + encoded(fields, resp3)
-
-
-def _words(words: Iterable[bytes]) -> tuple[str, ...]:
-    """Return a set of simple strings."""
-    return tuple([word.decode() for word in words])
-
-
-def _argument(argument: ArgumentNode) -> dict[bytes, Any]:
-    fields: dict[bytes, Any] = {b"name": argument.name, b"type": argument.kind}
-    if not argument.below:
-        fields[b"display_text"] = argument.name
-    if argument.kind == b"key":
-        fields[b"key_spec_index"] = 0
-    if argument.token:
-        fields[b"token"] = argument.token
-    if argument.flags:
-        fields[b"flags"] = _words(argument.flags)
-    if argument.below:
-        fields[b"arguments"] = [_argument(each) for each in argument.below]
-    return fields

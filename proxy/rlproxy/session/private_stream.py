@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlproxy.observability.counters import brief
-from rlproxy.ratelimit import help_text
+from rlproxy.ratelimit import command_entries
 from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other, shadow
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
@@ -294,7 +294,7 @@ class PrivateStream:
             self.reject(error, requests)
             return
         if name == commands.RL_HELP:
-            request = help_text.REQUEST
+            request = command_entries.HELP_REQUEST
         else:
             request = context.report_request(name, requests.arguments())
         context.stats.answered(other(_REPORTS[name]), b"", b"")

@@ -57,8 +57,7 @@ def test_docs_are_whole_frames(entry: Entry, resp3: bool) -> None:
 
 
 THROTTLE_DOCS = (
-    b"%5\r\n$7\r\nsummary\r\n$79\r\n"
-    b"Takes from a GCRA rate limiter, with the arguments and the reply of redis-cell.\r\n"
+    b"%5\r\n$7\r\nsummary\r\n$47\r\nCL.THROTTLE under the name proposed for Valkey.\r\n"
     b"$5\r\nsince\r\n$5\r\n0.1.0\r\n$5\r\ngroup\r\n$6\r\nmodule\r\n"
     b"$10\r\ncomplexity\r\n$4\r\nO(1)\r\n$9\r\narguments\r\n*5\r\n"
     b"%4\r\n$4\r\nname\r\n$3\r\nkey\r\n$4\r\ntype\r\n$3\r\nkey\r\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlproxy.ratelimit import help_text, scripts
+from rlproxy.ratelimit import command_entries, scripts
 from rlproxy.ratelimit.grammar import Grammar, Policy
 from rlproxy.ratelimit.hit_replies import admitted
 from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN
@@ -92,7 +92,7 @@ def test_the_key_that_wait_rewrites_is_bounded(parts: Parts, longer: int, kept: 
 @pytest.mark.parametrize(
     ("words", "sent", "row"),
     [
-        ((b"RL.HELP",), help_text.REQUEST, HELP),
+        ((b"RL.HELP",), command_entries.HELP_REQUEST, HELP),
         ((b"RL.STATS",), b"call RL.STATS ", STATS),
         ((b"RL.TOP", b"5"), b"call RL.TOP 5", TOP),
         ((b"RL.POLICIES",), b"call RL.POLICIES ", POLICIES),
