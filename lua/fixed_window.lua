@@ -13,20 +13,11 @@
 -- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
-local call, number, ceil, max = redis.call, tonumber, math.ceil, math.max
-local key, limit, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
-local unit = number(ARGV[3] or 1000000)
-local cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
-local strict, clock = ARGV[6] == '0 1', number(ARGV[7])
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
+-- include read_state
+local window, strict = number(ARGV[2]), ARGV[6] == '0 1'
 
 local count, start, ends, now, write = 0, clock, 0, clock, false
-local value = redis.pcall('GET', key)
 if value then
-  if type(value) == 'table' then return value end
   local held, since, over = value:match('^F(%d+):(%d+)(.*)$')
   ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
   if not ends or #since ~= 16 then
@@ -67,12 +58,6 @@ end
 local reset, remaining = 0, max(0, limit - count)
 if open then reset = start + window - clock end
 if running then reset, remaining = max(reset, ends - clock), 0 end
-if write then
-  local done = redis.pcall('SET', key, ('F%.0f:%.0f'):format(count, start)
-    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
-  if done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-end
+local state = write and ('F%.0f:%.0f'):format(count, start)
+-- include write_state
 return {limited, limit, remaining, retry, ceil(reset / unit)}

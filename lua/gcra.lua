@@ -11,23 +11,15 @@
 -- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
-local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, unit = KEYS[1], number(ARGV[1]), number(ARGV[3] or 1000000)
+-- include read_state
 -- The emission interval is whole microseconds, and 0 to 999 ns beyond.
 local emission, nanos = number(ARGV[2]:sub(1, -4)) or 0, number(ARGV[2]:sub(-3))
-local cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
 
 -- Nanoseconds since 1970 don't fit a double: a span is microseconds, and 0 to 999 ns beyond.
 local full, full_ns = limit * emission, limit * nanos
 full, full_ns = full + floor(full_ns / 1000), full_ns % 1000
 local debt, debt_ns, ends, write = 0, 0, 0, false
-local value = redis.pcall('GET', key)
 if value then
-  if type(value) == 'table' then return value end
   local arrival, over = value, ''
   if #value > 19 then arrival, over = value:match('^(%d+)!(%d+)$') end
   if not arrival or #arrival ~= 19 or not arrival:find('^%d+$') then
@@ -77,12 +69,6 @@ else
   local over = ceil((debt_ns + remaining * nanos - full_ns) / 1000)
   if debt + remaining * emission - full + over > 0 then remaining = remaining - 1 end
 end
-if write then
-  local done = redis.pcall('SET', key, ('%.0f%03d'):format(clock + debt, debt_ns)
-    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
-  if done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-end
+local state = write and ('%.0f%03d'):format(clock + debt, debt_ns)
+-- include write_state
 return {limited, limit, remaining, retry, ceil(reset / unit)}

@@ -14,22 +14,14 @@
 -- returns  limited, limit, remaining, retry_after, reset_after; with WAIT a sixth: the
 --          microseconds to hold the hit, or until a penalty ends that alone refuses it
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
-local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, unit = KEYS[1], number(ARGV[1]), number(ARGV[3] or 1000000)
+-- include read_state
 -- The emission interval is whole microseconds, and 0 to 999 ns beyond.
 local emission, nanos = number(ARGV[2]:sub(1, -4)) or 0, number(ARGV[2]:sub(-3))
-local cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
 local hold = number(ARGV[6])
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
 
 -- Nanoseconds since 1970 don't fit a double: a time is microseconds, and 0 to 999 ns beyond.
 local level, time, time_ns, ends, write = 0, clock, 0, 0, false
-local value = redis.pcall('GET', key)
 if value then
-  if type(value) == 'table' then return value end
   local held, micros, beyond, over = value:match('^L(%d+):(%d+)(%d%d%d)(.*)$')
   ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
   if not ends or #micros ~= 16 then
@@ -91,14 +83,8 @@ end
 
 local reset = level > 0 and drained(0) or 0
 if running then reset = max(reset, ends - clock) end
-if write then
-  local done = redis.pcall('SET', key, ('L%.0f:%.0f%03d'):format(level, time, time_ns)
-    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
-  if done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-end
+local state = write and ('L%.0f:%.0f%03d'):format(level, time, time_ns)
+-- include write_state
 local remaining = running and 0 or max(0, limit - level)
 local kept = limited == 0 and reset - held or reset
 return {limited, limit, remaining, retry, ceil(kept / unit), hold and held}

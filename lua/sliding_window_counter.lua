@@ -12,19 +12,11 @@
 -- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
-local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
-local unit = number(ARGV[3] or 1000000)
-local cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
+-- include read_state
+local window = number(ARGV[2])
 
 local current, previous, start, ends, now, write = 0, 0, clock, 0, clock, false
-local value = redis.pcall('GET', key)
 if value then
-  if type(value) == 'table' then return value end
   local since, this, before, over = value:match('^C(%d+):(%d+):(%d+)(.*)$')
   ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
   if not ends or #since ~= 16 then
@@ -80,12 +72,6 @@ elseif previous > 0 then
   reset = start + window - clock
 end
 if running then reset, remaining = max(reset, ends - clock), 0 end
-if write then
-  local done = redis.pcall('SET', key, ('C%.0f:%.0f:%.0f'):format(start, current, previous)
-    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
-  if done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-end
+local state = write and ('C%.0f:%.0f:%.0f'):format(start, current, previous)
+-- include write_state
 return {limited, limit, remaining, retry, ceil(reset / unit)}

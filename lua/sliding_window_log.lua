@@ -55,173 +55,34 @@ if not ARGV[4] then
   end
 end
 
-local most, cost, gap, strict, keep, longest = math.max, 1, 0, false, max, window
-local mode, penalty, others
-if ARGV[4] then
-  cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
-  if ARGV[6] and ARGV[6] ~= '' then
-    others = {}
-    for digits in ARGV[6]:gmatch('%d+') do others[#others + 1] = number(digits) end
-    gap, strict = others[1], others[2] == 1
-    for index = 3, #others, 2 do
-      keep, longest = most(keep, others[index]), most(longest, others[index + 1])
-    end
+-- The list as exact_windows needs it.
+local algo, form, width = 'LOG', '^(%d+)$', 16
+local size = 'LLEN'
+local now, newest, latest = clock, nil, nil
+local function element(rank) return pcall('LINDEX', key, rank) end
+local function gone_until(start, skip, length)
+  -- the first stamp alive is in (gone, alive]: gallop from the oldest, then halve
+  local gone, alive, step = 0, length - 1, 1
+  local function left(index) return number(call('LINDEX', key, skip + index)) <= start end
+  while step < alive and left(step) do gone, step = step, step * 2 end
+  if step < alive then alive = step end
+  while alive - gone > 1 do
+    local middle = math.floor((gone + alive) / 2)
+    if left(middle) then gone = middle else alive = middle end
   end
+  return alive
 end
-
--- skip: elements before the stamps; length: number of stamps; ends: end of the penalty; even: all
--- stamps equal the clock; write: a TTL must be set
-local now, skip, length, ends, oldest, newest, even, write = clock, 0, 0, 0, nil, nil, false, false
-local first = pcall('LINDEX', key, 0)
-if first then
-  if type(first) == 'table' then return first end
-  oldest = first
-  if #first == 17 and first:find('^%-%d+$') then
-    skip, ends, oldest = 1, -number(first), call('LINDEX', key, 1)
+local function change(what, count)
+  if what == 'drop oldest' then return call('LTRIM', key, count, -1) end
+  if what == 'drop newest' then return pcall('LTRIM', key, 0, -count - 1) end
+  if what == 'punish' then return pcall('LPUSH', key, -count) end
+  if what == 'add' and count == 1 then return pcall('RPUSH', key, now) end
+  local stamps, stamp = {}, ('%.0f'):format(now)  -- so that Redis does not format 100,000 numbers
+  for index = 1, math.min(count, 4000) do stamps[index] = stamp end
+  for first = 1, count, 4000 do
+    local pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
+    if type(pushed) == 'table' then return pushed end
   end
-  if oldest then
-    newest = call('LINDEX', key, -1)
-    if #oldest ~= 16 or #newest ~= 16 or not (oldest .. newest):find('^%d+$') then
-      return redis.error_reply('ERR the key holds no LOG limiter')
-    end
-    oldest, newest, length = number(oldest), number(newest), call('LLEN', key) - skip
-    if newest > clock then now = newest end
-  end
+  if what == 'renew' then call('LTRIM', key, -count, -1) end
 end
-local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
-local far = length > 0 and newest - clock > longest
-local add
-if far or cost > 1 then
-  add = function(count)
-    local stamps, stamp = {}, ('%.0f'):format(now)  -- so that Redis does not format 100,000 numbers
-    for index = 1, math.min(count, 4000) do stamps[index] = stamp end
-    for first = 1, count, 4000 do
-      local pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
-      if type(pushed) == 'table' then return pushed end
-    end
-  end
-end
-if far then
-  -- later than this rule can have set them: the hits count as hits of this moment
-  now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
-  if hit or refund then
-    write = true
-    done = add(length)
-    if type(done) ~= 'table' then
-      call('LTRIM', key, -length, -1)
-      skip = 0
-      if ends > now then
-        call('LPUSH', key, -ends)
-        skip = 1
-      end
-    end
-  end
-end
-
-local limited, limit, remaining, told, held, never, wait, dead
-for _ = 1, 4 do
-  if type(done) == 'table' and done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-
-  -- judge every limit; the reply reports the first one, unless another leaves less
-  local max, window, index, running = max, window, 1, ends > now
-  limited, remaining, never, wait, dead = 0, nil, false, 0, length
-  repeat
-    local gone = 0  -- stamps that have left this window
-    if length > 0 and not even then
-      if newest <= now - window then
-        gone = length
-      elseif oldest <= now - window then
-        -- the first stamp alive is in (gone, alive]: gallop from the oldest, then halve
-        local function left(index)
-          return number(call('LINDEX', key, skip + index)) <= now - window
-        end
-        local alive, step = length - 1, 1
-        while step < alive and left(step) do gone, step = step, step * 2 end
-        if step < alive then alive = step end
-        while alive - gone > 1 do
-          local middle = math.floor((gone + alive) / 2)
-          if left(middle) then gone = middle else alive = middle end
-        end
-        gone = alive
-      end
-    end
-    if gone < dead then dead = gone end
-    local count = length - gone
-    local lack = count + cost - max
-    if cost > max then
-      never = true
-    elseif cost > 0 and lack > 0 then
-      local blocker = oldest
-      if gone + lack > 1 and not even then
-        blocker = number(call('LINDEX', key, skip + gone + lack - 1))
-      end
-      wait = most(wait, blocker + window - clock)
-    end
-    local spare = max - count
-    if spare < 0 then spare = 0 end
-    if not remaining or spare < remaining and not running then
-      limit, remaining, told, held = max, spare, window, count > 0
-    end
-    index = index + 2
-    max, window = others and others[index], others and others[index + 1]
-  until not max
-  if cost > 0 and newest and now - newest < gap then wait = most(wait, newest + gap - clock) end
-  if running then
-    remaining, wait = 0, most(wait, ends - clock)
-  end
-  if running or never or wait > 0 then limited = 1 end
-
-  -- write, and judge again after a change
-  if refund then
-    local count = math.min(cost, length - dead)
-    if count > 0 then
-      done = pcall('LTRIM', key, 0, -count - 1)
-      length, write = length - count, true
-      if length == 0 then
-        newest = nil
-      elseif not even then
-        newest = number(call('LINDEX', key, -1))
-      end
-    end
-    now, mode, cost, refund = most(clock, newest or 0), 'peek', 1, false
-  elseif not hit or running or never then
-    break
-  elseif wait == 0 or strict then
-    if cost == 1 then done = pcall('RPUSH', key, now) else done = add(cost) end
-    newest, length, write = now, length + cost, true
-    local drop = dead
-    if length - keep > drop then drop = length - keep end
-    if drop + skip > 0 and type(done) ~= 'table' then
-      call('LTRIM', key, drop + skip, -1)
-      length, skip = length - drop, 0
-    end
-    if wait == 0 and type(done) ~= 'table' then
-      remaining, held = remaining - cost, true
-      break
-    end
-    strict = false
-    if type(done) ~= 'table' then
-      oldest = number(call('LINDEX', key, 0))
-    end
-  elseif penalty then
-    ends, write = most(now + penalty, clock + wait), true
-    if skip == 1 then call('LTRIM', key, 1, -1) end
-    done = pcall('LPUSH', key, -ends)
-    skip = 1
-  else
-    break
-  end
-end
-
-local reset, last = 0, 0
-if held then reset = newest + told - clock end
-if length > 0 then last = newest + longest - clock end
-if ends > now then reset, last = most(reset, ends - clock), most(last, ends - clock) end
-if last < 0 then last = 0 end
-if write and length + skip > 0 then call('PEXPIRE', key, ceil(last / 1000) + 1) end
-local retry = -1
-if limited == 1 and not never then retry = ceil(wait / unit) end
-return {limited, limit, remaining, retry, ceil(reset / unit)}
+-- include exact_windows

@@ -15,54 +15,35 @@
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME ZRANGE ZRANGE ZCARD ZADD PEXPIRE, and ZREMRANGEBYRANK with a ZCOUNT where
 --          hits have left the window; refused: TIME ZRANGE ZRANGE ZCARD, and no write
-local call, pcall, number, ceil, most = redis.call, redis.pcall, tonumber, math.ceil, math.max
+local call, pcall, number, ceil = redis.call, redis.pcall, tonumber, math.ceil
 local key, max, window = KEYS[1], number(ARGV[1]), number(ARGV[2])
-local unit = number(ARGV[3] or 1000000)
-local cost, gap, strict, keep, longest = 1, 0, false, max, window
-local clock, mode, penalty, others = number(ARGV[7]), nil, nil, nil
-if ARGV[4] then
-  cost, mode, penalty = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5])
-  if ARGV[6] and ARGV[6] ~= '' then
-    others = {}
-    for digits in ARGV[6]:gmatch('%d+') do others[#others + 1] = number(digits) end
-    gap, strict = others[1], others[2] == 1
-    for index = 3, #others, 2 do
-      keep, longest = most(keep, others[index]), most(longest, others[index + 1])
-    end
-  end
-end
+local unit, clock = number(ARGV[3] or 1000000), number(ARGV[7])
 if not clock then
   local time = call('TIME')
   clock = time[1] * 1000000 + time[2]
 end
 
--- skip: elements before the stamps; length: number of stamps; ends: end of the penalty; even: all
--- stamps equal the clock; write: a TTL must be set
-local now, skip, length, ends, oldest, newest, even, write = clock, 0, 0, 0, nil, nil, false, false
-local sequence = -1  -- sequence number of the newest stamp
-local first = pcall('ZRANGE', key, 0, 0)
-if first.err then return first end
-first = first[1]
-if first then
-  oldest = first
-  if #first == 17 and first:find('^%-%d+$') then
-    skip, ends, oldest = 1, -number(first), call('ZRANGE', key, 1, 1)[1]
-  end
-  if oldest then
-    newest = call('ZRANGE', key, -1, -1)[1]
-    local since, upto, last = (oldest .. newest):match('^(%d+)%-%d%d%d%d%d%d(%d+)%-(%d%d%d%d%d%d)$')
-    if #oldest ~= 23 or #newest ~= 23 or not since or #since ~= 16 then
-      return redis.error_reply('ERR the key holds no ZLOG limiter')
-    end
-    oldest, newest, sequence = number(since), number(upto), number(last)
-    length = call('ZCARD', key) - skip
-    if newest > clock then now = newest end
-  end
+-- The sorted set as exact_windows needs it.
+local algo, form, width = 'ZLOG', '^(%d+)%-%d%d%d%d%d%d$', 23
+local size = 'ZCARD'
+local now, newest, latest = clock, nil, nil
+local sequence  -- number of the newest stamp; nil: as in `latest`
+local function element(rank)
+  local found = pcall('ZRANGE', key, rank, rank)
+  return found.err and found or found[1]
 end
-local function add(count)
-  sequence = newest == now and sequence + 1 or 0
+local function gone_until(start) return call('ZCOUNT', key, 0, start) end
+local function change(what, count, skip)
+  if what == 'drop oldest' then return call('ZREMRANGEBYRANK', key, 0, count - 1) end
+  if what == 'drop newest' then return pcall('ZREMRANGEBYRANK', key, -count, -1) end
+  if what == 'punish' then return pcall('ZADD', key, -count, ('-%.0f'):format(count)) end
+  if what == 'renew' then
+    local done = pcall('ZREMRANGEBYRANK', key, skip, -1)
+    if type(done) == 'table' then return done end
+    sequence = -1
+  end
+  sequence = newest == now and (sequence or number(latest:sub(-6))) + 1 or 0
   if sequence + count > 1000000 then now, sequence = now + 1, 0 end
-  newest = now
   for first = 1, count, 3000 do
     local pairs, stamp = {}, ('%.0f'):format(now)
     for _ = first, math.min(count, first + 2999) do
@@ -75,113 +56,4 @@ local function add(count)
   end
   sequence = sequence - 1
 end
-local hit, refund, done = cost > 0 and mode ~= 'peek' and mode ~= 'refund', mode == 'refund', nil
-if length > 0 and newest - clock > longest then
-  -- later than this rule can have set them: the hits count as hits of this moment
-  now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
-  if hit or refund then
-    write = true
-    if ends <= now then skip = 0 end
-    done = pcall('ZREMRANGEBYRANK', key, skip, -1)
-    newest = nil
-    if type(done) ~= 'table' then done = add(length) end
-  end
-end
-
-local limited, limit, remaining, told, held, never, wait, dead
-for _ = 1, 4 do
-  if type(done) == 'table' and done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-
-  -- judge every limit; the reply reports the first one, unless another leaves less
-  local max, window, index, running = max, window, 1, ends > now
-  limited, remaining, never, wait, dead = 0, nil, false, 0, length
-  repeat
-    local gone = 0  -- stamps that have left this window
-    if length > 0 and not even then
-      if newest <= now - window then
-        gone = length
-      elseif oldest <= now - window then
-        gone = call('ZCOUNT', key, 0, now - window)
-      end
-    end
-    if gone < dead then dead = gone end
-    local count = length - gone
-    local lack = count + cost - max
-    if cost > max then
-      never = true
-    elseif cost > 0 and lack > 0 then
-      local blocker = oldest
-      if gone + lack > 1 and not even then
-        local rank = skip + gone + lack - 1
-        blocker = number(call('ZRANGE', key, rank, rank)[1]:sub(1, 16))
-      end
-      wait = most(wait, blocker + window - clock)
-    end
-    local spare = max - count
-    if spare < 0 then spare = 0 end
-    if not remaining or spare < remaining and not running then
-      limit, remaining, told, held = max, spare, window, count > 0
-    end
-    index = index + 2
-    max, window = others and others[index], others and others[index + 1]
-  until not max
-  if cost > 0 and newest and now - newest < gap then wait = most(wait, newest + gap - clock) end
-  if running then
-    remaining, wait = 0, most(wait, ends - clock)
-  end
-  if running or never or wait > 0 then limited = 1 end
-
-  -- write, and judge again after a change
-  if refund then
-    local count = math.min(cost, length - dead)
-    if count > 0 then
-      done = pcall('ZREMRANGEBYRANK', key, -count, -1)
-      length, write = length - count, true
-      if length == 0 then
-        newest = nil
-      elseif not even then
-        newest = number(call('ZRANGE', key, -1, -1)[1]:sub(1, 16))
-      end
-    end
-    now, mode, cost, refund = most(clock, newest or 0), 'peek', 1, false
-  elseif not hit or running or never then
-    break
-  elseif wait == 0 or strict then
-    done = add(cost)
-    length, write = length + cost, true
-    local drop = dead
-    if length - keep > drop then drop = length - keep end
-    if drop + skip > 0 and type(done) ~= 'table' then
-      call('ZREMRANGEBYRANK', key, 0, drop + skip - 1)
-      length, skip = length - drop, 0
-    end
-    if wait == 0 and type(done) ~= 'table' then
-      remaining, held = remaining - cost, true
-      break
-    end
-    strict = false
-    if type(done) ~= 'table' then
-      oldest = number(call('ZRANGE', key, 0, 0)[1]:sub(1, 16))
-    end
-  elseif penalty then
-    ends, write = most(now + penalty, clock + wait), true
-    if skip == 1 then call('ZREMRANGEBYRANK', key, 0, 0) end
-    done = pcall('ZADD', key, -ends, ('-%.0f'):format(ends))
-    skip = 1
-  else
-    break
-  end
-end
-
-local reset, last = 0, 0
-if held then reset = newest + told - clock end
-if length > 0 then last = newest + longest - clock end
-if ends > now then reset, last = most(reset, ends - clock), most(last, ends - clock) end
-if last < 0 then last = 0 end
-if write and length + skip > 0 then call('PEXPIRE', key, ceil(last / 1000) + 1) end
-local retry = -1
-if limited == 1 and not never then retry = ceil(wait / unit) end
-return {limited, limit, remaining, retry, ceil(reset / unit)}
+-- include exact_windows

@@ -11,21 +11,13 @@
 -- ARGV[7]  clock, microseconds since 1970; default TIME (groups of hits and tests pass it)
 -- returns  limited, limit, remaining, retry_after, reset_after
 -- cost     admitted: TIME GET SET; refused: TIME GET, and no write
-local call, number, floor, ceil, max = redis.call, tonumber, math.floor, math.ceil, math.max
-local key, limit, unit = KEYS[1], number(ARGV[1]), number(ARGV[3] or 1000000)
+-- include read_state
 -- The emission interval is whole microseconds, and 0 to 999 ns beyond.
 local emission, nanos = number(ARGV[2]:sub(1, -4)) or 0, number(ARGV[2]:sub(-3))
-local cost, mode, penalty, clock = number(ARGV[4]) or 1, ARGV[5], number(ARGV[5]), number(ARGV[7])
-if not clock then
-  local time = call('TIME')
-  clock = time[1] * 1000000 + time[2]
-end
 
 -- Nanoseconds since 1970 don't fit a double: a time is microseconds, and 0 to 999 ns beyond.
 local tokens, time, time_ns, ends, write = limit, clock, 0, 0, false
-local value = redis.pcall('GET', key)
 if value then
-  if type(value) == 'table' then return value end
   local held, micros, beyond, over = value:match('^T(%d+):(%d+)(%d%d%d)(.*)$')
   ends = over == '' and 0 or over and number(over:match('^!(%d+)$'))
   if not ends or #micros ~= 16 then
@@ -75,12 +67,6 @@ end
 local reset, lack = 0, limit - tokens
 if lack > 0 then reset = time + lack * emission + ceil((time_ns + lack * nanos) / 1000) - clock end
 if running then reset = max(reset, ends - clock) end
-if write then
-  local done = redis.pcall('SET', key, ('T%.0f:%.0f%03d'):format(tokens, time, time_ns)
-    .. (running and ('!%.0f'):format(ends) or ''), 'PX', ceil(reset / 1000) + 1)
-  if done.err then
-    done.err = done.err:gsub('^@user_script: ?%d+: %-', '')  -- Redis 6.2 names the script
-    return done
-  end
-end
+local state = write and ('T%.0f:%.0f%03d'):format(tokens, time, time_ns)
+-- include write_state
 return {limited, limit, running and 0 or tokens, retry, ceil(reset / unit)}

@@ -51,7 +51,7 @@ def parse_header(text: str) -> dict[str, str]:
 
 # By the stem of the file's name.
 HEADERS: Final = {
-    path.stem: parse_header(path.read_text()) for path in scripts.directory().glob("*.lua")
+    path.stem: parse_header(scripts.text(path.stem)) for path in scripts.directory().glob("*.lua")
 }
 
 

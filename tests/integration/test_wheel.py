@@ -64,7 +64,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = next(directory.glob("rlproxy-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"rlproxy/lua/sliding_window_log.lua", "rlproxy/admin/page.html"} <= set(names)
+    lua = {"rlproxy/lua/sliding_window_log.lua", "rlproxy/lua/shared/exact_windows.lua"}
+    assert lua | {"rlproxy/admin/page.html"} <= set(names)
     assert "rlproxy/admin/actions.html" in names
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
     target = directory / "site"

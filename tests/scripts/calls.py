@@ -37,7 +37,7 @@ def _load(client: Any, algorithm: str) -> str:
     script = script_of(algorithm)
     client.script_load(script.source)
     client.script_load(SCRIPTS["block"].source)
-    text = (scripts.directory() / f"{script.name}.lua").read_text()
+    text = scripts.text(script.name)
     return str(client.script_load(text.replace("call('TIME')", "{KEYS[2], KEYS[3]}")))
 
 

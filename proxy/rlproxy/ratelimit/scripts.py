@@ -26,6 +26,7 @@ _TOKEN: Final = re.compile(
     r"--[^\n]*|'(?:[^'\\]|\\.)*'|[A-Za-z_]\w*|\d+(?:\.\d+)?|\.\.\.|\.\.|[=~<>]=|\S"
 )
 _GLUED: Final = re.compile(r"\w\w|--|\[\[")
+_INCLUDE: Final = re.compile(r"^-- include (\w+)$", re.MULTILINE)  # a file of lua/shared
 _SHADOWED: Final = (
     b"local r=(function()%b end)()if r[1]==1 then r[1],r[4]=0,-1 end return r"  # r: maybe an error
 )
@@ -148,22 +149,34 @@ def directory() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "lua"
 
 
+def text(name: str) -> str:
+    """Return the text of the file `name`, with those that it includes. Raises OSError."""
+    folder = directory()
+
+    def included(found: re.Match[str]) -> str:
+        return (folder / "shared" / f"{found[1]}.lua").read_text()
+
+    return _INCLUDE.sub(included, (folder / f"{name}.lua").read_text())
+
+
 @functools.cache
 def load() -> dict[str, Script]:
     """Return all scripts by name: the stem of the file's name, blocking() of that, and groups.
 
     They are read once per process. Raises StartError if a Lua file is missing.
     """
-    paths = sorted(directory().glob("*.lua"))
-    found = {path.stem: Script(path.stem, strip(path.read_text())) for path in paths}
-    more: list[Script] = []
     try:
-        block = found[BLOCK].source.decode()
-        for row in ALGORITHMS.values():
-            script = found[row.script]
-            script.group = Group(script)
-            text = _BLOCKING % (block, row.name.decode(), script.source.decode())
-            more += [Script(blocking(row.script), text.encode()), script.group]
-    except KeyError as missing:
-        raise StartError(f"no {missing.args[0]}.lua in {directory()}") from None
+        found = {
+            name: Script(name, strip(text(name)))
+            for name in [BLOCK, *[row.script for row in ALGORITHMS.values()]]
+        }
+    except FileNotFoundError as missing:
+        raise StartError(f"no {missing.filename}") from None
+    more: list[Script] = []
+    block = found[BLOCK].source.decode()
+    for row in ALGORITHMS.values():
+        script = found[row.script]
+        script.group = Group(script)
+        source = _BLOCKING % (block, row.name.decode(), script.source.decode())
+        more += [Script(blocking(row.script), source.encode()), script.group]
     return found | {script.name: script for script in more}
