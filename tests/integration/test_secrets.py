@@ -137,7 +137,7 @@ def test_error_and_help_output_hide_passwords() -> None:
 # Failures, each in its own process (with interpreted modules); each has a password in hand.
 BREAKS = [
     "rlproxy.session.connection_state.ConnectionState.answered",
-    "rlproxy.upstream.lane.ServerLane._handshake_reply",
+    "rlproxy.upstream.lane.ServerLane._accepts",
     "rlproxy.upstream.lane_pool.Pool.lane",
 ]
 CRASH = """

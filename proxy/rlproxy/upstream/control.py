@@ -19,7 +19,14 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, control_hello, lacks, reason
 from rlproxy.upstream.outage_log import OutageLog
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened, text
+from rlproxy.upstream.query_connection import (
+    Closed,
+    NoRoom,
+    QueryConnection,
+    error_in,
+    opened,
+    text,
+)
 
 _RETRY_FIRST_S: Final = 0.05
 _MAX_RETRY_S: Final = 0.5
@@ -206,7 +213,7 @@ class Control:
     async def _introduce(self) -> None:
         """Log in, and take each step that the server still needs. Sets `kind` and `problem`."""
         reply = await self._connection.query(*control_hello(self._upstream))
-        if _unable(reply):
+        if cannot_run(error_in(reply)):
             self.kind, self.problem = metrics.UNABLE, str(reply)
             return
         if isinstance(reply, hiredis.ReplyError):
@@ -223,7 +230,7 @@ class Control:
         kind, problem = self._misfit(reply, was_replica)
         refused = self.problem if self.kind == metrics.SCRIPTS else ""
         pong = await self._connection.query(b"PING")
-        if not kind and _unable(pong):
+        if not kind and cannot_run(error_in(pong)):
             kind, problem = metrics.UNABLE, str(pong)
         elif not self._facts.loaded and self.drained():
             refused = await self._load()
@@ -343,7 +350,7 @@ class Control:
     async def _ping(self) -> None:
         """Send a PING. An error in reply may be a new problem."""
         reply = await self._connection.query(b"PING")
-        if not self.kind and _unable(reply):
+        if not self.kind and cannot_run(error_in(reply)):
             self.kind, self.problem = metrics.UNABLE, str(reply)
             self._report()
 
@@ -362,11 +369,6 @@ def hello_error(text: str, password: str | None) -> str:
     if text.startswith("WRONGPASS"):
         return "it refuses the user or password of the URL"
     return text.replace(password, "***") if password else text
-
-
-def _unable(reply: object) -> bool:
-    """Return whether a reply shows that the server can't run commands at present."""
-    return isinstance(reply, hiredis.ReplyError) and cannot_run(encoding.error(str(reply)))
 
 
 def wrong_mode(mode: str, upstream: Upstream, address: Address | None) -> tuple[str, str]:

@@ -19,7 +19,7 @@ they are sent again, behind the calls that are written by then, and all later on
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from rlproxy.ratelimit.grammar import Rule
 from rlproxy.ratelimit.scripts import LOADED, MAX_GROUP, SOURCE
@@ -29,20 +29,20 @@ from rlproxy.session.call import Call, Caller
 from rlproxy.session.context import cannot_run
 from rlproxy.upstream.lane import PASSING, LaneContext, LaneKey, ServerLane, resume_all, touch
 from rlproxy.upstream.lane_denials import LaneDenials
+from rlproxy.upstream.query_connection import error_in
 
 # Calls that wait for the end of the tick. More are written at once: Redis begins with them.
 MAX_UNSENT: Final = 16
 
 # Turns on tracking. With NOLOOP, Redis 7 and Valkey 9 would not report the keys that they evict
 # while the lane's own calls run.
-_TRACK: Final = encoding.bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
+_TRACK: Final = (b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 # Requests a push when the key of the next call is touched.
 _CACHING: Final = encoding.bulks(b"CLIENT", b"CACHING", b"YES")
 # Succeeds where a group may have any keys: an empty one, each of one byte, and a longer one.
 # Patterns that leave out some keys, as `~a*` and `~[^a]*` do, do not match each of these.
 _ANY: Final = (b"rlproxy:any-key", b"", *(bytes([byte]) for byte in range(256)))  # ACL LOG: the 1st
-ANY_KEYS: Final = encoding.bulks(b"EVAL", b"return 1", b"%d" % len(_ANY), *_ANY)
-_ONE: Final = b":1\r\n"
+ANY_KEYS: Final = (b"EVAL", b"return 1", b"%d" % len(_ANY), *_ANY)
 # Lets a cluster node run the next call on a slot that it imports.
 _ASKING: Final = encoding.bulks(b"ASKING")
 
@@ -58,10 +58,13 @@ class HitLane(ServerLane):
         self._by_sha_until: int = 0  # number of the latest call by EVALSHA
         self._by_source = False  # whether this user can't use EVALSHA
         self._watched = False  # whether the hit timeout is checked
-        self._any_keys: bytes = ANY_KEYS  # sent to find out; empty: there are no groups
         self._groups = False  # whether hits may be sent in groups
         self._distrusts_s: float = 0.0  # seconds; see Caller.trusts_at
         self._denials = LaneDenials(context.denial_cache)
+        self._wishes: list[tuple[bytes, ...]] = []  # requests that Redis may refuse
+        if context.denial_cache.most > 0:
+            self._wishes.append(_TRACK)
+        self._wishes.append(ANY_KEYS)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -231,24 +234,20 @@ class HitLane(ServerLane):
 
     # -- the connection ---------------------------------------------------------------------------
 
-    def _handshake(self) -> list[bytes]:
-        """See ServerLane._handshake(). Redis shall report touched keys, and take groups."""
-        track = _TRACK if self._context.denial_cache.most > 0 else b""
-        return super()._handshake() + [each for each in (track, self._any_keys) if each]
+    def _handshake(self) -> list[tuple[bytes, ...]]:
+        return super()._handshake() + self._wishes
 
-    def _handshake_reply(self, frame: bytes) -> bool:
-        """See ServerLane._handshake_reply(). Without reports, no refusal is remembered."""
-        request = self._handshakes[0]
-        if request == _TRACK:
-            self._denials.track(frame == encoding.OK)
-        elif request == ANY_KEYS:
-            # Redis looks at the rights before it sends MASTERDOWN, which may pass.
-            self._groups = frame == _ONE or cannot_run(frame)
-        else:
-            return super()._handshake_reply(frame)
-        if not frame.startswith(PASSING):  # else the lane is opened again
-            frame = encoding.OK
-        return super()._handshake_reply(frame)
+    def _accepts(self, replies: list[Any]) -> bool:
+        """See ServerLane._accepts(). A lane works without reports of touched keys, or groups."""
+        if any(error_in(reply).startswith(PASSING) for reply in replies):
+            return False
+        for wish in reversed(self._wishes):
+            reply = replies.pop()
+            if wish is _TRACK:
+                self._denials.track(reply == b"OK")
+            else:  # Redis looks at the rights before it sends MASTERDOWN, which may pass
+                self._groups = reply == 1 or cannot_run(error_in(reply))
+        return super()._accepts(replies)
 
     def _hand_back(self) -> None:
         """See ServerLane._hand_back(). The callers of late calls have got a report already."""

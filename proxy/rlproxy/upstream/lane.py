@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rlproxy.net.tls_stream import last_words
 from rlproxy.observability.counters import Counters
@@ -29,6 +29,7 @@ from rlproxy.session.timeouts import HitTimeouts
 from rlproxy.upstream.backoff import Backoff
 from rlproxy.upstream.call_times import CallTimes
 from rlproxy.upstream.connector import Target, hello, lacks, reason
+from rlproxy.upstream.query_connection import NoRoom, QueryConnection, error_in
 
 # The kinds of lanes. Reads and writes use separate lanes: only reads may have large replies, only
 # writes are paused, and a lost lane ends only the clients with writes on it.
@@ -99,10 +100,10 @@ class ServerLane(PooledLane):
 
     Its life, and what each step sets:
 
-        closed ──wake()──> opening ──_connect()──> handshake ──last reply──> ready
-        _task None         _task                   _transport, _handshakes   ready, no _handshakes
-          ^                   │ failed                │ _abort(): no _transport, not ready │
-          └─────_closed()─────┴──────────lost()───────┴────────────────────────────────────┘
+        closed ──wake()──> opening ──_connect()──> ready
+        _task None         _task                   _transport, ready
+          ^                   │ failed                │ _abort(): no _transport, not ready
+          └─────_closed()─────┴──────────lost()───────┘
     """
 
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
@@ -113,9 +114,8 @@ class ServerLane(PooledLane):
         self._retry_at: float = 0.0
         self._backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
         self._task: asyncio.Task[None] | None = None  # opens the connection, or did; None: closed
-        self._transport: asyncio.Transport | None = None  # None while it is lost or being closed
+        self._transport: asyncio.Transport | None = None  # None but while the lane is ready
         self._replies = ReplyFramer()
-        self._handshakes: list[bytes] = []  # requests of the handshake without a reply
         self._times = CallTimes(context.timeouts, context.denial_cache.clock)
         self.room = context.max_lane_hits
 
@@ -159,7 +159,7 @@ class ServerLane(PooledLane):
     # -- replies ----------------------------------------------------------------------------------
 
     def received(self, data: bytes) -> None:
-        """Process bytes from Redis: handshake replies, pushes, and the replies to requests."""
+        """Process bytes from Redis: pushes, and the replies to requests."""
         context, framer, times = self._context, self._replies, self._times
         context.counters.upstream_in += len(data)
         framer.feed(data)
@@ -187,23 +187,17 @@ class ServerLane(PooledLane):
         raise NotImplementedError
 
     def _frame(self, framer: ReplyFramer) -> bytes:
-        """Return the next reply to a request, or nothing if none is complete.
-
-        Processes the pushes and the replies of the handshake before it.
-        """
+        """Return the next reply to a request, or nothing if none is complete."""
         while True:
             frame = framer.frame()
             if len(frame) == 0:
                 return b""
             if frame[0] == PUSH:
                 self._pushed(frame)
-                continue
-            if len(self._handshakes) == 0:
-                if self._times.unanswered() > 0:
-                    return frame
+            elif self._times.unanswered() > 0:
+                return frame
+            else:
                 self._abort()  # a reply without a request: replies cannot be matched any more
-                return b""
-            if not self._handshake_reply(frame):
                 return b""
 
     def _pushed(self, push: bytes) -> None:
@@ -219,42 +213,44 @@ class ServerLane(PooledLane):
 
     async def _connect(self) -> None:
         """Open the connection. Never raises: the next wake() after a failure tries again."""
+        context, circuit = self._context, self._context.timeouts.circuit
+        connection = QueryConnection(lambda: circuit.replied(context.loop.time()))
         try:
-            transport = await self._context.target.connect(lambda: _LaneProtocol(self))
+            transport = await context.target.connect(lambda: connection)
         except OSError as error:
-            now = self._context.loop.time()
-            self._context.timeouts.circuit.connect_failed(now, reason(error), lacks(error))
+            circuit.connect_failed(context.loop.time(), reason(error), lacks(error))
             self._closed()
             return
-        self._transport = transport
-        if self.retired:
-            self._abort()
-            return
-        self._handshakes = self._handshake()
-        transport.write(b"".join(self._handshakes))
+        try:
+            replies = await connection.query_all(self._handshake())
+            if self._accepts(replies) and not connection.lost.is_set():
+                transport.set_protocol(_LaneProtocol(self))
+                self._transport = transport
+                self.ready = True
+                self._backoff.reset()
+                self.used_at = context.loop.time()
+        except OSError as error:
+            if not isinstance(error, NoRoom):
+                context.server.on_refused()
+        finally:
+            if not self.ready:
+                connection.abort()
+                self._closed()
 
-    def _handshake(self) -> list[bytes]:
-        """Return the first requests of the connection."""
+    def _handshake(self) -> list[tuple[bytes, ...]]:
+        """Return the first requests of the connection, as words."""
         key = self.key
         name = b"rlproxy-lane" if key.kind == c.HIT else b"rlproxy-share"
-        requests = [encoding.bulks(*hello(name, key.user, key.password, key.protocol))]
+        requests = [tuple(hello(name, key.user, key.password, key.protocol))]
         if key.db:
-            requests.append(encoding.bulks(b"SELECT", b"%d" % key.db))
+            requests.append((b"SELECT", b"%d" % key.db))
         return requests
 
-    def _handshake_reply(self, frame: bytes) -> bool:
-        """Process the reply to the first of `_handshakes`. Returns whether the lane stays open."""
-        del self._handshakes[0]
-        if frame.startswith(b"-"):
-            if not frame.startswith(PASSING):
-                self.refused = True
-            self._abort()
-            return False
-        if not self._handshakes:
-            self.ready = True
-            self._backoff.reset()
-            self.used_at = self._context.loop.time()
-        return True
+    def _accepts(self, replies: list[Any]) -> bool:
+        """Return whether the lane can be used, by the replies to its handshake."""
+        errors = [error for error in map(error_in, replies) if error]
+        self.refused = any(not error.startswith(PASSING) for error in errors)
+        return not errors
 
     def _abort(self) -> None:
         """Close the connection at once, if it is open; lost() follows."""
@@ -270,20 +266,15 @@ class ServerLane(PooledLane):
 
     def lost(self, failed: bool) -> None:
         """Handle the loss of the connection; `failed`: a write to it failed."""
-        transport = self._transport
-        if not self._handshakes:
-            self._transport = None  # calls that the last replies release are not written
+        # Calls that the last replies release are not written.
+        transport, self._transport = self._transport, None
         if failed:
             left = last_words(transport)
             if left:
                 self.received(left)
-        if self._handshakes and self._transport is not None:  # this lane did not close it
-            self._context.server.on_refused()
         self.ready = False
         self.room = self._context.max_lane_hits
-        self._transport = None
         self._replies = ReplyFramer()
-        self._handshakes = []
         self._times = CallTimes(self._context.timeouts, self._context.denial_cache.clock)
         self._closed()
         self._hand_back()
@@ -299,6 +290,8 @@ class ServerLane(PooledLane):
     def retire(self) -> None:
         super().retire()
         self._abort()
+        if self._task is not None:
+            self._task.cancel()
 
 
 def touch(caller: Caller, touched: list[Caller]) -> None:

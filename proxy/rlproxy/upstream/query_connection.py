@@ -66,7 +66,8 @@ class QueryConnection(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                self._replies.append(reply)
+                if not isinstance(reply, hiredis.PushNotification):
+                    self._replies.append(reply)
             if self._unread > MAX_UNREAD:
                 raise hiredis.ProtocolError("a reply is too large")
         except hiredis.ProtocolError as error:
@@ -147,10 +148,14 @@ def text(found: object, default: str = "") -> str:
     return found.decode("utf-8", "replace") if isinstance(found, bytes) else default
 
 
+def error_in(reply: object) -> bytes:
+    """Return the error that a reply is, as RESP; empty if it is none."""
+    return encoding.error(str(reply)) if isinstance(reply, hiredis.ReplyError) else b""
+
+
 def _no_room(reply: object) -> bool:
     """Return whether a reply is Redis' refusal of a connection beyond `maxclients`."""
-    refused = isinstance(reply, hiredis.ReplyError)
-    return refused and str(reply).startswith("ERR max number of clients")
+    return error_in(reply).startswith(encoding.NO_ROOM)
 
 
 def _foreign(data: bytes) -> str:

@@ -23,9 +23,9 @@ from rlproxy.session.call import MAX_LANE_HITS, Call, Caller, Lane
 from rlproxy.session.context import ServerFacts
 from rlproxy.session.identity import Identity
 from rlproxy.session.session import Session
-from rlproxy.upstream import lane
+from rlproxy.upstream import hit_lane, lane
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.hit_lane import ANY_KEYS, MAX_UNSENT
+from rlproxy.upstream.hit_lane import MAX_UNSENT
 from rlproxy.upstream.lane import LaneContext, ServerLane
 from rlproxy.upstream.lane_pool import MAX_LANES, MAX_LANES_PER_USER, LanePool
 
@@ -37,6 +37,7 @@ ANONYMOUS = Identity(None, None, 0)
 HELLO = bulks(b"HELLO", b"3", b"SETNAME", b"rlproxy-lane")
 TRACK = bulks(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
 CACHING = bulks(b"CLIENT", b"CACHING", b"YES")
+ANY_KEYS = bulks(*hit_lane.ANY_KEYS)
 OK = b"+OK\r\n"
 ONE = b":1\r\n"
 WELCOME = b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"
@@ -112,6 +113,10 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.writes.append(bytes(data))
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self.protocol = protocol
+
     def abort(self) -> None:
         if not self.aborted:
             self.aborted = True
@@ -138,6 +143,13 @@ class Loop(asyncio.SelectorEventLoop):
         wire = Wire(self, protocol_factory())
         self.wires.append(wire)
         return wire, wire.protocol
+
+    def end(self) -> None:
+        """End the lanes that are being opened, and close."""
+        for task in asyncio.all_tasks(self):
+            task.cancel()
+        self.turns()
+        self.close()
 
     def turns(self) -> None:
         """All that is due now."""
@@ -179,7 +191,7 @@ class Bench:
         self.lane.wake()
         loop.turns()
         assert self.sent() == HELLO + (TRACK if remembers else b"") + ANY_KEYS
-        self.answer(WELCOME + (tracks if remembers else b"") + ONE)
+        self.greet(WELCOME + (tracks if remembers else b"") + ONE)
         assert self.lane.ready
 
     def loads(self) -> None:
@@ -209,6 +221,11 @@ class Bench:
         """Redis' bytes, in these pieces."""
         for piece in pieces:
             self.wire.protocol.data_received(piece)
+
+    def greet(self, replies: bytes) -> None:
+        """Redis' replies to the handshake of the latest lane."""
+        self.answer(replies)
+        self.loop.turns()
 
     def hit(self, of: Rule = HIT, key: bytes = b"k", caller: Session | None = None) -> Call:
         """A call that is submitted; `reply` is its reply once there is one."""
@@ -273,7 +290,7 @@ def client() -> Session:
 def loop() -> Iterator[Loop]:
     made = Loop()
     yield made
-    made.close()
+    made.end()
 
 
 @pytest.fixture
@@ -297,14 +314,15 @@ def test_a_lane_logs_in_as_its_identity(bench: Bench) -> None:
     login = r.bulks(b"HELLO", b"3", b"AUTH", b"bob", b"pw", b"SETNAME", b"rlproxy-lane")
     bench.loop.turns()
     assert bench.sent() == login + r.bulks(b"SELECT", b"3") + TRACK + ANY_KEYS
-    bench.answer(WELCOME + OK + OK)
+    bench.greet(WELCOME + OK + OK)
     assert not lane.ready
-    bench.answer(ONE)
+    bench.greet(ONE)
     assert lane.ready
 
 
 def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) -> None:
     lane = bench.lane_of_bob()
+    bench.loop.turns()
     lane.retire()
     bench.loop.turns()
     assert len(bench.loop.wires) == 2
@@ -343,7 +361,7 @@ def test_a_busy_server_tracks_later_hits(bench: Bench) -> None:
 def test_a_lane_that_a_busy_server_refuses_to_track_is_opened_again(bench: Bench) -> None:
     lane = bench.lane_of_bob()
     bench.loop.turns()
-    bench.answer(WELCOME + BUSY)
+    bench.greet(WELCOME + BUSY + ONE)
     assert not lane.ready and bench.wire.aborted
 
 
@@ -387,7 +405,7 @@ def test_a_lane_that_may_not_log_in_is_closed_by_the_next_sweep(loop: Loop, reme
     bench = Bench(loop, remembers)
     other = bench.lane_of_bob()
     loop.turns()
-    bench.answer(b"-WRONGPASS no\r\n")
+    bench.greet(b"-WRONGPASS no\r\n" * (3 if remembers else 2))
     assert not other.ready
     assert bench.wire.aborted
     bench.pool.close_idle(loop.now - 60.0)
@@ -420,8 +438,9 @@ def test_the_end_of_a_lane_that_redis_has_not_answered_is_reported(bench: Bench)
         bench.lane.wake()
         bench.loop.turns()
         if answered:
-            bench.answer(WELCOME + OK + ONE)
+            bench.greet(WELCOME + OK + ONE)
     bench.wire.protocol.connection_lost(None)
+    bench.loop.turns()
     assert reported == [True]
 
 
@@ -507,7 +526,7 @@ def test_the_end_of_the_handshake_decides_on_groups(
     bench.loop.now += 1.0
     bench.lane.wake()
     bench.loop.turns()
-    bench.answer(WELCOME + OK + reply)
+    bench.greet(WELCOME + OK + reply)
     bench.sent()
     bench.hit(key=b"3")
     bench.hit(key=b"4")

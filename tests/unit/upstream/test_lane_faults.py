@@ -81,7 +81,7 @@ def bench() -> Iterator[Faulty]:
     try:
         yield Faulty(loop)
     finally:
-        loop.close()
+        loop.end()
 
 
 def test_many_are_late_together_and_each_in_its_time(bench: Faulty) -> None:

@@ -9,7 +9,7 @@ from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.command_lane import CommandLane
-from rlproxy.upstream.hit_lane import HitLane
+from rlproxy.upstream.hit_lane import ANY_KEYS, HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
 
 # Errors of a node that has not run a call, which may run if it is sent again.
@@ -35,7 +35,7 @@ class NodeLane(HitLane):
 
     def __init__(self, context: LaneContext, key: LaneKey) -> None:
         super().__init__(context, key)
-        self._any_keys = b""  # no groups: their keys would have to be in one slot
+        self._wishes.remove(ANY_KEYS)  # no groups: their keys would have to be in one slot
         # What a client has written on another node may not have been reported yet. All refusals
         # remembered before are over after MAX_LIFE_S.
         self._distrusts_s = MAX_LIFE_S

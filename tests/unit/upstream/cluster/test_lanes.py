@@ -153,6 +153,7 @@ class Bench:
         for node in (self.a, self.b):
             assert node.sent().startswith(b"*")
             node.answer(WELCOME, OK)
+        loop.turns()
         lane.wake()
         assert lane.ready
 
@@ -187,7 +188,7 @@ def bench() -> Iterator[Bench]:
     try:
         yield Bench(loop)
     finally:
-        loop.close()
+        loop.end()
 
 
 def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
@@ -442,7 +443,7 @@ def test_an_identity_that_one_node_refuses_gets_no_lane(bench: Bench) -> None:
     bench.loop.turns()
     wires = bench.loop.wires[-2:]
     wires[0].protocol.data_received(WELCOME + OK)
-    wires[1].protocol.data_received(b"-WRONGPASS invalid username-password pair\r\n")
+    wires[1].protocol.data_received(b"-WRONGPASS invalid username-password pair\r\n" * 2)
     bench.loop.turns()
     for _ in range(3):
         lane.wake()
