@@ -2,7 +2,7 @@
 
     each Sentinel ──+switch-master──┐
     -READONLY, a failed connection ─┼─> look: query all ─> choose() ─> ROLE ─> switch ─> on_master()
-    every 5 to 10 s ────────────────┘
+    every 2 s ──────────────────────┘
 
 These messages and failures only trigger a look. The decision depends on the replies of the
 Sentinels (see `sentinel`) and on the server's reply to ROLE.
@@ -25,19 +25,16 @@ from rlproxy.upstream import sentinel
 from rlproxy.upstream.backoff import Backoff, pause
 from rlproxy.upstream.connector import Target, reason
 from rlproxy.upstream.master_target import MasterTarget
-from rlproxy.upstream.query_connection import Closed, NoRoom, QueryConnection, opened
+from rlproxy.upstream.query_connection import NoRoom, QueryConnection, opened
 from rlproxy.upstream.sentinel import Answer, Claim
 
-CALM_S: Final = 10.0  # longest pause in seconds while all is well; the shortest is half of it
-TROUBLE_FIRST_S: Final = 0.1  # first pause between looks in trouble, in seconds
-MAX_TROUBLE_S: Final = 1.0  # longest pause between looks in trouble, in seconds
-LEAST_S: Final = 0.1  # shortest pause between two looks, in seconds
+LOOK_S: Final = 2.0  # pause between two looks, and before a new subscription, in seconds
+LEAST_S: Final = 0.1  # pause before a look that is due at once, in seconds
 # Limit of a connection to a Sentinel, or to a server for ROLE, and of each reply, in seconds.
 REPLY_S: Final = 1.0
 RETRY_FIRST_S: Final = 0.1
 MAX_RETRY_S: Final = 5.0
-LISTEN_S: Final = 10.0  # seconds of silence before a subscription is checked with a PING
-LASTS_S: Final = 5.0  # seconds after which a subscription counts as stable: the backoff is reset
+KEEPALIVE_S: Final = 10  # seconds of silence before TCP checks a connection
 
 
 class Refused(OSError):  # noqa: N818
@@ -59,8 +56,9 @@ class Login:
 
     @contextlib.asynccontextmanager
     async def opened(self, address: Address) -> AsyncIterator[QueryConnection]:
-        """Open a connection for the block. Raises OSError; failure() describes it."""
-        async with opened(Target(address, REPLY_S, self._target.tls), REPLY_S) as connection:
+        """Open a connection for the block. Raises OSError."""
+        target = Target(address, REPLY_S, self._target.tls, KEEPALIVE_S)
+        async with opened(target, REPLY_S) as connection:
             if self._words is not None:
                 self.checked(await connection.query(b"AUTH", *map(str.encode, self._words)))
             yield connection
@@ -74,11 +72,6 @@ class Login:
         if self._words is not None:
             raise Refused(f"refuses the user or password of the URL ({self._option})")
         raise Refused(f"wants a password, and the URL has none ({self._option})")
-
-
-def failure(error: OSError) -> str:
-    """Describe a failed query."""
-    return "connection closed" if isinstance(error, Closed) else reason(error)
 
 
 class _Sentinel:
@@ -103,7 +96,7 @@ class _Sentinel:
             async with self._login.opened(self.address) as connection:
                 found = await self._queried(connection)
         except OSError as error:
-            self._why = failure(error)
+            self._why = reason(error)
             self._retry_at = time.monotonic() + self._backoff.pause_s()
             return Answer(why=self._why)
         self._backoff.reset()
@@ -120,35 +113,20 @@ class _Sentinel:
         return sentinel.answer(self._name, where, facts)
 
     async def listen(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the master may have changed. Runs until cancelled."""
-        backoff = Backoff(RETRY_FIRST_S, MAX_RETRY_S)
+        """Call `changed` whenever a master may have changed. Runs until cancelled."""
         while True:
-            began = time.monotonic()
             try:
                 async with self._login.opened(self.address) as connection:
                     self._login.checked(await connection.query(b"SUBSCRIBE", b"+switch-master"))
-                    changed()  # the master may have changed before the subscription began
-                    await self._follow(connection, changed)
+                    while True:
+                        await connection.read()
+                        changed()  # also if it is that of another name: a look costs little
             except OSError as error:
                 text = "subscription at Sentinel {address}: {reason}"
                 log.debug(
                     "sentinel_subscription_lost", text, address=self.address, reason=str(error)
                 )
-            if time.monotonic() - began >= LASTS_S:
-                backoff.reset()
-            changed()  # the failure that ended this connection may concern the master, too
-            await asyncio.sleep(backoff.pause_s())
-
-    async def _follow(self, connection: QueryConnection, changed: Callable[[], None]) -> None:
-        """Read messages. Raises TimeoutError if the connection does not answer a PING."""
-        while True:
-            try:
-                async with asyncio.timeout(LISTEN_S):
-                    await connection.read()
-            except TimeoutError:
-                await connection.query(b"PING")
-            else:
-                changed()  # also if the master of another name has changed: a look costs little
+            await asyncio.sleep(LOOK_S)
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -175,8 +153,6 @@ class Failover:
         self._login = Login(upstream.user, upstream.password, "--upstream", target)
         sentinels = upstream.sentinels
         self._sentinels = [_Sentinel(each, sentinels, target) for each in sentinels.addresses]
-        self._calm = Backoff(CALM_S, CALM_S)
-        self._trouble = Backoff(TROUBLE_FIRST_S, MAX_TROUBLE_S)
         self._throttle = StateThrottle(time.monotonic)
         self._failing = ""  # the Sentinels that failed when all were last queried, for the log
         self._wake = asyncio.Event()
@@ -202,16 +178,13 @@ class Failover:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            well = await self._look()
+            await self._look()
             self.settled.set()
-            if well:
-                self._trouble.reset()
-            pause_s = (self._calm if well else self._trouble).pause_s()
             await asyncio.sleep(LEAST_S)
-            await pause(pause_s, self._wake)
+            await pause(LOOK_S, self._wake)
 
-    async def _look(self) -> bool:
-        """Determine the master and switch to it. Returns whether all is well. Never raises."""
+    async def _look(self) -> None:
+        """Determine the master and switch to it. Never raises."""
         refused = ""
         try:
             answers, claim = await self._query()
@@ -224,8 +197,6 @@ class Failover:
             if self._throttle.due(f"{type(error).__name__}: {error}"):
                 text = "cannot query the Sentinels: {reason}; retrying"
                 log.error("sentinels_failed", text, reason=repr(error))
-            return False
-        return self.master is not None and claim is not None and not refused and None not in answers
 
     async def _query(self) -> tuple[list[Answer | None], Claim | None]:
         """Query all Sentinels at once, until their answers allow a decision.
@@ -277,7 +248,7 @@ class Failover:
                 return sentinel.role(await connection.query(b"ROLE")), ""
         except OSError as error:
             there = isinstance(error, (Refused, NoRoom))
-            return sentinel.UNKNOWN if there else sentinel.NO_REPLY, failure(error)
+            return sentinel.UNKNOWN if there else sentinel.NO_REPLY, reason(error)
 
     def _switch(self, claim: Claim) -> None:
         """Make the server of `claim` the master."""

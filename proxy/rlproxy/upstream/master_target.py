@@ -42,6 +42,7 @@ class MasterTarget(Target):
         """Open a connection to the master. Raises OSError; see Target.connect()."""
         while True:
             if self._unknown:
+                self.on_failure()
                 raise OSError(self._unknown)
             moved = self._moved
             gate = _Gate()

@@ -85,7 +85,7 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "CALM_S", 3600.0)  # while all is well, no look is due
+    monkeypatch.setattr(module, "LOOK_S", 3600.0)  # no look is due
     made = World()
 
     class Fake:
@@ -112,7 +112,7 @@ async def test_the_master_that_all_name_is_followed(world: World) -> None:
 async def test_a_message_of_any_form_triggers_a_look(world: World) -> None:
     looks: list[int] = []
     listening = asyncio.create_task(world.failover._sentinels[0].listen(lambda: looks.append(1)))
-    await until(lambda: len(looks) == 1)  # of the subscription itself
+    await until(lambda: world.subscriptions)
     for message in (b"*1\r\n$7\r\nmessage\r\n", b"*0\r\n", b":1\r\n"):
         looks.clear()
         world.subscriptions[0].data_received(message)
