@@ -207,7 +207,7 @@ class ServerLane(PooledLane):
 
     def wake(self) -> None:
         """Open the connection if it is closed and the retry pause is over; see Lane.wake()."""
-        closed = self._task is None and not self.refused
+        closed = self._task is None and not (self.refused or self.retired)
         if closed and self._context.loop.time() >= self._retry_at:
             self._task = self._context.loop.create_task(self._connect())
 

@@ -327,6 +327,10 @@ def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) 
     bench.loop.turns()
     assert len(bench.loop.wires) == 2
     assert bench.wire.aborted
+    bench.loop.now += 1.0
+    lane.wake()
+    bench.loop.turns()
+    assert len(bench.loop.wires) == 2
 
 
 def test_a_server_that_takes_no_caching_any_more(bench: Bench) -> None:
