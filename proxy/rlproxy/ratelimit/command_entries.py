@@ -50,15 +50,18 @@ class Entry:
         self.arguments = _arguments(items)
         self.many = "<key> ..." in syntax
         self.flags = flags.split()
-        access = "RM delete" if self.many else "RW access update"
-        access = "RO access" if "readonly" in self.flags else access
-        self.keys = access.split() if "<key>" in syntax else []
+        self.keys: list[str] = []
+        if self.many:
+            self.keys = ["RM", "delete"]
+        elif "<key>" in syntax:
+            self.keys = ["RW", "access", "update"] if "write" in self.flags else ["RO", "access"]
 
     def categories(self) -> list[str]:
         """Return its ACL categories: as for Redis' own commands, they follow from the flags."""
-        speed = [] if "fast" in self.flags else ["@slow"]
         kinds = {"write": "@write", "readonly": "@read", "fast": "@fast", "blocking": "@blocking"}
-        found = [kind for flag, kind in kinds.items() if flag in self.flags] + speed
+        found = [kind for flag, kind in kinds.items() if flag in self.flags]
+        if "fast" not in self.flags:
+            found.append("@slow")
         return ["@keyspace", *found] if self.many else [*found, "@scripting"]
 
 
