@@ -243,7 +243,7 @@ class HitLane(ServerLane):
             return False
         for wish in reversed(self._wishes):
             reply = replies.pop()
-            if wish is _TRACK:
+            if wish == _TRACK:
                 self._denials.track(reply == b"OK")
             else:  # Redis looks at the rights before it sends MASTERDOWN, which may pass
                 self._groups = reply == 1 or cannot_run(error_in(reply))
