@@ -152,7 +152,7 @@ class Dispatcher:
     def _by_route(self, route: Route, args: list[bytes], written: bytes) -> None:
         exchange, how = self._exchange, route.how
         if how in _TRANSACTION:
-            self.transactions.send(how, args, _keys(route, args), written)
+            self.transactions.send(route, args, _keys(route, args), written)
         elif how in (routes.SUBSCRIBE, routes.MONITOR):
             self.subscriptions.send(route, args, written)
         elif how == routes.RESET:
