@@ -35,6 +35,7 @@ _NOT_NOW: Final = (
     "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
     "allowed in this context"
 )
+_ARITY: Final = "ERR wrong number of arguments for '{}' command"
 
 
 class Subscriptions:
@@ -82,17 +83,18 @@ class Subscriptions:
             slot = NO_SLOT if self._at_home() else self._slot_of_shard_channel()
             self._exchange.send(self._exchange.links.of_slot(slot), Request(written))
         else:
-            self._refuse(route.name, written)
+            self._refuse(route, 1 + len(args), written)
 
-    def _refuse(self, name: bytes, written: bytes) -> None:
-        """Answer the command `name`, which a client that subscribes may not send.
+    def _refuse(self, route: Route, count: int, written: bytes) -> None:
+        """Answer a command of `count` words, which a client that subscribes may not send.
 
         Home writes the error, that of an unknown command included, unless it complains about the
         keys first. The node of a shard channel does not get the command: it would run it once the
         slot of the channel has moved.
         """
-        shown = name.decode("utf-8", "replace").lower().replace(" ", "|")
-        not_now = error(_NOT_NOW.format(shown))
+        shown = route.name.decode("utf-8", "replace").lower().replace(" ", "|")
+        wrong = count != route.arity if route.arity > 0 else count < -route.arity
+        not_now = error((_ARITY if wrong else _NOT_NOW).format(shown))
 
         def on_error(_node: Address, _request: Request, frame: bytes) -> bytes:
             return not_now if is_redirect(frame) or frame == CROSSSLOT else frame
