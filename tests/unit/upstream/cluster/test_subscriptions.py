@@ -11,10 +11,11 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.upstream.cluster import routes
+from rlproxy.upstream.cluster.exchange import MAX_PER_TICK
 from rlproxy.upstream.cluster.routes import Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.subscriptions import Subscriptions, _may_be_events
-from rlproxy.upstream.cluster.transaction import Transactions
+from rlproxy.upstream.cluster.transaction import Transaction, Transactions
 
 from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
 
@@ -136,6 +137,7 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
     client.exchange.skips = True
     client.exchange.caching = b"CACHING"
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    await asyncio.sleep(0)
     client.nodes[0].reply(shard_push(b"ssubscribe", 1))
     client.exchange.flush()
     client.send(0, 0)
@@ -148,11 +150,46 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
 async def test_a_shard_channel_that_no_node_accepts_again_ends_for_the_client() -> None:
     client = shard_subscriber()
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    await asyncio.sleep(0)
     assert client.got() == b""
     client.nodes[0].reply(b"-NOPERM no channel\r\n")
     assert client.got() == shard_push(b"sunsubscribe", 0)
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))  # the client has no such channel
+    await asyncio.sleep(0)
     assert not client.nodes[0].link.owed
+    client.exchange.close()
+
+
+async def test_a_shard_channel_that_the_client_leaves_after_its_move_stays_so() -> None:
+    client = shard_subscriber()
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    client.ask(b"SUNSUBSCRIBE")
+    await asyncio.sleep(0)
+    sent = client.nodes[0].link._out
+    assert sent[-2:] == [bulks(b"SUNSUBSCRIBE", PATTERN), bulks(b"PING")]
+    client.exchange.close()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_shard_channels_that_move_together_are_one_task(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else 25,000 of them keep the worker busy: with as many writes, or timers inside MULTI."""
+    client = shard_subscriber()
+    channels = [b"{a}%d" % number for number in range(MAX_PER_TICK + 9)]
+    client.ask(b"SSUBSCRIBE", *channels)
+    client.nodes[0].reply(b"".join([shard_push(b"ssubscribe", 1, each) for each in channels]))
+    client._subscriptions._transactions.current = Transaction() if inside else None
+    begun: list[object] = []
+    loop = client.exchange.loop
+    monkeypatch.setattr(loop, "call_later", lambda *call: begun.append(call))
+    client._cluster.refresh = lambda: begun.append(None)
+    client.nodes[0].reply(b"".join([shard_push(b"sunsubscribe", 0, each) for each in channels]))
+    for ticks in (1, 2):
+        await asyncio.sleep(0)
+        expected = 0 if inside else min(ticks * MAX_PER_TICK, len(channels))
+        assert len(client.nodes[0].link.owed) == expected
+        assert len(begun) == (1 if inside else ticks)
     client.exchange.close()
 
 
