@@ -83,7 +83,9 @@ class Subscriptions:
             self._change(route.name, args, written)
         elif route.name == b"PING":  # to a node at which the client subscribes
             slot = NO_SLOT if self._at_home() else self._slot_of_shard_channel()
-            self._exchange.send(self._exchange.links.of_slot(slot), Request(written))
+            self._exchange.send(
+                self._exchange.links.of_slot(slot), Request(written, on_reply=_pong)
+            )
         else:
             self._refuse(route, 1 + len(args), written)
 
@@ -308,6 +310,13 @@ def _mark(link: Link) -> Request:
         return b""
 
     return Request(bulks(b"PING"), on_error=on_error)
+
+
+def _pong(frame: bytes) -> bytes:
+    """Return the reply to PING as of a node that subscribes: the channel's slot may have moved."""
+    if frame == b"+PONG\r\n":
+        frame = bulk(b"")
+    return b"*2\r\n" + bulk(b"pong") + frame if frame[:1] == b"$" else frame
 
 
 def _counted(frame: bytes, count: int) -> bytes:

@@ -273,6 +273,19 @@ async def test_a_ping_takes_no_longer_with_many_shard_channels() -> None:
     client.exchange.close()
 
 
+async def test_a_ping_behind_the_move_of_a_shard_channel_is_answered_as_before_it() -> None:
+    """Its node no longer subscribes then, and the next node does not yet."""
+    client = shard_subscriber()
+    client.exchange.protocol = 2
+    replies = {b"+PONG\r\n": bulks(b"pong", b""), bulk(b"x"): bulks(b"pong", b"x")}
+    for reply, expected in replies.items():
+        for given in (reply, expected):
+            client._subscriptions.send(Route(b"PING", routes.HOME), [], bulks(b"PING"))
+            client.nodes[0].reply(given)
+            assert client.got() == expected
+    client.exchange.close()
+
+
 async def test_subscribing_to_one_channel_takes_no_longer_with_many() -> None:
     client = shard_subscriber()
     held = client._subscriptions._channels
