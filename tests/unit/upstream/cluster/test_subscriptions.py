@@ -220,6 +220,17 @@ async def test_the_nodes_own_end_of_another_shard_channel_is_no_reply() -> None:
     client.exchange.close()
 
 
+async def test_the_nodes_own_end_of_one_of_several_shard_channels_is_no_reply() -> None:
+    client = shard_subscriber()
+    client.ask(b"SUNSUBSCRIBE", b"{a}1", b"{a}2")
+    client._cluster.redirected = lambda _node, _error: ADDRESSES[1]
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0, b"{a}1") + MOVED + b"+PONG\r\n")
+    replies = [shard_push(b"sunsubscribe", 1, b"{a}%d" % number) for number in (1, 2)]
+    client.nodes[1].reply(b"".join(replies))
+    assert client.got() == b"".join(replies)
+    client.exchange.close()
+
+
 async def test_a_shard_channel_whose_name_has_a_line_end() -> None:
     client = shard_subscriber()
     client.ask(b"SUNSUBSCRIBE", b"a\r\nb")
