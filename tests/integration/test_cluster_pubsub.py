@@ -118,6 +118,21 @@ def test_errors_while_it_subscribes_are_those_of_a_node(
             assert str(reply).startswith("ERR Can't execute 'get': only (P"), reply
 
 
+@needs_shard_channels
+def test_errors_of_arity_while_it_has_shard_channels_alone(
+    cluster_proxy: Proxy, module_cluster: Cluster
+) -> None:
+    (channel, *_) = module_cluster.keys_of_all()
+    with cluster_proxy.raw() as client, module_cluster.owner_of_key(channel).raw() as node:
+        for raw in (client, node):
+            assert raw.ask("SSUBSCRIBE", channel) == [b"ssubscribe", channel.encode(), 1]
+        for line in (
+            *("GET", "get a b", "SET k", "MULTI x", "CLIENT", "CLIENT ID", "client id x"),
+            *("DEL", "MGET", "DBSIZE", "DBSIZE x", f"GET {channel}"),
+        ):
+            assert client.ask(*line.split()) == node.ask(*line.split()), line
+
+
 @pytest.mark.parametrize("ends", ["RESET", "QUIT"])
 def test_reset_and_quit_while_it_subscribes(
     client: Raw, other: Raw, module_cluster: Cluster, ends: str

@@ -115,15 +115,19 @@ def test_commands_that_a_transaction_refuses(client: Raw, line: str) -> None:
     assert replies[2] == ABORTED
 
 
-def test_watch_inside_is_refused_and_a_node_that_judges_it_may_abort(
+def test_watch_inside_is_refused_and_aborts_as_on_one_server(
     client: Raw, module_cluster: Cluster
 ) -> None:
-    aborts = module_cluster.engine == "valkey-9.1"
-    for first, key in (("PING", KEY), (f"GET {KEY}", OTHER), (f"GET {KEY}", KEY)):
-        replies = all_replies(client, "MULTI", first, f"WATCH {key}", "UNWATCH", "EXEC")
-        assert isinstance(replies[2], ReplyError)
-        judged = (first, key) == (f"GET {KEY}", KEY)  # the others would be redirected
-        assert (replies[4] == ABORTED) == (aborts and judged)
+    with module_cluster.owner_of_key(KEY).raw() as direct:
+        inside = ("MULTI", f"GET {KEY}", f"WATCH {KEY}", "UNWATCH", "EXEC")
+        expected = all_replies(direct, *inside)
+    assert isinstance(expected[2], ReplyError)
+    for keys in ((KEY, KEY), (KEY, OTHER), (OTHER, KEY)):
+        lines = [line.replace(KEY, key) for line, key in zip(inside[1:3], keys, strict=True)]
+        assert all_replies(client, "MULTI", *lines, *inside[3:]) == expected
+    for first, last in ((), lines[:1]), (lines[:1], ()):  # the node is known before WATCH, or not
+        replies = all_replies(client, "MULTI", *first, f"WATCH {KEY}", *last, "EXEC")
+        assert (replies[-1] == ABORTED) == (expected[-1] == ABORTED)
 
 
 def test_watch(client: Raw, cluster_proxy: Proxy) -> None:

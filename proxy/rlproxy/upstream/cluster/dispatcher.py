@@ -152,7 +152,7 @@ class Dispatcher:
     def _by_route(self, route: Route, args: list[bytes], written: bytes) -> None:
         exchange, how = self._exchange, route.how
         if how in _TRANSACTION:
-            self.transactions.send(how, args, _keys(route, args), written)
+            self.transactions.send(route, args, _keys(route, args), written)
         elif how in (routes.SUBSCRIBE, routes.MONITOR):
             self.subscriptions.send(route, args, written)
         elif how == routes.RESET:
@@ -210,19 +210,18 @@ class Dispatcher:
             return True
         if not all(map(exchange.redirects.drained, by_slot)):
             return False
-        name = encoding.bulk(words[0])
         step = 2 if route.how == routes.SPLIT_PAIRS else 1
         if len(args) % step:  # a value is missing: a node writes the error if the keys are one
             first = [*args[:2], args[0]]
             return self._by_key(route, first, encoding.bulks(words[0], *first))
-        order = [at for places in by_slot.values() for at in places]
-        in_order = route.how == routes.SPLIT_ARRAY
-        merge = partial(gather.placed, order) if in_order else route.merge
+        merge = route.merge
+        if route.how == routes.SPLIT_ARRAY:
+            merge = partial(gather.placed, [at for places in by_slot.values() for at in places])
 
         def parts() -> Iterator[tuple[Link, Request]]:
             for slot, places in by_slot.items():
-                taken = [encoding.bulk(word) for at in places for word in args[at : at + step]]
-                part = Request(b"*%d\r\n%b%b" % (1 + len(taken), name, b"".join(taken)), slot)
+                taken = [args[word] for at in places for word in range(at, at + step)]
+                part = Request(encoding.bulks(words[0], *taken), slot)
                 if len(places) > 1:
                     exchange.redirects.drain(slot)
                 yield self._links.of_slot(slot), part

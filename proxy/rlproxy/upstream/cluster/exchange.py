@@ -226,6 +226,8 @@ class Exchange(LinkOwner):
             on_error = request.on_error or self.redirects.take
             frame = on_error(link.address, request, frame)
             if not frame:
+                if request.begun is not None:  # by a node's message that was no reply
+                    request.frames, request.begun = request.frames + len(request.begun), None
                 return
             request.frames = 0
             # Behind a protocol error the node closes the link, and what the client has sent since

@@ -13,7 +13,7 @@ from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
-LARGE: Final = 65536  # bytes of an incomplete reply from which on it is taken in pieces
+LARGE: Final = 65536  # bytes of an incomplete frame from which on it is taken in pieces
 _INTEGER: Final = 58
 _CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
@@ -71,6 +71,7 @@ class Link(asyncio.Protocol):
         self.finished = False
         self.aside = False
         self._in_reply = False  # inside a large reply
+        self._begun: list[bytes] = []  # pieces of the large push or message that is being read
         self._paused = False  # the node takes no more bytes for now
         self._out: list[bytes] = []
         self._waiting: int = 0  # bytes in `_out` that wait for the connection, or for a login
@@ -210,10 +211,11 @@ class Link(asyncio.Protocol):
                 if not self._piece():
                     break
                 continue
-            frame = framer.frame()
+            frame = framer.frame() if len(self._begun) == 0 else self._collected()
             if not frame:
-                if len(framer.buf) - framer.pos <= LARGE or not self._begins_large():
+                if self._begun or len(framer.buf) - framer.pos <= LARGE:
                     break
+                self._begin_large()
                 continue
             if self._is_unrequested(frame):
                 owner.unrequested(self, frame)
@@ -234,12 +236,25 @@ class Link(asyncio.Protocol):
             request.node = None
         return request
 
-    def _begins_large(self) -> bool:
-        """Return whether the incomplete frame is a reply, which is taken in pieces then."""
+    def _begin_large(self) -> None:
+        """Begin to take the incomplete frame in pieces. Those that are no reply are collected."""
         framer = self._framer
         kind = framer.buf[framer.pos : framer.pos + _KIND]
         self._in_reply = kind[0] != PUSH and not self._is_unrequested(kind)
-        return self._in_reply
+        if not self._in_reply:
+            self._begun.append(b"")
+
+    def _collected(self) -> bytes:
+        """Collect a piece of a large frame. Returns the frame if that is its last one."""
+        framer = self._framer
+        start = framer.pos
+        ended = framer.skip(1, False, 0) == 1
+        self._begun.append(framer.buf[start : framer.pos])
+        if not ended:
+            return b""
+        frame = b"".join(self._begun)
+        self._begun.clear()
+        return frame
 
     def _is_unrequested(self, frame: bytes) -> bool:
         """Return whether a frame, or one that begins so, is no reply to the first request."""

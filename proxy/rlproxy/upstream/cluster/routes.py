@@ -275,6 +275,8 @@ class Route:
         program of the client may; this one replaces it in the command that checks the redirect.
         Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
     below: routes by subcommand.
+    arity: the number of words; if negative, the least one; 0: unknown.
+    aborts: inside MULTI, the server refuses it whatever its keys are, and EXEC is aborted.
     """
 
     def __init__(self, row: bytes, how: int, merge: Merge = gather.first) -> None:
@@ -287,6 +289,8 @@ class Route:
         reviewed = command in COMMANDS and command != b"DEBUG"
         self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
         self.below: dict[bytes, Route] = {}
+        self.arity: int = 0
+        self.aborts = False
         self.specs: tuple[Spec, ...] = ()
 
     def keys(self, args: list[bytes]) -> list[int]:
@@ -375,6 +379,7 @@ def _learn(entry: Any, rows: dict[bytes, Route]) -> None:
             rows.setdefault(row, Route(row, BY_KEY)).specs = tuple(specs)
         elif known is None:
             rows[row] = Route(row, *_by_tips(entry))
+    rows[row].arity, rows[row].aborts = entry[1], b"no_multi" in entry[2]
     for below in entry[9] if len(entry) > 9 else []:
         _learn(below, rows)
 

@@ -15,7 +15,7 @@ from rlproxy.resp.encoding import bulk, bulks, error
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
 from rlproxy.resp.replies import elements
 from rlproxy.upstream.cluster import gather, routes
-from rlproxy.upstream.cluster.exchange import Exchange
+from rlproxy.upstream.cluster.exchange import MAX_PER_TICK, Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import PAUSE_S, is_redirect
 from rlproxy.upstream.cluster.request import Divided, Request, slot_of
@@ -35,6 +35,7 @@ _NOT_NOW: Final = (
     "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
     "allowed in this context"
 )
+_ARITY: Final = "ERR wrong number of arguments for '{}' command"
 
 
 class Subscriptions:
@@ -49,6 +50,8 @@ class Subscriptions:
         # Of these, those that may match keyspace events.
         self._events: dict[bytes, set[bytes]] = {b"SUBSCRIBE": set(), b"PSUBSCRIBE": set()}
         self._shard_channel: bytes = b""  # the one of the latest PING
+        # Shard channels whose slot has moved, with the node's message that the subscription ended.
+        self._moved: dict[bytes, bytes] = {}
         self._monitors = False
         exchange.delivers = self._delivers
 
@@ -80,19 +83,22 @@ class Subscriptions:
             self._change(route.name, args, written)
         elif route.name == b"PING":  # to a node at which the client subscribes
             slot = NO_SLOT if self._at_home() else self._slot_of_shard_channel()
-            self._exchange.send(self._exchange.links.of_slot(slot), Request(written))
+            self._exchange.send(
+                self._exchange.links.of_slot(slot), Request(written, on_reply=_pong)
+            )
         else:
-            self._refuse(route.name, written)
+            self._refuse(route, 1 + len(args), written)
 
-    def _refuse(self, name: bytes, written: bytes) -> None:
-        """Answer the command `name`, which a client that subscribes may not send.
+    def _refuse(self, route: Route, count: int, written: bytes) -> None:
+        """Answer a command of `count` words, which a client that subscribes may not send.
 
         Home writes the error, that of an unknown command included, unless it complains about the
         keys first. The node of a shard channel does not get the command: it would run it once the
         slot of the channel has moved.
         """
-        shown = name.decode("utf-8", "replace").lower().replace(" ", "|")
-        not_now = error(_NOT_NOW.format(shown))
+        shown = route.name.decode("utf-8", "replace").lower().replace(" ", "|")
+        wrong = count != route.arity if route.arity > 0 else count < -route.arity
+        not_now = error((_ARITY if wrong else _NOT_NOW).format(shown))
 
         def on_error(_node: Address, _request: Request, frame: bytes) -> bytes:
             return not_now if is_redirect(frame) or frame == CROSSSLOT else frame
@@ -228,7 +234,9 @@ class Subscriptions:
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
-            self._resubscribe(words[4], frame)
+            if not self._moved:
+                self._exchange.loop.call_soon(self._resubscribe)
+            self._moved[words[4]] = frame
             return False
         if kind not in (b"message", b"pmessage"):
             return True
@@ -240,39 +248,41 @@ class Subscriptions:
     def _is_master(self, link: Link) -> bool:
         return link.address in self._exchange.cluster.map.index
 
-    def _resubscribe(self, channel: bytes, ended: bytes) -> None:
-        """Subscribe to a shard channel whose slot has moved.
-
-        ended: the node's message that the subscription has ended; the client gets it if no node
-            accepts another one.
-        """
-        exchange, names = self._exchange, self._channels[_SHARD]
-        if channel not in names or self._postpones(partial(self._resubscribe, channel, ended)):
+    def _resubscribe(self) -> None:
+        """Subscribe to shard channels whose slot has moved: MAX_PER_TICK of them in a tick."""
+        if self._postpones(self._resubscribe):
             return
-
-        def on_reply(frame: bytes) -> bytes:
-            if frame.startswith(b"-"):
-                names.discard(channel)
-                exchange.deliver(ended)
-                self._update()
-            return frame
-
+        exchange = self._exchange
         exchange.cluster.refresh()
-        slot = key_slot(channel)
-        request = _subscribing(_SHARD, [channel], slot)
-        request.on_reply = on_reply
-        exchange.send_own(exchange.links.of_slot(slot), request)
+        for _ in range(min(len(self._moved), MAX_PER_TICK)):
+            channel, ended = self._moved.popitem()
+            if channel in self._channels[_SHARD]:
+                request = _subscribing(_SHARD, [channel], key_slot(channel))
+                request.on_reply = partial(self._on_resubscribed, channel, ended)
+                exchange.send_own(exchange.links.of_slot(request.slot), request)
         exchange.flush()
+        if self._moved:
+            exchange.loop.call_soon(self._resubscribe)
+
+    def _on_resubscribed(self, channel: bytes, ended: bytes, frame: bytes) -> bytes:
+        """Take the reply. If no node accepts the channel, the client gets the message `ended`."""
+        if frame.startswith(b"-"):
+            self._channels[_SHARD].discard(channel)
+            self._exchange.deliver(ended)
+            self._update()
+        return frame
 
     def _postpones(self, again: Callable[[], None]) -> bool:
-        """Return whether nothing may be sent now: the client has ended, or is inside MULTI.
+        """Return whether nothing may be sent now: the client has ended, or `again` is called later.
 
-        A node would queue the command in the transaction, so `again` is called PAUSE_S later.
+        Inside MULTI, a node would queue the command. SUNSUBSCRIBE may end what it would begin.
         """
-        inside, exchange = self._transactions.current is not None, self._exchange
-        if inside:
+        exchange = self._exchange
+        ends = len(exchange.queue) > 0 and exchange.queue[0].subscribes == b"sunsubscribe"
+        later = ends or self._transactions.current is not None
+        if later:
             exchange.loop.call_later(PAUSE_S, again)
-        return inside or exchange.ended
+        return later or exchange.ended
 
 
 def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Request:
@@ -300,6 +310,13 @@ def _mark(link: Link) -> Request:
         return b""
 
     return Request(bulks(b"PING"), on_error=on_error)
+
+
+def _pong(frame: bytes) -> bytes:
+    """Return the reply to PING as of a node that subscribes: the channel's slot may have moved."""
+    if frame == b"+PONG\r\n":
+        frame = bulk(b"")
+    return b"*2\r\n" + bulk(b"pong") + frame if frame[:1] == b"$" else frame
 
 
 def _counted(frame: bytes, count: int) -> bytes:

@@ -21,6 +21,7 @@ from rlproxy.upstream.cluster.exchange import Exchange
 from rlproxy.upstream.cluster.link import Link
 from rlproxy.upstream.cluster.redirects import is_redirect
 from rlproxy.upstream.cluster.request import Request, slot_of
+from rlproxy.upstream.cluster.routes import Route
 
 MAX_KEPT: Final = 1048576  # bytes of the commands of a transaction that are kept
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
@@ -118,9 +119,9 @@ class Transactions:
         """Forget all, as RESET does."""
         self.current = self._watched = None
 
-    def send(self, how: int, args: list[bytes], keys: list[bytes], written: bytes) -> None:
-        """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD; `how` is its route."""
-        exchange, transaction = self._exchange, self.current
+    def send(self, route: Route, args: list[bytes], keys: list[bytes], written: bytes) -> None:
+        """Send WATCH, UNWATCH, MULTI, EXEC or DISCARD."""
+        exchange, transaction, how = self._exchange, self.current, route.how
         if transaction is None:
             if how == routes.WATCH and keys:
                 self._watch_keys(key_slot(keys[0]), written)
@@ -136,7 +137,7 @@ class Transactions:
             self._exec(transaction, written)
         elif how == routes.DISCARD and not args:
             self._discard(transaction, written)
-        elif how == routes.WATCH and slot_of(keys) not in (NO_SLOT, transaction.slot):
+        elif not route.aborts and slot_of(keys) not in (NO_SLOT, transaction.slot):
             exchange.answer(_WATCH_INSIDE)  # the transaction's node would redirect it, and abort
         else:  # nested MULTI, DISCARD with arguments, or WATCH: the node writes the error
             request = Request(written, on_error=lambda _node, _request, frame: frame)

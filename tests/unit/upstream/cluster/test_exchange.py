@@ -100,6 +100,24 @@ async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
     assert client.got() == value[-2:] + b"+OK\r\n"
 
 
+@pytest.mark.parametrize("kind", [b"*", b">"])
+async def test_a_large_message_is_joined_once(kind: bytes) -> None:
+    """Else one of 31 MB, joined at each read, would delay all clients of the worker."""
+    client = Client()
+    link = client.nodes[0].link
+    link.subscribed = (b"subscribe",)
+    client.send(0, 0)
+    message = kind + b"3\r\n$7\r\nmessage\r\n$1\r\na\r\n" + bulk(b"x" * 2 * MAX_HELD)
+    sent = b"+OK\r\n" + message + message + b"+OK\r\n"
+    for at in range(0, len(sent), READ - 1):
+        link.data_received(sent[at : at + READ - 1])
+        assert len(link._framer.buf) < READ
+    assert client.got() == sent
+    client.send(0)
+    link.data_received(message + b"+OK\r\n")
+    assert client.got() == message + b"+OK\r\n"
+
+
 async def test_a_client_that_is_owed_many_parts_is_not_read() -> None:
     """Else commands behind one that blocks, each with hundreds of keys, would fill the memory."""
     client = Client()
@@ -348,7 +366,7 @@ async def test_a_connection_that_opens_while_the_client_does_not_read_is_not_rea
 async def test_a_large_message_before_a_reply_is_passed_on_whole(kind: bytes) -> None:
     client = Client()
     client.nodes[0].link.subscribed = (b"subscribe",)
-    client.send(0)
+    client.send(0, 0)
     message = kind + b"3\r\n$7\r\nmessage\r\n$1\r\nc\r\n" + bulk(b"x" * 3 * LARGE)
     client.nodes[0].reply(message[:-2])
     assert client.got() == b""

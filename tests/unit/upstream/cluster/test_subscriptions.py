@@ -11,10 +11,11 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp.encoding import bulk, bulks
 from rlproxy.upstream.cluster import routes
+from rlproxy.upstream.cluster.exchange import MAX_PER_TICK
 from rlproxy.upstream.cluster.routes import Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from rlproxy.upstream.cluster.subscriptions import Subscriptions, _may_be_events
-from rlproxy.upstream.cluster.transaction import Transactions
+from rlproxy.upstream.cluster.transaction import Transaction, Transactions
 
 from tests.unit.upstream.cluster.test_exchange import ADDRESSES, Client
 
@@ -136,6 +137,7 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
     client.exchange.skips = True
     client.exchange.caching = b"CACHING"
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    await asyncio.sleep(0)
     client.nodes[0].reply(shard_push(b"ssubscribe", 1))
     client.exchange.flush()
     client.send(0, 0)
@@ -148,11 +150,53 @@ async def test_a_shard_channel_that_moves_uses_up_no_client_reply_skip() -> None
 async def test_a_shard_channel_that_no_node_accepts_again_ends_for_the_client() -> None:
     client = shard_subscriber()
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))
+    await asyncio.sleep(0)
     assert client.got() == b""
     client.nodes[0].reply(b"-NOPERM no channel\r\n")
     assert client.got() == shard_push(b"sunsubscribe", 0)
     client.nodes[0].reply(shard_push(b"sunsubscribe", 0))  # the client has no such channel
+    await asyncio.sleep(0)
     assert not client.nodes[0].link.owed
+    client.exchange.close()
+
+
+@pytest.mark.parametrize("moves_first", [False, True])
+async def test_a_shard_channel_that_moves_while_the_client_leaves_it_does_not_begin_again(
+    moves_first: bool,
+) -> None:
+    client = shard_subscriber()
+    moved = shard_push(b"sunsubscribe", 0)
+    if moves_first:
+        client.nodes[1].reply(moved)
+    client.ask(b"SUNSUBSCRIBE")
+    if not moves_first:
+        client.nodes[1].reply(moved)
+    await asyncio.sleep(0)
+    sent = [request.written for request in client.nodes[0].link.owed]
+    assert sent == [bulks(b"SUNSUBSCRIBE", PATTERN), bulks(b"PING")]
+    client.exchange.close()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_shard_channels_that_move_together_are_one_task(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else 25,000 of them keep the worker busy: with as many writes, or timers inside MULTI."""
+    client = shard_subscriber()
+    channels = [b"{a}%d" % number for number in range(MAX_PER_TICK + 9)]
+    client.ask(b"SSUBSCRIBE", *channels)
+    client.nodes[0].reply(b"".join([shard_push(b"ssubscribe", 1, each) for each in channels]))
+    client._subscriptions._transactions.current = Transaction() if inside else None
+    begun: list[object] = []
+    loop = client.exchange.loop
+    monkeypatch.setattr(loop, "call_later", lambda *call: begun.append(call))
+    client._cluster.refresh = lambda: begun.append(None)
+    client.nodes[0].reply(b"".join([shard_push(b"sunsubscribe", 0, each) for each in channels]))
+    for ticks in (1, 2):
+        await asyncio.sleep(0)
+        expected = 0 if inside else min(ticks * MAX_PER_TICK, len(channels))
+        assert len(client.nodes[0].link.owed) == expected
+        assert len(begun) == (1 if inside else ticks)
     client.exchange.close()
 
 
@@ -180,6 +224,17 @@ async def test_the_nodes_own_end_of_another_shard_channel_is_no_reply() -> None:
     client.nodes[0].reply(shard_push(b"sunsubscribe", 1, b"another") + MOVED + b"+PONG\r\n")
     client.nodes[1].reply(shard_push(b"sunsubscribe", 0))
     assert client.got() == shard_push(b"sunsubscribe", 0)
+    client.exchange.close()
+
+
+async def test_the_nodes_own_end_of_one_of_several_shard_channels_is_no_reply() -> None:
+    client = shard_subscriber()
+    client.ask(b"SUNSUBSCRIBE", b"{a}1", b"{a}2")
+    client._cluster.redirected = lambda _node, _error: ADDRESSES[1]
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0, b"{a}1") + MOVED + b"+PONG\r\n")
+    replies = [shard_push(b"sunsubscribe", 1, b"{a}%d" % number) for number in (1, 2)]
+    client.nodes[1].reply(b"".join(replies))
+    assert client.got() == b"".join(replies)
     client.exchange.close()
 
 
@@ -233,6 +288,19 @@ async def test_a_ping_takes_no_longer_with_many_shard_channels() -> None:
         client._subscriptions.send(Route(b"PING", routes.HOME), [], bulks(b"PING"))
     assert channels.searched == 1
     assert [request.node for request in client.exchange.queue] == [ADDRESSES[0]] * 9
+    client.exchange.close()
+
+
+async def test_a_ping_behind_the_move_of_a_shard_channel_is_answered_as_before_it() -> None:
+    """Its node no longer subscribes then, and the next node does not yet."""
+    client = shard_subscriber()
+    client.exchange.protocol = 2
+    replies = {b"+PONG\r\n": bulks(b"pong", b""), bulk(b"x"): bulks(b"pong", b"x")}
+    for reply, expected in replies.items():
+        for given in (reply, expected):
+            client._subscriptions.send(Route(b"PING", routes.HOME), [], bulks(b"PING"))
+            client.nodes[0].reply(given)
+            assert client.got() == expected
     client.exchange.close()
 
 
