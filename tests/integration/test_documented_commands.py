@@ -43,11 +43,6 @@ ATTEMPTS = 5  # times in replies differ on a busy machine
 # Blocks that are no input: the page, the first line, and what the block shows.
 FIGURES = {
     ("ARCHITECTURE.md", "  cli\n"): "the packages, one layer a line",
-    (
-        "http-headers.md",
-        "limited  limit  remaining  retry_after  reset_after",
-    ): "the five integers' names",
-    ("patterns.md", "limited  limit  remaining  retry_after  reset_after"): "the same",
     ("hot-keys.md", '1) 1) "login:203.0.113.7"'): "a reply of RL.TOP",
 }
 # Blocks with a dedicated test: the page, the block's first words, and the test.

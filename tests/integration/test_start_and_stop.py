@@ -552,9 +552,10 @@ def test_health_and_top_reach_a_proxy_by_the_same_forms(
     own_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rlproxy.sock"
-    listen = (*ANY_PORT, "--listen", f"unix:{path}")
+    listen = (*ANY_PORT, "--listen", f"unix:{path}", "--admin", "127.0.0.1:0")
     with started(*listen, "--upstream", own_server.url) as made:
         port = made.port()
+        assert health.main([made.logged(r"  admin +http://(\S+)/\n")[1]]) == 1
         for form in (f"127.0.0.1:{port}", f"redis://127.0.0.1:{port}/0", f"unix:{path}"):
             assert health.main([form]) == 0
             assert "hits" in Client(form).sample().stats

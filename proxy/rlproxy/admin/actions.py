@@ -12,7 +12,6 @@ import asyncio
 import hmac
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -235,8 +234,7 @@ class Actions:
             why = f"the connection to the proxy at {self._address} failed: {_shown(error)}"
             raise HTTPException(502, why) from None
         except RedisError as error:
-            why = re.sub("^t is", "seconds is", _shown(error))  # RL.BLOCK's name of this field
-            raise HTTPException(_status(error), why) from None
+            raise HTTPException(_status(error), _shown(error)) from None
 
     def _connection(self) -> Redis:
         """Return a connection to the proxy; the first command opens it, and no other one does."""

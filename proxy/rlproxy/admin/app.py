@@ -205,6 +205,8 @@ class Connection(H11Protocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """See asyncio.Protocol: a client that sends no more gets the response that it waits for."""
+        if self.cycle is None:  # silence would be taken for that of an address of --listen
+            self.send_400_response("There was no request.\n")
         return self.cycle is not None and not self.cycle.response_complete
 
     def on_response_complete(self) -> None:

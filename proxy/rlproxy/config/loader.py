@@ -215,6 +215,9 @@ def _parse(option: Option, named: str, texts: Iterable[str], mistakes: list[str]
             found.append(option.value.parse(text))
         except ValueError as error:
             shown = without_password(text)
+            if option.value.repeats and "," in text:
+                also = f"{option.flag} A {option.flag} B, or {option.variable}='A B'"
+                error = ValueError(f"{error}; several are {also}")
             mistakes.append(f"{named} {shown}: {error}" if shown else f"{named}: {error}")
     return found
 

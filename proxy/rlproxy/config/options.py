@@ -145,16 +145,13 @@ def _mode(text: str) -> int:
 
 
 def _command(text: str) -> str:
-    if "," in text:
-        raise ValueError(
-            "a command has no comma; several are --deny-command A --deny-command B, or "
-            f"{PREFIX}DENY_COMMAND='A B'"
-        )
     words = text.replace(" ", "|").lower().split("|")
     if not 1 <= len(words) <= 2 or not all(word and word.isascii() for word in words):
         raise ValueError("expected the name of a command, or NAME|SUB")
-    if len(words[0]) > MAX_COMMAND or not text.isprintable():
-        raise ValueError(f"no command has such a name (printable, at most {MAX_COMMAND} bytes)")
+    if len(words[0]) > MAX_COMMAND or not text.isprintable() or "," in text:
+        raise ValueError(
+            f"no command has such a name (printable, no comma, at most {MAX_COMMAND} bytes)"
+        )
     return "|".join(words)
 
 

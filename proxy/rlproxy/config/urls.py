@@ -130,10 +130,6 @@ def parse_listen(text: str) -> Address:
         if not path:
             raise ValueError("no path")
         return Address(path=path)
-    if "," in text:
-        raise ValueError(
-            "an address has no comma; several are --listen A --listen B, or RLPROXY_LISTEN='A B'"
-        )
     host, colon, port = text.removeprefix("tls:").rpartition(":")
     if not colon:
         raise ValueError("expected HOST:PORT, such as :6380, tls:HOST:PORT or unix:PATH")
@@ -283,11 +279,11 @@ def _host(text: str) -> str:
             return str(IPv6Address(text[1:-1]))
         except ValueError:
             raise ValueError("the host is not valid") from None
+    labels = text.removesuffix(".").split(".") if text else []
+    if re.search(r"[^!-~]|,", text) or any(not 0 < len(label) < 64 for label in labels):
+        raise ValueError("the host is not valid")
     if ":" in text:
         raise ValueError("an IPv6 address goes in brackets: [::1]:6380")
-    labels = text.removesuffix(".").split(".") if text else []
-    if re.search(r"[^!-~]", text) or any(not 0 < len(label) < 64 for label in labels):
-        raise ValueError("the host is not valid")
     return text
 
 

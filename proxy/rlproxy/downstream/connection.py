@@ -197,9 +197,9 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or self._closing:
             return
         session = self.session
-        if self.clients.draining and session.gets_pushes() and not session.requests.eof:
-            session.receive_eof()  # its replies are not counted: Redis sends them, and closes
         stream = session.private
+        if self.clients.draining and stream.slots.uncounted() and not session.requests.eof:
+            session.receive_eof()  # Redis sends the replies, and closes
         private = self._private
         if stream.to_redis:
             data = _joined(stream.to_redis)
@@ -228,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
         want = not (session.full() or full or self.resting or clients.draining)
         if session.slow:
             # A slow client does not read the replies that the proxy would add here.
-            want = want and not session.answers_alone()
+            want = want and not session.private.slots.can_insert()
         if private is not None and (session.slow or self.resting or not private.reading):
             private.read()
         if want != self._reading:
@@ -271,8 +271,7 @@ class ClientConnection(asyncio.Protocol):
         self._taken = None
         self._silent_since = self._silent_since or now
         silent_s = now - self._silent_since
-        silent = 0 < admission.idle_timeout_s <= silent_s and not self.session.gets_pushes()
-        if silent and not self.session.outstanding():
+        if 0 < admission.idle_timeout_s <= silent_s and not self.session.outstanding():
             self.stats.error("idle")
             self._close()
 

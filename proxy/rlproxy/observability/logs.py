@@ -18,6 +18,8 @@ from functools import partialmethod
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TextIO
 
+from rlproxy.resp.escape import shown
+
 AUTO: Final = "auto"
 JSON: Final = "json"
 PLAIN: Final = "plain"  # field: lines that replace the sentence in the plain format
@@ -193,14 +195,14 @@ class _Line(logging.Formatter):
             longest //= 2
 
     def _sentence(self, found: dict[str, Any], at: datetime) -> str:
-        lines = [printable(line) for line in found.get(PLAIN, ())]
+        lines = [_printable(line) for line in found.get(PLAIN, ())]
         if not lines:
             here = at.astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
             level = found["level"].upper()
-            lines.append(f"{here} {level} {printable(self._who + found['message'])}")
+            lines.append(f"{here} {level} {_printable(self._who + found['message'])}")
         # The traceback is indented so that no part of it looks like a separate log line.
         trace = found.get("exception", "").splitlines()
-        return "\n".join([*lines, *(f"  {printable(line)}" for line in trace)])
+        return "\n".join([*lines, *(f"  {_printable(line)}" for line in trace)])
 
 
 def _joined(value: object) -> object:
@@ -224,10 +226,6 @@ def _value(name: str, value: object, longest: int) -> object:
     return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """Return `text` with line ends, terminal controls and other unprintable characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+    return shown(text.encode(errors="backslashreplace"))

@@ -18,7 +18,7 @@ import tempfile
 from typing import Any, Final
 
 # Longest value, bytes. Untouched pages take no memory. 10,000 prefixes take 2 MB, and 10,000
-# policies 5 MB with the rows that reloads have freed.
+# policies 3 MB with the rows that reloads have freed.
 HALF: Final = 16 << 20
 _PLACE: Final = 8 + 2 * (8 + HALF)  # size of a place, bytes
 

@@ -67,7 +67,7 @@ class AdminProcess:
         given = replace(given, deny_command=(), policies=(), pem={})
         self._input = pickle.dumps((*self._descriptors, os.getpid(), given))  # see app.main()
         self._process: subprocess.Popen[bytes] | None = None
-        self.restarts = RestartPolicy(time.monotonic)
+        self._restarts = RestartPolicy(time.monotonic)
 
     def start(self) -> None:
         """Start the process; until it serves, connections wait in the socket's queue."""
@@ -83,27 +83,24 @@ class AdminProcess:
         except OSError as error:
             self._ended(f"cannot start: {error.strerror or error}")
             return
-        self.restarts.started()
+        self._restarts.started()
         # Passwords go by a pipe: other users can read the arguments of a process.
         assert self._process.stdin is not None
         with contextlib.suppress(OSError), self._process.stdin as pipe:  # it may have ended
             pipe.write(self._input)
 
     def restart_if_ended(self) -> None:
-        """Start the process again if it has ended and that is due.
-
-        Call it once a second or as a child has ended, and at `restarts.due`.
-        """
+        """Start the process again if it has ended and that is due."""
         if self._process is not None:
             code = self._process.poll()
             if code is not None:
                 self._ended(ending(code))
-        if self.restarts.due <= time.monotonic():
+        if self._restarts.due <= time.monotonic():
             self.start()
 
     def _ended(self, how: str) -> None:
         self._process = None
-        self.restarts.ended()
+        self._restarts.ended()
         log.warning("admin_died", "the admin process {reason}; it is started again", reason=how)
 
     def forget(self) -> None:

@@ -106,7 +106,7 @@ class Resources:
     def check(self) -> str:
         """Start the admin process again if it has ended. Returns a reason to end, or "".
 
-        Call it once a second or as a child has ended, and at `admin.restarts.due`.
+        Call it once a second, or more often.
         """
         if self.admin is not None:
             self.admin.restart_if_ended()

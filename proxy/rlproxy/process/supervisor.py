@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-from multiprocessing.connection import wait
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -33,9 +32,9 @@ from rlproxy.process.server import CUT, ENDING, Server, run
 from rlproxy.upstream.embedded import end_with_parent
 
 KILL_S: Final = 3.0  # seconds between the drain timeout and SIGKILL
-MAX_WAIT_S: Final = 3600.0  # seconds; wait() has a limit, which --drain-timeout can exceed
+LOOK_S: Final = 0.05  # seconds between two looks at signals, and at workers that have ended
 
-_OURS: Final = (*ENDING, signal.SIGCHLD, signal.SIGHUP, CUT)
+_OURS: Final = (*ENDING, signal.SIGHUP, CUT)
 
 
 class _Worker:
@@ -70,17 +69,16 @@ class Supervisor:
         resources = self._resources
         for number in ENDING:
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, self._hang_up)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         try:
-            self._open_channels()
+            self._open_channel()
             asyncio.run(resources.start())
             while not self._signals and not self._failed:
                 for worker in self._workers:
                     if worker.restarts.due <= time.monotonic():
                         self._start(worker)
-                self._wait(self._timeout_s())
+                self._reports.poll(LOOK_S)
                 if self._signals:
                     break
                 if self._hung_up:
@@ -98,17 +96,13 @@ class Supervisor:
         if self._failed:
             raise StartError(self._failed)
 
-    def _open_channels(self) -> None:
+    def _open_channel(self) -> None:
         try:
             self._accepted = SharedMemory(1)  # the settings, for workers that get SIGHUP
             self._reports, self._report_to = multiprocessing.Pipe(duplex=False)
-            self._wake_in, self._wake_out = os.pipe()
         except OSError as error:
             raise StartError(f"cannot start: {error.strerror or error}") from None
         self._accept(self._config)
-        for end in (self._wake_in, self._wake_out):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1
@@ -156,16 +150,13 @@ class Supervisor:
         code = 1
         channel = Channel(worker.number, self._report_to, self._accepted, self._pid)
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, CUT):
+            for number in (signal.SIGTERM, signal.SIGHUP, CUT):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the supervisor sends SIGTERM
             # SIGHUP stays blocked until the worker's server serves.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_OURS) - {signal.SIGHUP})
             end_with_parent()
             self._reports.close()
-            for end in (self._wake_in, self._wake_out):
-                os.close(end)
             if self._resources.admin is not None:
                 self._resources.admin.forget()
             if not channel.check():
@@ -182,19 +173,6 @@ class Supervisor:
             os._exit(code)
 
     # -- main loop --------------------------------------------------------------------------------
-
-    def _timeout_s(self) -> float:
-        """Return the seconds until the next scheduled start; infinite if there is none."""
-        times = [worker.restarts.due for worker in self._workers]
-        if self._resources.admin is not None:
-            times.append(self._resources.admin.restarts.due)
-        return max(0.0, min(times) - time.monotonic())
-
-    def _wait(self, timeout_s: float) -> None:
-        """Wait for a signal, a report, or the timeout, for MAX_WAIT_S at most."""
-        wait([self._reports, self._wake_in], min(timeout_s, MAX_WAIT_S))
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_in, 4096)
 
     def _received(self, report: Report) -> None:
         """Act on a worker's report."""
@@ -264,8 +242,7 @@ class Supervisor:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 self._signal(signal.SIGKILL)
-            self._wait(max(left_s, 1.0))
-            while self._reports.poll():  # unread reports would end each wait at once
+            while self._reports.poll(LOOK_S):
                 self._reports.recv()
             for worker, code in self._ended():
                 worker.pid = 0

@@ -73,7 +73,8 @@ class Telemetry:
         # of the process that this one replaces
         before: Snapshot = memory.latest(worker) or Snapshot(worker)
         self._before: Samples = kept(before.samples)
-        self._policies = PolicyCounters(self._stats, hits_of(before.policies))
+        self._before.pop("rlproxy_hits_total", None)  # the counters go on with those
+        self._policies = PolicyCounters(self._stats, before.policies)
         self._policies_kept: bytes = b""  # latest result of _policies_request()
         self._policies_until = 0.0  # time.monotonic() until which it is kept
         self._proxy_started = resources.started
@@ -91,7 +92,7 @@ class Telemetry:
         self._stats.harvest = self._denials.harvest
         self._files = 0
         self._files_due = 0.0  # time.monotonic() of their next count
-        self._decided = 0  # Counters.decided() at the latest call of _pace()
+        self._decided = self._stats.decided()  # its result at the latest call of _pace()
 
     def _count_both(
         self, hits: HitsByKey, refused: HitsByKey, stride: int, rules: dict[bytes, Rule]

@@ -100,15 +100,6 @@ class RequestFramer(RequestBuffer):
         self._need = 0
         self._scan = 0
 
-    def again(self, data: bytes) -> None:
-        """Insert `data` before the unread bytes.
-
-        data: whole commands.
-        Must not be called while a command is open.
-        """
-        self.buf = data + self.buf[self.pos :]
-        self.rewind(0)
-
     # -- commands out --------------------------------------------------------------------------
 
     def next(self) -> int:

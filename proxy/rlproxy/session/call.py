@@ -96,7 +96,6 @@ class Part:
     batch: NO_BATCH once the part has ended.
     lane: None once it has taken the part.
     replies: those that have come; b"": no lane has answered the command.
-    delivered: number of the commands whose replies have left.
     """
 
     def __init__(self, batch: Batch, lane: Lane) -> None:
@@ -104,7 +103,6 @@ class Part:
         self.lane: Lane | None = lane
         self.commands: list[bytes] = []
         self.replies: list[bytes] = []
-        self.delivered: int = 0
 
     def lose(self, written: bool) -> None:
         """Expect no further replies.

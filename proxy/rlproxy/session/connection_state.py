@@ -8,7 +8,8 @@ it pass.
 
     level     PLAIN    every command was in the table, every reply is one frame
               COUNTED  an unknown command was sent: private until Redis reports that it does not
-                       know it either, or RESET is answered +RESET
+                       know it either, or RESET is answered +RESET. Behind QUIT: until Redis
+                       refuses it
               RAW      replies cannot be counted (subscriptions, MONITOR): private for good
 
 Levels fall when a command is *sent* (table `SENT`), and rise only when its reply is *seen* at its
@@ -37,11 +38,12 @@ PLAIN: Final = 2
 # What a command changes when it is sent: the level behind it, at most, and the kind of its slot.
 _STATELESS: Final = (PLAIN, S_PASS)
 _UNKNOWN: Final = (COUNTED, commands.UNKNOWN)
+_QUIT: Final = (COUNTED, commands.QUIT)  # Redis answers nothing behind it, unless it refuses it
 _COUNTED: Final = (COUNTED, S_PASS)
 _ENDS: Final = (RAW, S_PASS)
 
 _FOLLOWED: Final = (
-    *(commands.MULTI, commands.EXEC, commands.DISCARD, commands.QUIT, commands.RESET),
+    *(commands.MULTI, commands.EXEC, commands.DISCARD, commands.RESET),
     *(commands.SELECT, commands.AUTH, commands.HELLO),
 )
 
@@ -51,9 +53,10 @@ SENT: Final[dict[int, dict[int, tuple[int, int]]]] = {
     PLAIN: {
         **{kind: (PLAIN, kind) for kind in _FOLLOWED},
         **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
+        commands.QUIT: _QUIT,
     },
     COUNTED: {
-        **{kind: (PLAIN, kind) for kind in (commands.QUIT, commands.RESET)},
+        commands.RESET: (PLAIN, commands.RESET),
         **{kind: (COUNTED, kind) for kind in (commands.AUTH, commands.HELLO)},
         **dict.fromkeys((commands.PUBSUB, commands.STREAM), _ENDS),
         **dict.fromkeys((commands.MULTI, commands.CLIENT, commands.SCRIPT), _ENDS),
@@ -67,11 +70,10 @@ _PROTOCOL: Final = 2  # the protocol is that of the slot
 _DATABASE: Final = 4  # the database is that of the slot, uncertain if it has none
 _RESET: Final = 8  # all state is that of a new connection
 _NO_MULTI: Final = 16
-_QUIT: Final = 32
-_LOWER: Final = 64  # replies are less certain from here on
-_PROBED: Final = 128
-_LOST: Final = 256  # the slot's identity and protocol are not certain
-_NOT_RUN: Final = 512  # the command has left no state
+_LOWER: Final = 32  # replies are less certain from here on
+_PROBED: Final = 64
+_LOST: Final = 128  # the slot's identity and protocol are not certain
+_NOT_RUN: Final = 256  # the command has left no state
 
 # Kinds whose reply decides on the client's user, database, protocol, transaction or other state.
 DECIDING: Final = (
@@ -97,7 +99,7 @@ ANSWERED: Final[dict[int, tuple[tuple[bytes, int], ...]]] = {
         (_ANY, _NO_MULTI),
     ),
     commands.DISCARD: ((OK, _NO_MULTI), (b"-ERR DISCARD without MULTI", _NO_MULTI)),
-    commands.QUIT: ((_ERROR, 0), (_ANY, _QUIT)),
+    commands.QUIT: ((_ERROR, _NOT_RUN),),
     commands.CLIENT: ((_ERROR, 0), (_ANY, _LOWER)),
     S_PROBE: ((_ERROR, 0), (_ANY, _PROBED)),
     commands.UNKNOWN: (
@@ -125,7 +127,6 @@ class ConnectionState:
         self.probed = False
         self.probing = False  # a reply is owed that decides on `probed`
         self.multi = False  # it may be inside MULTI
-        self.quitting = False  # QUIT was answered +OK
         self.level: int = PLAIN
         self.identity = ANONYMOUS
         self.protocol = 2  # of its replies; 0: not certain
@@ -136,30 +137,13 @@ class ConnectionState:
 
     def allows_lanes(self) -> bool:
         """Return whether a hit may go by lane without a difference that the client can observe."""
-        return (
-            self.level == PLAIN
-            and self.known
-            and self.probed
-            and not self.multi
-            and not self.quitting
-        )
-
-    def can_insert(self) -> bool:
-        """Return whether a reply sent or changed by the proxy has a certain place among Redis'."""
-        return self.level == PLAIN and not self.multi
+        return self.level == PLAIN and self.known and self.probed and not self.multi
 
     def lower(self, level: int) -> None:
         """Trust no more than `level` from this request on."""
         self._number += 1
         self._lowered_at = self._number
         self.level = min(self.level, level)
-
-    def writes_before_auth(self) -> bool:
-        """Return whether Redis may have bytes to write when it runs an AUTH.
-
-        These are the head of EXEC's array or a push, while no reply is owed.
-        """
-        return self.multi or (self.level == COUNTED and self.protocol != 2)
 
     def sent(self, command: Command, args: list[bytes], complete: bool) -> Slot | None:
         """Record a command that goes upstream now. Return the slot for its reply.
@@ -245,8 +229,6 @@ class ConnectionState:
             self.level = PLAIN
         if change & _LOWER:
             self.lower(RAW if slot.kind == commands.RESET else COUNTED)
-        if change & _QUIT:
-            self.quitting = True
         if change & _PROBED:
             self.probed = True
 

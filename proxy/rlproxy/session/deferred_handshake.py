@@ -3,7 +3,7 @@ Redis once it is back. No I/O.
 
     client ──HELLO, AUTH, SELECT──> take() ──> answered as Redis would if it agreed
                                       │
-    Redis is back:                 written ──> Redis ──replies──> go on, or the refusal
+    Redis is back:                 unsent ──one by one──> Redis ──replies──> go on, or the refusal
 
 Where hits are answered without Redis (--on-upstream-failure allow or deny), a client that connects
 during an outage must still be able to send hits. The client gets no data from Redis before Redis
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.resp import commands, encoding
+from rlproxy.resp.commands import Command
 from rlproxy.resp.encoding import OK
 from rlproxy.resp.requests import RequestFramer
 from rlproxy.session.identity import database, of_hello
@@ -30,14 +31,12 @@ _NOT_HERE: Final = encoding.error("ERR unknown subcommand. Try CLIENT HELP.")
 class DeferredHandshake:
     """The commands of one client that were answered here and must still be sent to Redis.
 
-    written: all of them, as the client wrote them.
-    unsent: the number of those that are not sent yet.
+    unsent: those that are not sent yet: each with its arguments, and as the client wrote it.
     refused: the first error of Redis in reply to them.
     """
 
     def __init__(self) -> None:
-        self.written = b""
-        self.unsent = 0
+        self.unsent: list[tuple[Command, list[bytes], bytes]] = []
         self.refused = b""
         self._protocol = 2
 
@@ -53,7 +52,8 @@ class DeferredHandshake:
         server, version: the values for HELLO's reply.
         """
         written = requests.buf[requests.start : requests.pos]
-        if self.unsent >= MAX_COMMANDS or len(self.written) + len(written) > MAX_BYTES:
+        size = len(written) + sum([len(each[2]) for each in self.unsent])
+        if len(self.unsent) >= MAX_COMMANDS or size > MAX_BYTES:
             return b""
         kind = requests.command.kind
         words = requests.arguments()
@@ -74,8 +74,7 @@ class DeferredHandshake:
         else:
             reply = b""
         if reply:
-            self.written += written
-            self.unsent += 1
+            self.unsent.append((requests.command, words, written))
         return reply
 
 

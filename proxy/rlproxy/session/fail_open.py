@@ -2,7 +2,7 @@
 
     the circuit is open, or Redis is late ──> answer_hits(): the hits that come first
     hits without a reply in time          ──> answer_late()
-    the connection could not be opened    ──> answer_unopened(): everything that waited for it
+    the connection is not open            ──> unopened(): requests wait, or get why it has failed
 
 Hits get the reply that --on-upstream-failure sets, other requests get an error. In the modes allow
 and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see DeferredHandshake.
@@ -10,15 +10,15 @@ and deny, HELLO, AUTH and SELECT are answered, too, and sent to Redis later: see
 
 from __future__ import annotations
 
-from rlproxy.fairness.budget import CLIENT_WORK, WORK_OF_OURS
+from rlproxy.fairness.budget import WORK_OF_OURS
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.requests import COMMAND, EMPTY, MALFORMED, NEED_MORE
 from rlproxy.session import waits
-from rlproxy.session.call import NO_CALLER, Call
+from rlproxy.session.call import NO_CALLER
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.parts import SessionPart
-from rlproxy.session.private_stream import PRIVATE_OPEN
+from rlproxy.session.private_stream import PRIVATE_NONE, PRIVATE_OPEN
 
 
 class FailOpen(SessionPart):
@@ -36,26 +36,24 @@ class FailOpen(SessionPart):
 
         Returns the number of late hits, and whether others may become late.
         """
-        timeout_s = self._context.timeouts.timeout_s
+        timeout_s, failure = self._context.timeouts.timeout_s, self._context.failure
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         begun = circuit.counts.without
-        number = 0
         more = True
         # While requests or a held hit wait, the private connection owes the client no other hit.
         if unsent_at is not None:
             since = unsent_at
             if since <= before:
-                self.answer_hits(self._context.failure.too_late(), "late")
-                number = circuit.counts.without - begun
+                self.answer_hits(failure.too_late(), "late")
         elif held is not None and held.owed_since is not None:
             since = max(held.owed_since, private.received_at)
             if since <= before:
-                number = 1
-                held.late()
+                held.fail(failure.too_late(), "late")
         else:
-            number, since = private.slots.answer_late(before, private.received_at, self._late)
+            since = private.slots.answer_late(before, private.received_at)
             more = private.slots.bounded > 0
+        number = circuit.counts.without - begun
         hangs = False
         if private.never_answered():
             hangs = private.received_at <= before
@@ -64,7 +62,7 @@ class FailOpen(SessionPart):
             # close, see awaits_handshake(), is looked at again.
             more = more or not hangs or self.awaits_handshake()
         if number > 0 or hangs:
-            circuit.timed_out(number, since, now, timeout_s, circuit.counts.without - begun)
+            circuit.timed_out(number, since, now, timeout_s, number)
         return number, more
 
     def awaits_handshake(self) -> bool:
@@ -73,24 +71,10 @@ class FailOpen(SessionPart):
         Its handshake was sent to Redis. If it connects again, the handshake is answered here.
         """
         private = self._private
-        unanswered = private.begins_with_handshake and private.never_answered()
+        unanswered = private.first in commands.HANDSHAKE and private.never_answered()
         return unanswered and self._context.failure.answers_hits()
 
-    def _late(self, call: Call) -> bytes:
-        """The client's reply to a late call."""
-        failure = self._context.failure
-        return failure.reply(call, failure.too_late(), "late")
-
     # -- the hits that come first -----------------------------------------------------------------
-
-    def answer_unreachable(self) -> bool:
-        """Answer the unread hits that come first, while the circuit is open.
-
-        Returns False if CLIENT_WORK was reached.
-        """
-        context = self._context
-        error = encoding.unreachable(context.server.where, context.circuit.why)
-        return self.answer_hits(error, "unreachable", CLIENT_WORK)
 
     def answer_hits(self, error: bytes, kind: str, most: int = 0) -> bool:
         """Answer the unread hits that come first without Redis.
@@ -98,8 +82,10 @@ class FailOpen(SessionPart):
         Hits are answered only where no reply is owed before them and their meaning is certain.
         most: bound of the work units; 0: no bound. Returns False if it was reached.
         """
-        requests = self._requests
-        if not self._certain():
+        requests, slots = self._requests, self._private.slots
+        if self._lanes.count > 0 or requests.in_command():
+            return True
+        if not slots.settled() or not slots.can_insert():
             return True
         work = 0
         while most == 0 or work < most:
@@ -117,13 +103,6 @@ class FailOpen(SessionPart):
             self._private.to_client.append(reply)
         self._context.budget.work += work
         return most == 0 or work < most
-
-    def _certain(self) -> bool:
-        """Whether a reply sent now is in its place, and the meaning of the next request certain."""
-        slots, state, requests = self._private.slots, self._private.state, self._requests
-        if self._lanes.count > 0 or not slots.settled() or not slots.can_insert():
-            return False
-        return not (state.quitting or requests.in_command())
 
     def _reply(self, error: bytes, kind: str) -> bytes:
         """The reply to the framer's command without Redis; b"" if there is none.
@@ -155,22 +134,34 @@ class FailOpen(SessionPart):
         handshake = private.handshake or DeferredHandshake()
         found = context.server.found
         reply = handshake.take(requests, found.name.lower().encode(), found.version.encode())
-        if handshake.unsent > 0:
+        if handshake.unsent:
             private.handshake = handshake
         return reply
 
-    def answer_unopened(self, code: int) -> int:
-        """Answer the framer's request, which waited for a connection that could not be opened.
+    # -- while the private connection is not open -------------------------------------------------
 
-        Of a command that arrives in parts, the further parts will be dropped.
-        Returns waits.CLOSE behind the client's last reply, else waits.NOTHING.
+    def unopened(self, code: int) -> int:
+        """Treat the framer's request: all but empty ones wait for the private connection.
+
+        Those that waited when it could not be opened are answered. Of a command that arrives in
+        parts, the further parts will be dropped. Later requests open the connection again.
+        Returns what the rest waits for: waits.CLOSE behind the client's last reply.
         """
         requests, private = self._requests, self._private
+        if code == EMPTY:
+            return waits.NOTHING
+        if code == MALFORMED and requests.discarding:
+            return waits.CLOSE  # the command has its error already
+        if private.unopened == 0:
+            requests.rewind(requests.start)
+            if private.status == PRIVATE_NONE:
+                private.open(requests.command.kind)
+            return waits.OPEN
         if code == MALFORMED:
             private.to_client.append(private.error)
             return waits.CLOSE
         requests.discarding = requests.in_command()
-        private.unopened -= requests.pos - requests.start
+        private.unopened -= requests.size()
         reply = self._reply(private.error, "unreachable")
         if not reply and requests.command.kind == commands.QUIT:
             private.to_client.append(encoding.OK)

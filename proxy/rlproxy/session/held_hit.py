@@ -14,7 +14,6 @@ from rlproxy.ratelimit.wait_queue import Waiter
 from rlproxy.resp import commands, encoding
 from rlproxy.session.call import Call
 from rlproxy.session.parts import OwnCalls, SessionBase
-from rlproxy.session.private_stream import REFRESH_S
 
 
 class HeldHit(OwnCalls):
@@ -34,8 +33,9 @@ class HeldHit(OwnCalls):
         """Join the queue of the key, which is not full, and send the first request."""
         session, hit = self._session, self._hit
         waiting, where = session.context.waiting, (session.private.state.identity.db, hit.key)
+        keep = session.private.keep_alive
         self._waiter = waiter = Waiter(
-            waiting, where, hit.rule, self._send, self._end, self.flush, self._keep
+            waiting, where, hit.rule, self._send, self._end, self.flush, keep
         )
         if session.requests.eof:
             waiter.expire()  # it waits for one reply at most
@@ -53,11 +53,7 @@ class HeldHit(OwnCalls):
         """End the wait because the client sends no more. Returns whether a reply will come."""
         return self._waiter is None or self._waiter.end_of_file()
 
-    def late(self) -> None:
-        """End the wait because Redis does not reply in time."""
-        self._fail(self._session.context.failure.too_late(), "late")
-
-    def _fail(self, error: bytes, kind: str) -> None:
+    def fail(self, error: bytes, kind: str) -> None:
         """End the wait without Redis; see FailurePolicy.reply()."""
         self.owed_since = None
         if self._waiter is not None:
@@ -83,7 +79,7 @@ class HeldHit(OwnCalls):
             self._waiter.unsent()
 
     def lane_failed(self, call: Call, error: bytes, kind: str) -> None:
-        self._fail(error, kind)
+        self.fail(error, kind)
 
     # -- as its queue sees it ---------------------------------------------------------------------
 
@@ -91,9 +87,6 @@ class HeldHit(OwnCalls):
         self._waiter = None
         self._hit.reply = reply
         self._session.held_finished()
-
-    def _keep(self) -> None:
-        self._session.private.keep_alive(0.0)
 
     def _send(self, rule: Rule) -> None:
         """Send a call of the waiter, by lane or privately. It has no other one unanswered."""
@@ -104,7 +97,7 @@ class HeldHit(OwnCalls):
         if private.may_use_lanes():
             lane = session.lanes.lane_for(commands.HIT)
         if lane is not None and lane.room > 0:
-            private.keep_alive(REFRESH_S / 2)  # the waiter's timer starts again
+            private.keep_alive()
             private.cover.sent(call)
             reply = lane.submit(call)
             assert not reply  # the denial cache never answers waiters' calls

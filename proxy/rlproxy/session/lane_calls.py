@@ -74,11 +74,6 @@ class LaneCalls:
 
     # -- a batch ----------------------------------------------------------------------------------
 
-    def begin(self, batch: Batch) -> None:
-        """Record `batch`, which lanes carry now."""
-        self.batch = batch
-        self.count = 1
-
     def take_batch(self) -> Batch | None:
         """Return the batch, and forget it, if all of its parts have ended."""
         batch = self.batch
@@ -121,34 +116,24 @@ class LaneCalls:
         if call is None:
             self.tail = None
 
-    def move_to(self, private: PrivateStream, call: Call) -> None:
-        """Send `call` and all behind it, which no lane has sent, on the private connection."""
-        before: Call | None = None
-        at = self.head
-        while at is not None and at is not call:
-            before = at
-            at = at.next
-        if at is None:
-            return  # it was moved with a call before it
-        if before is None:
-            self.head = None
-        else:
-            before.next = None
-        self.tail = before
-        while at is not None:
-            self.count -= 1
-            if at.reply:
-                self.count_outcome(at)
-                private.slots.local(at.reply)
+    def move_to(self, private: PrivateStream) -> None:
+        """Send all calls without a reply, which no lane has sent, on the private connection."""
+        call = self.head
+        self.head = self.tail = None
+        self.count = 0
+        while call is not None:
+            if call.reply:
+                self.count_outcome(call)
+                private.slots.local(call.reply)
             else:
-                private.hit(at)
-            at = at.next
+                private.hit(call)
+            call = call.next
 
     def abandon(self) -> None:
         """Forget all calls, and count their hits as unseen."""
         call = self.head
         while call is not None:
-            self._unseen(call)
+            self._context.stats.unanswered(call.take_row(), UNSEEN)
             call = call.next
         self.batch = None
         self.head = self.tail = None
@@ -163,10 +148,6 @@ class LaneCalls:
 
     def drop(self, call: Call) -> None:
         """Discard `call` of a client that is gone: it gets no reply, or none that matters."""
-        self._unseen(call)
+        self._context.stats.unanswered(call.take_row(), UNSEEN)
         call.reply = encoding.LOST
         self.emit()
-
-    def _unseen(self, call: Call) -> None:
-        """Count the hit `call` as unseen."""
-        self._context.stats.unanswered(call.take_row(), UNSEEN)

@@ -79,6 +79,3 @@ class HitWithoutScript(OwnCalls):
         if slot is not None and slot.call is not None:
             failure = self._session.context.failure
             slots.lane_replied(failure.reply(slot.call, error, kind))
-
-    def resume(self) -> None:
-        self._session.private_answered()

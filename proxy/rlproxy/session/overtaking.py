@@ -10,7 +10,7 @@ from rlproxy.session.call import Call
 
 def peek_if_queued(call: Call, waiting: WaitQueues, db: int) -> None:
     """Turn a hit into a peek if others wait on its key."""
-    if waiting.blocks((db, call.key)):
+    if call.rule.takes and waiting.blocks((db, call.key)):
         call.original_rule = call.rule
         call.rule = call.rule.peek()  # counted as the hit
 

@@ -25,10 +25,6 @@ class SessionBase(Caller):
         self.private = PrivateStream(context, self, self.to_client)
         self.lanes = LaneCalls(context, self.to_client, self.private.state)
 
-    def private_answered(self) -> None:
-        """Go on with the replies and requests that waited for the private connection."""
-        raise NotImplementedError
-
     def held_finished(self) -> None:
         """Go on: the held hit has its reply."""
         raise NotImplementedError

@@ -20,18 +20,18 @@ from rlproxy.ratelimit.outcomes import HELP, POLICIES, STATS, TOP, UNSEEN, other
 from rlproxy.ratelimit.scripts import LOADED, SHADOW, SOURCE
 from rlproxy.resp import commands, encoding
 from rlproxy.resp.commands import Command
-from rlproxy.session import command_policy, command_replies, overtaking, waits
-from rlproxy.session.call import NO_CALLER, Batch, Call, Caller
+from rlproxy.session import command_policy, command_replies, overtaking
+from rlproxy.session.call import NO_CALLER, Call, Caller
 from rlproxy.session.client_requests import ClientRequests
-from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.connection_state import COUNTED, RAW, ConnectionState
 from rlproxy.session.context import WorkerContext
 from rlproxy.session.deferred_handshake import DeferredHandshake
 from rlproxy.session.identity import ANONYMOUS
 from rlproxy.session.reply_slots import ReplySlots
 from rlproxy.session.slots import S_DROP, S_EDITED, S_HIT, S_PROBE, Slot
-from rlproxy.session.wait_cover import WaitCover, not_covered, refusal
+from rlproxy.session.wait_cover import REWRITE, WaitCover, not_covered, refusal
 
-REFRESH_S: Final = 0.5  # silence in seconds before a call refreshes the private connection
+REFRESH_S: Final = 0.25  # silence in seconds before a call refreshes the private connection
 MAX_LANE_CALL: Final = 4096  # bytes of a call on a lane; a longer one takes the private connection
 _NOTHING_OURS: Final = encoding.bulks(commands.RL_HIT)  # in place of a part of an RL command
 _REPORTS: Final = {
@@ -41,9 +41,11 @@ _REPORTS: Final = {
     commands.RL_POLICIES: POLICIES,
 }
 
+_ANSWERED: Final = -1  # in place of the kind of a command
+
 # Values of PrivateStream.status.
 PRIVATE_NONE: Final = 0  # no connection
-PRIVATE_OPENING: Final = 1  # the owner opens it
+PRIVATE_OPENING: Final = 1  # the owner opens it, then the deferred handshake is sent
 PRIVATE_OPEN: Final = 2
 PRIVATE_LOST: Final = 3
 
@@ -54,12 +56,13 @@ class PrivateStream:
     For the owner of the session: `to_redis` is what to send; it opens the connection when
     `status` is PRIVATE_OPENING.
 
+    caller: the session, until it has let go.
     to_client: the list that replies leave by.
     """
 
     def __init__(self, context: WorkerContext, caller: Caller, to_client: list[bytes]) -> None:
         self._context = context
-        self._caller = caller
+        self.caller = caller
         self.to_client = to_client
         self.to_redis: list[bytes] = []
         self.status: int = PRIVATE_NONE
@@ -69,8 +72,7 @@ class PrivateStream:
         self.slots = ReplySlots(self.state, to_client, context.failure)
         self.cover = WaitCover(context.server.in_cluster)
         self.handshake: DeferredHandshake | None = None  # commands that Redis has not accepted yet
-        self.started = False  # this connection has received bytes
-        self.begins_with_handshake = False  # by its first command
+        self.first: int = _ANSWERED  # kind of the first command, until Redis has sent bytes
         self.expanded: int = 0  # bytes of EVAL text added; the router resets it
         self.received_at: float = 0.0  # time of its latest bytes, or when it was read again
         self._kept_at: float = 0.0  # time of the latest empty request
@@ -87,20 +89,27 @@ class PrivateStream:
         A Redis that hangs is noticed so where all clients begin with a handshake and not with a
         hit. The circuit opens, and the hits of later clients are answered.
         """
-        return not self.started and not self.slots.quiescent()
+        return self.first != _ANSWERED and not self.slots.quiescent()
 
     def open(self, first: int) -> None:
         """Ask the owner to open the connection. first: the kind of its first command."""
         self.status = PRIVATE_OPENING
-        self.started = False
-        self.begins_with_handshake = first in commands.HANDSHAKE
+        self.first = first
 
-    def opened(self, requests: ClientRequests) -> None:
-        """Take the connection, which is open now."""
-        self.status = PRIVATE_OPEN
-        self.received_at = self._context.clock()
-        if self.handshake is not None:
-            requests.again(self.handshake.written)
+    def log_in(self) -> None:
+        """Send the next command of the deferred handshake. Behind the last one, be open."""
+        handshake = self.handshake
+        if handshake is None or not handshake.unsent:
+            self.handshake = None
+            self.status = PRIVATE_OPEN
+            return
+        command, args, written = handshake.unsent.pop(0)
+        slot = self.state.sent(command, args, True) or Slot(S_DROP)
+        if command.kind != commands.CLIENT:
+            slot.edit = handshake.answered
+        self.slots.expect(slot)
+        self.to_redis.append(written)
+        self._context.stats.commands += 1
 
     def failed(self, error: bytes, unread: int) -> None:
         """Give up opening the connection: the next `unread` bytes of requests get `error`."""
@@ -114,27 +123,28 @@ class PrivateStream:
         self._context.stats.upstream_in += len(data)
         self._context.circuit.replied(now)
         self.received_at = now
-        if not self.started:
-            self.started = True
+        if self.first != _ANSWERED:
+            self.first = _ANSWERED
             if data.startswith(encoding.NO_ROOM):
                 self._context.server.on_refused()
         self.slots.feed(data)
 
-    def keep_alive(self, silent_s: float) -> None:
-        """Keep Redis from closing the connection as idle, if it was silent for `silent_s` seconds.
+    def keep_alive(self) -> None:
+        """Keep Redis from closing the connection as idle, while the client makes calls elsewhere.
 
         Redis' `timeout` is at least 1 s, and may change at any time. The connection of a client
-        that makes calls more often than that is never silent for as long.
+        that makes calls more often than that is never silent for as long. A held hit calls this
+        again every KEEP_S.
         """
         now = self._context.clock()
-        silent = now - max(self.received_at, self._kept_at) >= silent_s
+        silent = now - max(self.received_at, self._kept_at) >= REFRESH_S
         if silent and self._context.server.found.ignores_empty:
             self._kept_at = now
             self.to_redis.append(encoding.EMPTY_REQUEST)
 
     def let_go(self) -> None:
         """Release the credentials, and all objects that refer to the session."""
-        self._caller = NO_CALLER
+        self.caller = NO_CALLER
         self.state.identity = ANONYMOUS
         self.handshake = None
         self.slots.forget()
@@ -150,32 +160,26 @@ class PrivateStream:
         else:
             self.slots.expect_one()
 
-    def follow(self, requests: ClientRequests) -> int:
+    def follow(self, requests: ClientRequests) -> None:
         """Record a command that may change the connection's state, and expect its reply.
 
-        The caller forwards its bytes. Returns what the requests behind it wait for.
+        The caller forwards its bytes.
         """
         command = requests.command
         state, slots = self.state, self.slots
         slot: Slot | None = None
-        if _authenticates(requests) and (state.writes_before_auth() or not slots.quiescent()):
-            state.lower(RAW)  # Redis may leave out the error of an AUTH that is sent now
+        # Redis may leave out the error of an AUTH while it has bytes to write: owed replies, the
+        # head of EXEC's array, or a push.
+        pushes = state.level == COUNTED and state.protocol != 2
+        if _authenticates(requests) and (state.multi or pushes or not slots.quiescent()):
+            state.lower(RAW)
         else:
             args = requests.arguments() if command.whole else []
             slot = state.sent(command, args, not requests.oversize)
-        wait: int = waits.NOTHING
-        if self.handshake is not None:
-            self.handshake.unsent -= 1
-            if self.handshake.unsent == 0:
-                wait = waits.HANDSHAKE
-            slot = slot or Slot(S_DROP)
-            if command.kind != commands.CLIENT:
-                slot.edit = self.handshake.answered
         if slot is None:
             slots.expect_one()
         else:
             slots.expect(slot)
-        return wait
 
     def must_wait(self, requests: ClientRequests) -> bool:
         """Return whether the framer's command waits until nothing is owed here.
@@ -187,13 +191,12 @@ class PrivateStream:
         slots, kind = self.slots, requests.command.kind
         covers = kind == commands.WAIT and self.cover.lane_wrote
         is_edited = covers or kind == commands.INTROSPECT
-        if not (is_edited or _authenticates(requests)) or slots.uncounted() or slots.quiescent():
+        if slots.uncounted() or slots.quiescent() or requests.eof:
             return False
         if is_edited:
             # The reply to EXEC decides, or the error of a command that Redis does not know.
-            return not self.state.can_insert() and not requests.eof
-        # In a handshake, no command that blocks or has a large reply can be ahead.
-        return self.handshake is not None or not requests.eof
+            return not slots.can_insert()
+        return _authenticates(requests)
 
     def expect_introspection(self, requests: ClientRequests) -> None:
         """Expect the reply to COMMAND. The caller forwards its bytes.
@@ -220,9 +223,9 @@ class PrivateStream:
         if not cover.can_rewrite() or not whole or not slots.can_insert():
             self.deny(not_covered(requests.command.name), requests)
             return
-        self._caller.fenced = True
+        self.caller.fenced = True
         self._context.stats.commands += 1
-        self.to_redis += cover.rewrite()
+        self.to_redis += [REWRITE, cover.last_hit]
         slots.expect(Slot(S_DROP, edit=cover.rewritten))
         self.to_redis.append(requests.written())
         slots.expect(Slot(S_EDITED, edit=cover.judge(requests.command.name)))
@@ -247,58 +250,37 @@ class PrivateStream:
         """
         slots = self.slots
         certain = slots.can_insert()  # the place of its reply
-        if call.original_rule is not None and not certain:
-            call.rule = call.original_rule  # its reply cannot be edited: send it as any hit
-            call.original_rule = None
-        edited = certain and overtaking.must_edit(call)
-        if certain or not shadow(call.row):
-            self.put(call, LOADED if by_sha else SOURCE)
-        else:
-            self.put(call, SHADOW)  # its reply cannot be edited
+        way = LOADED if by_sha else SOURCE
+        self.put(call, way if certain or not shadow(call.row) else SHADOW)
         slot = Slot(S_HIT)
-        if edited:
-            waiting, db = self._context.waiting, self.state.identity.db
-            slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
-        elif not by_sha:
-            call.key = brief(call.key)  # its reply may be owed for long
         if certain:
             slot.call = call
             slot.by_sha = by_sha
             slot.sent_at = self._context.clock()
-            self._caller.watch()
+            if overtaking.must_edit(call):
+                waiting, db = self._context.waiting, self.state.identity.db
+                slot.edit = lambda reply: overtaking.edited(call, reply, waiting, db)
+            elif not by_sha:
+                call.key = brief(call.key)  # its reply may be owed for long
+            self.caller.watch()
         else:
-            self._context.stats.unanswered(call.take_row(), UNSEEN)
+            self._context.stats.unanswered(call.take_row(), UNSEEN)  # its reply can't be edited
         slots.expect(slot)
 
     def query(self, call: Call, answered: Callable[[bytes], bytes]) -> None:
         """Send a call of a held hit. The client does not get its reply."""
         self.put(call, SOURCE)
         self.slots.expect(Slot(S_DROP, edit=answered))
-        self._caller.watch()
+        self.caller.watch()
 
     def put(self, call: Call, way: int) -> None:
         """Send `call`; for `way` see Rule.words()."""
         head = call.rule.words(way)
         self.to_redis += [head, call.key, call.rule.tail]
         self.expanded += len(head)
-        self._caller.fenced = True
+        self.caller.fenced = True
         if call.rule.takes and len(call.key) <= MAX_LANE_CALL:  # the cover keeps the key
             self.cover.sent_privately(call.key, self.state.probed)
-
-    def send_again(self, batch: Batch, first: int) -> None:
-        """Send the commands of `batch` from number `first` on, which no lane has answered.
-
-        Writes that have run keep their replies. Reads are all sent again: their replies then are
-        not older than those before them.
-        """
-        for part in batch.parts[first:]:
-            reply = part.replies[part.delivered]
-            if reply and batch.writes:
-                self.slots.local(reply)
-            else:
-                self.to_redis.append(part.commands[part.delivered])
-                self.slots.expect_one()
-            part.delivered += 1
 
     def answer_report(self, requests: ClientRequests) -> None:
         """Answer a command of commands.REPORTS by a script that returns the reply.

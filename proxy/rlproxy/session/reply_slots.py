@@ -19,7 +19,6 @@ slot: behind the last slot, all bytes are passed on as they come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -29,7 +28,7 @@ from rlproxy.ratelimit.outcomes import UNSEEN
 from rlproxy.resp import encoding
 from rlproxy.resp.replies import ReplyFramer
 from rlproxy.session.call import Call
-from rlproxy.session.connection_state import RAW, ConnectionState
+from rlproxy.session.connection_state import PLAIN, RAW, ConnectionState
 from rlproxy.session.context import FailurePolicy
 from rlproxy.session.slots import (
     S_DROP,
@@ -63,27 +62,18 @@ class ReplySlots(OwedReplies):
 
     # -- what is owed -----------------------------------------------------------------------------
 
-    def owing(self, open_command: bool) -> bool:
-        """Return whether a reply is owed that the client may wait for, of those that are counted.
-
-        open_command: the last command has not ended yet. Its reply does not count.
-        """
-        slot = self._first_of_client()
-        if slot is None or not open_command:
-            return slot is not None
-        own = slot.kind not in (S_PASS, S_DROP)
-        return slot.next is not None or own + slot.passed > 1  # the last one is the open command's
-
-    def _first_of_client(self) -> Slot | None:
-        """The first slot with a reply for the client."""
+    def owed(self) -> int:
+        """Return the number of counted replies that the client is owed; 2 if there may be more."""
         slot = self.head
         while slot is not None and slot.kind in (S_DROP, S_PASS) and slot.passed == 0:
             slot = slot.next
-        return slot
+        if slot is None:
+            return 0
+        return 2 if slot.next is not None else (slot.kind not in (S_PASS, S_DROP)) + slot.passed
 
     def settled(self) -> bool:
         """Return whether the client is owed nothing, so that a reply sent now is in its place."""
-        return self._first_of_client() is None and not self._framer.mid
+        return self.owed() == 0 and not self._framer.mid
 
     def quiescent(self) -> bool:
         """Return whether no reply is owed, and no frame is passed on in part."""
@@ -94,7 +84,10 @@ class ReplySlots(OwedReplies):
         return self._framer.mid
 
     def uncounted(self) -> bool:
-        """Return whether replies to commands sent now are not counted: they get no slots."""
+        """Return whether replies to commands sent now are not counted: they get no slots.
+
+        Then Redis may also send what the client has not requested.
+        """
         return self._state.level == RAW
 
     def can_insert(self) -> bool:
@@ -102,7 +95,9 @@ class ReplySlots(OwedReplies):
 
         The place of such a reply must be certain, and slots for it must be left.
         """
-        return self._state.can_insert() and self.count < MAX_SLOTS - 2  # cover_wait() adds two
+        state = self._state
+        certain = state.level == PLAIN and not state.multi
+        return certain and self.count < MAX_SLOTS - 2  # cover_wait() adds two
 
     def expect_one(self) -> None:
         """Expect one more reply that is passed on without a look."""
@@ -119,9 +114,7 @@ class ReplySlots(OwedReplies):
             self.append(slot)
 
     def local(self, reply: bytes) -> None:
-        """Send a reply of the proxy in its turn; never after QUIT."""
-        if self._state.quitting:
-            return
+        """Send a reply of the proxy in its turn."""
         if self.settled():
             self.to_client.append(reply)
         else:
@@ -186,7 +179,7 @@ class ReplySlots(OwedReplies):
                 framer.skip(0, False)  # the pushes behind it may answer later commands
             if framer.mid:
                 return False
-            self._put(framer.pos, b"" if self._state.quitting else slot.data)
+            self._put(framer.pos, slot.data)
             self.remove_reply(slot)
             return True
         if framer.mid or framer.at_push():
@@ -237,20 +230,17 @@ class ReplySlots(OwedReplies):
         self.remove_reply(slot)
         self.answer()
 
-    def answer_late(
-        self, before: float, last_reply_at: float, instead: Callable[[Call], bytes]
-    ) -> tuple[int, float]:
+    def answer_late(self, before: float, last_reply_at: float) -> float:
         """Answer the hits that are unanswered since `before` or longer, and the proxy's own replies
-        between them and behind them.
+        between them and behind them. The replies of Redis are dropped when they come.
 
         before: time in seconds.
         last_reply_at: time of the latest reply. A hit is unanswered since that time, or since it
             was sent, whichever is later.
-        instead: returns the client's reply to a call. The reply of Redis is dropped when it comes.
 
-        Returns the number of late hits, and the time since which the first of them was unanswered.
+        Returns the time since which the first of them was unanswered; 0 if there is none.
         """
-        number = 0
+        failure = self._failure
         first: float = 0.0
         slot = self.head
         while slot is not None and not self._framer.mid:
@@ -258,18 +248,16 @@ class ReplySlots(OwedReplies):
                 since = max(last_reply_at, slot.sent_at)
                 if since > before:
                     break
-                self.to_client.append(instead(slot.call))
+                self.to_client.append(failure.reply(slot.call, failure.too_late(), "late"))
                 self.set_kind(slot, S_DROP)
-                if number == 0:
-                    first = since
-                number += 1
+                first = first or since
             elif slot.kind == S_LOCAL:
                 self.to_client.append(slot.data)
                 self.set_kind(slot, S_PASS)
             if slot.kind not in (S_DROP, S_PASS) or slot.passed > 0:
                 break
             slot = slot.next
-        return number, first
+        return first
 
     def _take_frame(self, slot: Slot) -> bool:
         """Pass on, or replace, the whole reply of `slot`. Returns whether to go on."""

@@ -27,17 +27,12 @@ from rlproxy.fairness.budget import (
 from rlproxy.resp import commands
 from rlproxy.resp.requests import BROKEN_BULK, COMMAND, EMPTY, MALFORMED, NEED_MORE, OPEN
 from rlproxy.session import overtaking, waits
-from rlproxy.session.call import NO_CALLER, Call, Caller, Lane
+from rlproxy.session.call import Call, Lane
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.fail_open import FailOpen
 from rlproxy.session.missing_script import waits_for_hits
 from rlproxy.session.parts import SessionBase, SessionPart
-from rlproxy.session.private_stream import (
-    MAX_LANE_CALL,
-    PRIVATE_NONE,
-    PRIVATE_OPEN,
-    REFRESH_S,
-)
+from rlproxy.session.private_stream import MAX_LANE_CALL, PRIVATE_OPEN
 from rlproxy.session.sharing import Sharing
 
 MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one client add per tick
@@ -46,6 +41,8 @@ MAX_EXPANDED: Final = 262144  # bytes of EVAL text that the requests of one clie
 _DONE: Final = 0  # all unread hits went to the lane
 _FULL: Final = 1  # the rest must wait, for the lane or for the next tick
 _OTHER: Final = 2  # the rest is not for this lane now
+
+_FORWARD: Final = -1  # result of Router._special() in place of a wait
 
 
 class Router(SessionPart):
@@ -58,11 +55,8 @@ class Router(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
-        self._caller: Caller = session
         self.fail_open = FailOpen(session)
-        self.sharing: Sharing | None = None
-        if session.context.shares:
-            self.sharing = Sharing(session)
+        self.sharing = Sharing(session) if session.context.shares else None
         self.sends_hits = False  # until the client sends an RL command: no lane is opened before
         self.piped = False
         self._drops = False  # of malformed input, only the mistake is forwarded
@@ -72,11 +66,6 @@ class Router(SessionPart):
         self._mixes = False
         self._work: int = 0  # units of the present _to_private()
         self._run: int = -1  # start of the bytes that are forwarded unchanged; -1: none
-
-    def let_go(self) -> None:
-        """Release the session."""
-        self._caller = NO_CALLER
-        self.sharing = None
 
     # -- decisions --------------------------------------------------------------------------------
 
@@ -187,20 +176,16 @@ class Router(SessionPart):
             return None
         if requests.size() > MAX_LANE_CALL:
             return None
-        call = self._call()
+        call = requests.call(self._private.caller, self._context)
         if call is None or (call.rule.script is None and not call.reply):
             return None
-        return call
-
-    def _call(self) -> Call | None:
-        """The call of the framer's command; a peek if the hit would overtake others."""
-        call, waiting = self._requests.call(self._caller, self._context), self._context.waiting
-        if waiting.count > 0 and call is not None and call.rule.takes and not call.rule.waits:
+        waiting = self._context.waiting
+        if waiting.count > 0 and not call.rule.waits:
             overtaking.peek_if_queued(call, waiting, self._private.state.identity.db)
         return call
 
     def _submit(self, lane: Lane, calls: list[Call]) -> None:
-        self._private.keep_alive(REFRESH_S)
+        self._private.keep_alive()
         lanes = self._lanes
         for call in calls:
             lanes.append(call)
@@ -232,7 +217,8 @@ class Router(SessionPart):
             if requests.discarding and requests.drops(code):
                 continue
             if private.status != PRIVATE_OPEN:
-                wait = self._unopened(code)
+                self._work += WORK_OF_OURS
+                wait = self.fail_open.unopened(code)
                 continue
             if code == MALFORMED:
                 self._malformed()
@@ -240,14 +226,15 @@ class Router(SessionPart):
             if code in (COMMAND, OPEN):
                 command = requests.command
                 if not command.reads:
-                    self._caller.fenced = True
+                    private.caller.fenced = True
                 passes = command.kind == commands.PASS and command.ban is None
                 if passes and private.slots.unanswered_by_sha == 0:
                     private.expect(command)
                 else:
-                    wait, forwarded = self._special()
-                    if not forwarded:
+                    wait = self._special()
+                    if wait != _FORWARD:
                         continue
+                    wait = waits.NOTHING
                 passed += 1
             if self._run < 0:
                 self._run = requests.start
@@ -275,25 +262,6 @@ class Router(SessionPart):
         buf = self._requests.buf
         self._private.to_redis.append(buf if run == 0 and end == len(buf) else buf[run:end])
 
-    def _unopened(self, code: int) -> int:
-        """Treat a request while the private connection is not open: all but empty ones wait.
-
-        Those that waited when it could not be opened get errors. Later ones open it again.
-        """
-        requests, private = self._requests, self._private
-        if code == EMPTY:
-            return waits.NOTHING
-        if private.unopened > 0:
-            self._work += WORK_OF_OURS
-            return self.fail_open.answer_unopened(code)
-        if code == MALFORMED and requests.discarding:
-            # The command has its error already: no connection is opened for its rest.
-            return waits.CLOSE
-        requests.rewind(requests.start)
-        if private.status == PRIVATE_NONE:
-            private.open(requests.command.kind)
-        return waits.OPEN
-
     def _malformed(self) -> None:
         """Forward what Redis needs to see the mistake, and frame no further requests."""
         requests, private = self._requests, self._private
@@ -310,29 +278,28 @@ class Router(SessionPart):
         private.state.lower(RAW)
         self.piped = True
 
-    def _special(self) -> tuple[int, bool]:
+    def _special(self) -> int:
         """Treat an RL command, a denied one, or one that changes the connection's state.
 
-        Returns what the requests behind it wait for, and whether its bytes are forwarded unchanged.
+        Returns _FORWARD if its bytes are to be forwarded unchanged, else what the requests behind
+        it wait for.
         """
         requests, private = self._requests, self._private
         command, slots = requests.command, private.slots
         kind = command.kind
-        if slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots):
-            return self._wait_until_empty(), False
-        # A command of the deferred handshake has its reply already, maybe from before a reload.
-        if command.ban is not None and private.handshake is None:
+        if command.ban is not None:
             error = requests.denied(self._context.stats)
             self._work += WORK_OF_OURS
             if error:
                 self._send_run(requests.start)
                 private.deny(error, requests)
-                return waits.NOTHING, False
+                return waits.NOTHING
+        by_sha = slots.unanswered_by_sha > 0 and waits_for_hits(requests, slots)
+        if by_sha or private.must_wait(requests):
+            return self._leave(waits.EMPTY)
         if command.ours and not self._context.server.implements(command.name):
             self._send_run(requests.start)
-            return self._rl_command(), False
-        if private.must_wait(requests):
-            return self._wait_until_empty(), False
+            return self._rl_command()
         if kind in (commands.BLOCKS, commands.WAIT):
             slots.may_block = True
         if self.sharing is not None:
@@ -340,20 +307,20 @@ class Router(SessionPart):
         if kind == commands.WAIT and private.cover.lane_wrote:
             self._send_run(requests.start)
             private.cover_wait(requests)
-            return waits.NOTHING, False
+            return waits.NOTHING
         if kind in (commands.PASS, commands.BLOCKS, commands.WAIT) or command.ours:
             private.expect(command)
-            return waits.NOTHING, True
-        if kind == commands.INTROSPECT:
+        elif kind == commands.INTROSPECT:
             private.expect_introspection(requests)
-            return waits.NOTHING, True
-        self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
-        return private.follow(requests), True
+        else:
+            self._work += WORK_OF_STATE + (requests.size() >> WORK_BYTES_SHIFT)
+            private.follow(requests)
+        return _FORWARD
 
-    def _wait_until_empty(self) -> int:
-        """Leave the framer's request unread, as it waits."""
+    def _leave(self, wait: int) -> int:
+        """Leave the framer's request unread, as it waits. Returns `wait`."""
         self._requests.rewind(self._requests.start)
-        return waits.EMPTY
+        return wait
 
     # -- RL commands in place ---------------------------------------------------------------------
 
@@ -363,41 +330,38 @@ class Router(SessionPart):
         Returns what the requests behind it wait for.
         """
         requests, private = self._requests, self._private
-        wait = self._wait_for_room()
-        if wait != waits.NOTHING:
-            requests.rewind(requests.start)
-            return wait
+        if not self._has_room():
+            return self._leave(waits.ROOM)
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
-        if requests.command.report:
-            # Redis gets a request thousands of times as large: one of a client at a time.
-            if self._waits_for_replies(True):
-                return self._wait_until_empty()
-            self._work += WORK_OF_REPORT
         self.sends_hits = True
-        state = private.state
-        call = self._call()
+        call = requests.call(self._private.caller, self._context)
+        # Of reports, Redis gets a request thousands of times as large: one of a client at a time.
+        alone = call is None or call.rule.waits
+        if (alone or self._context.waiting.count > 0) and self._waits_for_replies(alone):
+            return self._leave(waits.EMPTY)
         if call is None:
+            self._work += WORK_OF_REPORT
             private.answer_report(requests)
-            return waits.NOTHING
-        if call.reply:
+        elif call.reply:
             private.reject(call.reply, requests)
-            return waits.NOTHING
-        if private.answer_node_down(call):
-            return waits.NOTHING
-        crowded = call.rule.waits or self._context.waiting.count > 0
-        if crowded and self._waits_for_replies(call.rule.waits):
-            return self._wait_until_empty()
+        elif not private.answer_node_down(call):
+            return self._hit(call)
+        return waits.NOTHING
+
+    def _hit(self, call: Call) -> int:
+        """Hold `call`, or send it to the private connection. Returns as _rl_command()."""
+        private, waiting = self._private, self._context.waiting
         slots = private.slots
-        quiescent = slots.quiescent()  # may be False after the client's end of file
-        may_hold = quiescent and slots.can_insert() and not state.quitting
-        if call.rule.waits and may_hold:
-            if not self._context.waiting.full():
+        if slots.can_insert():
+            # Not quiescent only after the client's end of file.
+            if call.rule.waits and slots.quiescent() and not waiting.full():
                 self._lanes.append(call)  # the only one: HeldHit takes it from there
                 return waits.HELD
-            overtaking.peek_if_queued(call, self._context.waiting, state.identity.db)
+            if waiting.count > 0:
+                overtaking.peek_if_queued(call, waiting, private.state.identity.db)
         by_sha = self._goes_by_sha(call)
         if not by_sha and slots.unanswered_by_sha > 0:
-            return self._wait_until_empty()
+            return self._leave(waits.EMPTY)
         private.hit(call, by_sha)
         return waits.NOTHING
 
@@ -412,17 +376,17 @@ class Router(SessionPart):
         lane = self._lanes.hit_lane()
         return lane is not None and lane.by_sha(call.rule)
 
-    def _wait_for_room(self) -> int:
-        """Whether one more hit may go to the private connection: waits.NOTHING, or else a wait.
+    def _has_room(self) -> bool:
+        """Whether one more hit may go to the private connection.
 
         At the end of file it may: Redis must see that behind the client's last command, also while
         it blocks and replies nothing. At most MAX_UNREAD bytes of commands are left then.
         """
         slots = self._private.slots
         if slots.bounded < self.max_calls() or not slots.can_insert() or self._requests.eof:
-            return waits.NOTHING
+            return True
         self.set_backlogged(True)
-        return waits.ROOM
+        return False
 
     def _waits_for_replies(self, alone: bool) -> bool:
         """Whether an RL command waits for the replies before it.

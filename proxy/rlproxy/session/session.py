@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlproxy.fairness.budget import LARGE, SMALL
+from rlproxy.fairness.budget import CLIENT_WORK, LARGE, SMALL
 from rlproxy.resp import encoding
 from rlproxy.session import waits
 from rlproxy.session.call import Batch, Call, nothing
@@ -98,17 +98,11 @@ class Session(SessionBase):
 
     def outstanding(self) -> bool:
         """Return whether the client is owed a reply, or may be, as replies are not counted."""
-        slots, open_command = self.private.slots, self.requests.in_command()
-        owed = slots.uncounted() or slots.owing(open_command) or self.lanes.count > 0
-        return owed or (self.wait != waits.NOTHING and self.requests.unread() > 0)
-
-    def answers_alone(self) -> bool:
-        """Return whether some requests of the client are answered without Redis."""
-        return self.private.slots.can_insert()
-
-    def gets_pushes(self) -> bool:
-        """Return whether Redis may send data that the client has not requested."""
-        return self.private.slots.uncounted()
+        slots, requests = self.private.slots, self.requests
+        # The reply to a command that has not ended is not waited for.
+        if slots.uncounted() or slots.owed() > requests.in_command() or self.lanes.count > 0:
+            return True
+        return self.wait != waits.NOTHING and requests.unread() > 0
 
     def abandon(self) -> None:
         """End the session of a client that is gone; further replies are discarded."""
@@ -126,7 +120,6 @@ class Session(SessionBase):
         """Release the credentials, and all objects that refer to this session."""
         self.flush = nothing
         self.private.let_go()
-        self._router.let_go()
         self.lanes.forget_former()
         self.lanes.take_batch()  # batch and calls refer to the session until their replies leave
         self.lanes.emit()
@@ -156,20 +149,24 @@ class Session(SessionBase):
 
     def _route(self) -> None:
         """Send the unread requests to their destinations, as far as possible now."""
-        if self.slow and self.answers_alone() and self.requests.unread() > 0:
+        if self.slow and self.private.slots.can_insert() and self.requests.unread() > 0:
             self.wait = waits.READ
             return
-        if self.context.circuit.open:
+        context = self.context
+        if context.circuit.open:
             if self.lanes.count > 0:
                 self.wait = waits.EMPTY  # these calls will soon be late
                 return
-            if not self._router.fail_open.answer_unreachable():
+            error = encoding.unreachable(context.server.where, context.circuit.why)
+            if not self._router.fail_open.answer_hits(error, "unreachable", CLIENT_WORK):
                 self.wait = waits.TICK
                 return
         self._set_wait(self._router.route())
 
     def _route_in_turn(self) -> None:
-        """Send the unread requests, now or in the client's turn."""
+        """Send the unread requests, now or in the client's turn, unless none is taken any more."""
+        if self.wait == waits.CLOSE:
+            return
         if self.context.budget.spent() and self.requests.unread() > SMALL:
             self.wait = waits.TICK
         else:
@@ -178,9 +175,8 @@ class Session(SessionBase):
     def _set_wait(self, wait: int) -> None:
         """Record what the unread requests wait for, and begin that wait."""
         self.wait = wait
-        if wait & waits.TIMED:
-            if wait == waits.OPEN:
-                self._unsent_at = self.context.clock()
+        if wait == waits.OPEN:
+            self._unsent_at = self.context.clock()
             self.watch()
         elif wait == waits.HELD:
             self._hold()
@@ -200,8 +196,7 @@ class Session(SessionBase):
     def held_finished(self) -> None:
         self._held = None
         self._emit()
-        if self.wait != waits.CLOSE:
-            self._route()
+        self._route_in_turn()
 
     def take_turn(self) -> None:
         """Route the requests that waited for the next tick (waits.TICK)."""
@@ -218,10 +213,8 @@ class Session(SessionBase):
 
     def lane_returned(self, call: Call) -> None:
         """See Caller.lane_returned(). The private connection gets it, and all behind it."""
-        if self.closed:
-            self.lanes.drop(call)
-        elif self.private.status == PRIVATE_OPEN:
-            self.lanes.move_to(self.private, call)
+        if self.private.status == PRIVATE_OPEN and not self.closed:
+            self.lanes.move_to(self.private)
         else:
             self.lane_failed(call, encoding.LOST, "lost")
 
@@ -234,6 +227,12 @@ class Session(SessionBase):
             self._emit()
 
     def resume(self) -> None:
+        """Go on, as a lane or the private connection has replied."""
+        private = self.private
+        if self._held is not None:
+            self._held.pass_reply()
+        if private.slots.missing is not None:
+            send_again(self)
         if self.lanes.batch is not None:
             self._emit()
         if self.wait & waits.ENDED_BY_REPLIES and self._router.unblocked(self.wait):
@@ -253,23 +252,33 @@ class Session(SessionBase):
             self.closed = True
 
     def _emit_batch(self, batch: Batch) -> None:
-        """Pass on the replies of `batch`. Commands without one go to the private connection."""
-        for number, part in enumerate(batch.parts):
-            reply = part.replies[part.delivered]
-            if len(reply) == 0:
-                self._emit_unanswered(batch, number)
-                return
-            part.delivered += 1
-            self.to_client.append(reply)
+        """Pass on the replies of `batch`, up to the first command that no lane has answered.
 
-    def _emit_unanswered(self, batch: Batch, first: int) -> None:
-        """Give the commands of `batch` from number `first` on to the private connection."""
+        From there on, the private connection gets the commands. Writes that have run keep their
+        replies. Reads are all sent again: their replies then are not older than those before them.
+        """
+        private, again = self.private, False
+        for part in batch.parts:
+            command, reply = part.commands.pop(0), part.replies.pop(0)
+            if len(reply) == 0 and not again:
+                if not self._sends_again(batch):
+                    return
+                again = True
+            if not again:
+                self.to_client.append(reply)
+            elif reply and batch.writes:
+                private.slots.local(reply)
+            else:
+                private.to_redis.append(command)
+                private.slots.expect_one()
+
+    def _sends_again(self, batch: Batch) -> bool:
+        """Return whether the commands of `batch` without a reply are sent again. If not, close."""
         if (batch.large and batch.writes) or self.private.status != PRIVATE_OPEN:
             self._close()  # as after a loss of the private connection
-        elif not self.closed:
-            if batch.large and self._router.sharing is not None:
-                self._router.sharing.had_large_reply()
-            self.private.send_again(batch, first)
+        elif batch.large and self._router.sharing is not None:
+            self._router.sharing.had_large_reply()
+        return self.wait != waits.CLOSE
 
     # -- while Redis does not answer --------------------------------------------------------------
 
@@ -285,7 +294,7 @@ class Session(SessionBase):
             return False
         if self.slow and self.wait != waits.HELD:
             return True  # the private connection is not read: Redis may have replied in time
-        unsent_at = self._unsent_at if self.wait & waits.TIMED else None
+        unsent_at = self._unsent_at if self.wait == waits.OPEN else None
         fail_open = self._router.fail_open
         late, more = fail_open.answer_late(now, unsent_at, self._held)
         if self.context.circuit.open and fail_open.awaits_handshake():
@@ -303,15 +312,18 @@ class Session(SessionBase):
     # -- the private connection's side ------------------------------------------------------------
 
     def upstream_opened(self) -> None:
-        """Take the private connection, which is open now."""
-        self.private.opened(self.requests)
-        if self.wait != waits.CLOSE:
+        """Take the private connection, which logs in first."""
+        self.private.received_at = self.context.clock()
+        self._log_in()
+
+    def _log_in(self) -> None:
+        """Go on with the deferred handshake, then with the requests that wait for its end."""
+        self.private.log_in()
+        if self.private.status == PRIVATE_OPEN:
             self._route_in_turn()
 
     def upstream_failed(self, why: str) -> None:
         """Answer the requests that wait for the private connection, which could not be opened."""
-        if self.wait == waits.CLOSE:
-            return
         error = encoding.unreachable(self.context.server.where, why)
         self.private.failed(error, self.requests.unread())
         self._route_in_turn()
@@ -325,39 +337,22 @@ class Session(SessionBase):
             slots.pass_pushes()
             self._emit()
         slots.answer()
-        self.private_answered()
-
-    def private_answered(self) -> None:
-        """Act on the replies of the private connection that were passed on."""
-        private = self.private
-        if private.handshake is not None and self._handshake_fails(private.handshake):
-            return
-        if self._held is not None:
-            self._held.pass_reply()
-        if private.slots.missing is not None:
-            send_again(self)
-        if private.status == PRIVATE_LOST:
-            self.upstream_lost()
-        if self.wait == waits.HANDSHAKE and private.handshake is None:
-            self._route_in_turn()
-        elif self.lanes.count == 0 and (self.wait != waits.NOTHING or self.requests.eof):
+        if self.private.handshake is None:
             self.resume()
+        else:
+            self._handshake_answered(self.private.handshake)
 
-    def _handshake_fails(self, handshake: DeferredHandshake) -> bool:
-        """Act on the replies to the deferred handshake: the last one, or an error, ends it.
-
-        Returns whether it is refused, or its replies cannot be read. Then the session closes.
-        """
+    def _handshake_answered(self, handshake: DeferredHandshake) -> None:
+        """Go on with the deferred handshake. Close if Redis refuses it, or is no Redis."""
         slots = self.private.slots
-        fails = len(handshake.refused) > 0 or slots.uncounted()
-        if fails or (handshake.unsent == 0 and slots.quiescent()):
+        if handshake.refused or slots.uncounted():
             self.private.handshake = None
-        if fails:
             self.to_client.clear()  # of bytes that are no replies
             if handshake.refused and self.requests.unread() > 0:
                 self.to_client.append(handshake.refused)  # the reply to the client's next request
             self._close()
-        return fails
+        elif slots.quiescent():
+            self._log_in()
 
     def upstream_lost(self) -> None:
         """Handle the end of the private connection: close behind the replies of lanes."""
@@ -367,8 +362,6 @@ class Session(SessionBase):
         if private.never_answered() and not private.slots.may_block:
             self.context.server.on_refused()
         private.status = PRIVATE_LOST
-        if private.slots.awaits_lane():
-            return  # replies that have come wait for a lane's; private_answered() goes on
         self._cancel_held()
         if private.slots.lost():
             # A push was passed on in part: further replies would be read as its rest.

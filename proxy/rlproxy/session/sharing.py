@@ -12,9 +12,8 @@ from typing import Final
 from rlproxy.resp import commands
 from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.resp.requests import COMMAND, NEED_MORE
-from rlproxy.session.call import Batch, Caller, Lane
+from rlproxy.session.call import Batch, Lane
 from rlproxy.session.parts import SessionBase, SessionPart
-from rlproxy.session.private_stream import REFRESH_S
 
 MAX_SHARED: Final = 16384  # bytes of the commands that a client sends together
 MAX_TOGETHER: Final = 32  # commands of a pipeline on command lanes
@@ -26,7 +25,6 @@ class Sharing(SessionPart):
 
     def __init__(self, session: SessionBase) -> None:
         super().__init__(session)
-        self._caller: Caller = session
         self._stopped = False
         self._private_reads: int = 0  # reads that still go to the private connection
 
@@ -59,7 +57,7 @@ class Sharing(SessionPart):
         if requests.eof or self._stopped or requests.looks_like_ours():
             return False  # an RL command would be framed twice, here and by the router
         requests.release()  # else next() might join buffers and move `start`
-        batch = Batch(self._caller)
+        batch = Batch(self._private.caller)
         if not self._gather(batch):
             batch.parts.clear()  # which refer to the batch
             requests.rewind(0)
@@ -68,13 +66,14 @@ class Sharing(SessionPart):
         count = len(batch.parts)
         if count == 0:
             return False
-        self._private.keep_alive(REFRESH_S)
+        self._private.keep_alive()
         self._context.stats.commands += count
         self._context.budget.work += count - 1
         if batch.writes:
-            self._caller.fenced = True
+            self._private.caller.fenced = True
             self._private.cover.sent_shared()
-        self._lanes.begin(batch)
+        self._lanes.batch = batch
+        self._lanes.count = 1
         batch.send()
         return True
 

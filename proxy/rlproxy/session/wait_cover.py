@@ -93,12 +93,8 @@ class WaitCover:
         if reply[0] == 42 and call.rule.writes():
             self.last_hit = call.key
 
-    def rewrite(self) -> list[bytes]:
-        """Return the request to send before WAIT."""
-        return [REWRITE, self.last_hit]
-
     def rewritten(self, reply: bytes) -> bytes:
-        """Read the reply to rewrite(); the client does not get it."""
+        """Read the reply to REWRITE with `last_hit`; the client does not get it."""
         if reply == _REWRITTEN:
             self.lane_wrote = False
             self._hash_slot = NO_SLOT

@@ -7,18 +7,17 @@
                  matters: for a hit with WAIT, RL.STATS and the like, an
                  AUTH, a command WAIT behind EXEC, a request that a hit by
                  EVALSHA must not meet
-    OPEN         the private connection is open, or has failed               router
+    OPEN         the private connection is open and has logged in, or has    fail open
+                 failed
     TICK         its turn in the next tick: the budget is spent              router, session
     HELD         the held hit is answered                                    router
     READ         the client reads its replies again                          session
-    HANDSHAKE    Redis has accepted the deferred handshake                   private stream
 
 An event of the left column may end the waits of the right one. Those named with a condition above
 stay while it does not hold.
 
     lane or private replied, hits late   ENDED_BY_REPLIES
-    private replied                      HANDSHAKE
-    private opened or failed             OPEN
+    private logged in or failed          OPEN
     client's bytes, the circuit is open  OPEN
     tick                                 TICK
     client reads its replies again       READ
@@ -40,9 +39,6 @@ OPEN: Final = 4
 TICK: Final = 8
 HELD: Final = 16
 READ: Final = 32
-HANDSHAKE: Final = 64
-CLOSE: Final = 128
+CLOSE: Final = 64
 
 ENDED_BY_REPLIES: Final = ROOM | EMPTY
-# Waits that have no bound: the hits behind them are answered after the hit timeout.
-TIMED: Final = OPEN | HANDSHAKE

@@ -71,6 +71,15 @@ GIVEN: list[tuple[str, str, str, object, tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--listen", "127.0.0.1:1,127.0.0.1:2"), ("--deny-command", "keys,flushall")]
+)
+def test_several_values_are_given_without_a_comma(flag: str, text: str) -> None:
+    (mistake,) = mistakes(flag, text)
+    assert mistake.startswith(f"{flag} {text}: ")
+    assert mistake.endswith(f"; several are {flag} A {flag} B, or {variable(flag)}='A B'")
+
+
 def test_the_table_above_is_complete() -> None:
     assert [row[0] for row in GIVEN] == [option.flag for option in OPTIONS]
     assert [variable(row[0]) for row in GIVEN] == [option.variable for option in OPTIONS]

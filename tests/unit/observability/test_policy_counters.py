@@ -6,9 +6,9 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.metrics import POLICY_HITS, POLICY_SHADOW
 from rlproxy.observability.policy_counters import (
     NO_POLICIES,
-    HitsByPolicy,
     PolicyCounters,
     PolicyHits,
+    PolicyState,
     hits_of,
     samples,
 )
@@ -34,9 +34,9 @@ def row(of: Policy) -> int:
 class Used:
     """Counters, and policies in force."""
 
-    def __init__(self, *policies: Policy, before: HitsByPolicy | None = None) -> None:
+    def __init__(self, *policies: Policy, before: PolicyState = NO_POLICIES) -> None:
         self.stats = Counters()
-        self.counters = PolicyCounters(self.stats, before or {})
+        self.counters = PolicyCounters(self.stats, before)
         self.counters.use(policies)
 
     def hit(self, of: Policy | int, *replies: bytes) -> None:
@@ -102,21 +102,25 @@ def test_a_hit_under_way_counts_for_no_other_policy() -> None:
     assert used.of_algorithm() == {"admitted": 3}
 
 
-def counted(shadow: bool = False, **counts: int) -> PolicyHits:
-    return PolicyHits(shadow, [counts.get(outcome, 0) for outcome in oc.OUTCOMES])
-
-
-def test_the_hits_of_a_former_process_are_continued_by_name() -> None:
-    before = {"a": counted(admitted=5, refused=1), "gone": counted(admitted=9)}
-    used = Used(policy("b"), one := policy("a"), before=before)
+def test_a_process_goes_on_with_the_hits_of_the_one_it_replaces() -> None:
+    former = Used(old := policy("a"), gone := policy("gone"))
+    former.hit(old, ADMITTED, REFUSED)
+    former.hit(gone, ADMITTED)
+    state = former.counters.state()
+    used = Used(policy("b"), one := policy("a"), before=state)
     used.hit(one, ADMITTED)
-    assert used.hits() == {("a", "admitted"): 6, ("a", "refused"): 1}
-    assert used.of_algorithm() == {"admitted": 1}  # those before are among rlproxy_hits_total
-    used.counters.use([again := policy("a", "7 7 ALGO GCRA", shadow=True), policy("gone")])
+    assert used.hits() == {("a", "admitted"): 2, ("a", "refused"): 1}
+    assert used.of_algorithm() == {"admitted": 3, "refused": 1}
+    used.counters.use([again := policy("a", shadow=True), policy("gone")])
     used.hit(again, REFUSED)
-    assert used.hits() == {("a", "admitted"): 5, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
+    assert used.hits() == {("a", "admitted"): 2, ("a", "refused"): 1, ("a", "shadow_refused"): 1}
     used.counters.use([])
     assert (used.hits(), hits_of(NO_POLICIES)) == ({}, {})
+    assert former.counters.state() == state
+
+
+def counted(shadow: bool = False, **counts: int) -> PolicyHits:
+    return PolicyHits(shadow, [counts.get(outcome, 0) for outcome in oc.OUTCOMES])
 
 
 def test_usual_outcomes_have_a_sample_before_the_first_hit() -> None:

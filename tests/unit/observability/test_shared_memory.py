@@ -10,12 +10,11 @@ from rlproxy.observability.counters import Counters
 from rlproxy.observability.hot_keys import HotKeys
 from rlproxy.observability.key_prefixes import Prefixes
 from rlproxy.observability.metrics import PREFIX_HITS
-from rlproxy.observability.policy_counters import PolicyCounters, PolicyHits, hits_of
+from rlproxy.observability.policy_counters import NO_POLICIES, PolicyCounters, hits_of
 from rlproxy.observability.shared_memory import HALF, SharedMemory
 from rlproxy.observability.snapshots import Snapshot
 from rlproxy.process.telemetry import MAX_USER
 from rlproxy.ratelimit.grammar import MAX_TOP, Policy
-from rlproxy.ratelimit.outcomes import OUTCOMES
 from rlproxy.ratelimit.policies import MAX_POLICIES
 from rlproxy.upstream.lane_pool import MAX_LANES
 
@@ -67,12 +66,13 @@ def test_largest_value_fits() -> None:
     top = HotKeys(lambda: 0.0)
     hits = {b"$128\r\n%b%05d\r\n" % (b"x" * 123, number): 1 for number in range(MAX_TOP)}
     top.add(hits, hits)
-    zeros = PolicyHits(False, [10**12] * len(OUTCOMES))
-    policies = PolicyCounters(Counters(), {f"{n:064}": zeros for n in range(MAX_POLICIES)})
+    counters = Counters()
+    policies = PolicyCounters(counters, NO_POLICIES)
     for first in (2 * MAX_POLICIES, MAX_POLICIES, 0):
         names = [f"{first + n:064}".encode() for n in range(MAX_POLICIES)]
         policies.use([Policy(name, b"5 60", True) for name in names])
     lanes = {("\ufffd" * MAX_USER, db, "hits"): [1, 1, 1] for db in range(MAX_LANES)}
+    counters.hits[:] = [10**12] * len(counters.hits)
     memory = SharedMemory(1)
     snapshot = Snapshot(
         *(0, 1.5, 0.0, {PREFIX_HITS: prefixes.samples}, top.state(), policies.state()), lanes=lanes

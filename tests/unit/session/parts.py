@@ -70,7 +70,7 @@ class Parts:
     def opened(self) -> None:
         """Open the private connection, at whose user Redis has answered a hit."""
         self.private.open(commands.PASS)
-        self.private.opened(self.requests)
+        self.private.log_in()
         self.private.state.probed = True
 
     def next(self, data: bytes) -> int:

@@ -90,7 +90,7 @@ LEVELS: list[tuple[str, int | None, int, int, int]] = [
     ("MULTI", commands.MULTI, PLAIN, PLAIN, PLAIN),
     ("EXEC", commands.EXEC, PLAIN, PLAIN, PLAIN),
     ("DISCARD", commands.DISCARD, PLAIN, PLAIN, PLAIN),
-    ("QUIT", commands.QUIT, PLAIN, PLAIN, PLAIN),
+    ("QUIT", commands.QUIT, COUNTED, COUNTED, PLAIN),
     ("AUTH pw", commands.AUTH, PLAIN, PLAIN, PLAIN),
     ("AUTH bob pw", commands.AUTH, PLAIN, PLAIN, PLAIN),
     ("HELLO 3", S_PROTOCOL, PLAIN, PLAIN, PLAIN),
@@ -154,7 +154,7 @@ LOWER = [
     ("AUTH pw", COUNTED, commands.AUTH),
     ("HELLO 3", COUNTED, commands.HELLO),
     ("RESET", COUNTED, commands.RESET),
-    ("QUIT", COUNTED, commands.QUIT),
+    ("QUIT", COUNTED, None),
 ]
 
 
@@ -185,7 +185,6 @@ def facts(state: ConnectionState) -> Facts:
         "probing": state.probing,
         "protocol": state.protocol,
         "multi": state.multi,
-        "quitting": state.quitting,
     }
 
 
@@ -226,8 +225,8 @@ REPLIES: list[tuple[str, str, bytes, Facts]] = [
     ("MULTI", "DISCARD", OK, DONE),
     ("MULTI", "DISCARD", b"-ERR DISCARD without MULTI\r\n", {"multi": False}),
     ("MULTI", "DISCARD", NOPERM, {}),
-    ("", "QUIT", OK, {"quitting": True}),
-    ("", "QUIT", ERR, {}),
+    ("", "QUIT", OK, {}),
+    ("", "QUIT", ERR, {"level": PLAIN}),
     ("", "FOO", b"-ERR unknown command 'FOO', with args beginning with: \r\n", {"level": PLAIN}),
     ("", "FOO", b"-ERR unknown subcommand\r\n", {}),
     ("", "FOO", OK, {}),
@@ -332,6 +331,9 @@ PIPELINES: list[tuple[list[tuple[str, bytes]], bool]] = [
     # An unknown command behind another one may have left state.
     ([("FOO", OK), ("FOO", UNKNOWN)], False),
     ([("FOO", UNKNOWN), ("FOO", UNKNOWN)], False),
+    ([("FOO", OK), ("QUIT", ERR)], False),
+    ([("QUIT", ERR), ("FOO", OK)], False),
+    ([("QUIT", ERR), ("SELECT 0", OK)], False),
 ]
 
 

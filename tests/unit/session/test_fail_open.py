@@ -7,9 +7,10 @@ from typing import cast
 import pytest
 from rlproxy.fairness.budget import WORK_OF_OURS
 from rlproxy.ratelimit.hit_replies import five
-from rlproxy.resp.encoding import bulks
+from rlproxy.resp.encoding import bulks, late
 from rlproxy.resp.requests import OPEN
 from rlproxy.session import command_policy, waits
+from rlproxy.session.circuit_breaker import Counts
 from rlproxy.session.connection_state import RAW
 from rlproxy.session.held_hit import HeldHit
 from rlproxy.session.private_stream import PRIVATE_NONE
@@ -93,16 +94,12 @@ def uncounted(failing: Failing) -> None:
     failing.private.state.lower(RAW)
 
 
-def quitting(failing: Failing) -> None:
-    failing.private.state.quitting = True
-
-
 def in_command(failing: Failing) -> None:
     failing.requests.feed(LARGE[:20_000])
     assert failing.requests.next() == OPEN
 
 
-@pytest.mark.parametrize("state", [owing, calling, uncounted, quitting, in_command])
+@pytest.mark.parametrize("state", [owing, calling, uncounted, in_command])
 def test_no_hit_is_answered_where_its_place_or_meaning_is_not_certain(state: object) -> None:
     failing = Failing("allow")
     assert callable(state)
@@ -162,12 +159,18 @@ class Held:
 
     owed_since: float | None = 10.0
 
-    def late(self) -> None:
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+
+    def fail(self, error: bytes, kind: str) -> None:
+        assert (error, kind) == (late(1.0), "late")
         self.owed_since = None
+        self.counts.without += 1
 
 
 def test_a_held_hit_is_late_by_its_call() -> None:
-    failing, held = Failing(), Held()
+    failing = Failing()
+    held = Held(failing.context.circuit.counts)
     failing.opened()
     failing.context.circuit.replied(9.0)
 

@@ -63,7 +63,7 @@ def test_after_its_end_of_file_a_client_waits_for_one_reply() -> None:
 def test_a_late_reply_on_the_private_connection_is_dropped() -> None:
     held = Held(by_lane=False)
     held.start()
-    held.hit.late()
+    held.hit.fail(LATE, "late")
     assert held.private.slots.settled()  # the client is owed nothing
     assert held.answer(ADMITTED) == b""
     held.hit.pass_reply()

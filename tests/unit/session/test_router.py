@@ -300,9 +300,3 @@ def test_a_denied_command_in_parts_that_becomes_malformed(parts: Routed) -> None
     parts.router.pipe(GET)
     assert parts.up() == b""
     assert parts.context.stats.errors == {"denied": 1, "protocol": 1}
-
-
-def test_a_router_that_is_let_go_holds_no_session() -> None:
-    parts = Routed(share=True)
-    parts.router.let_go()
-    assert parts.router.sharing is None

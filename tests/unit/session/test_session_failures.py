@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
-from rlproxy.session import private_stream
+from rlproxy.session import private_stream, waits
 
 from tests.unit.session.bench import (
     DOWN,
@@ -72,7 +72,7 @@ def test_a_client_that_is_gone_gets_no_error() -> None:
     bench.session.abandon()
     bench.session.upstream_failed("refused")
     assert bench.down() == b""
-    assert bench.session.private.status == private_stream.PRIVATE_OPENING
+    assert bench.session.wait == waits.CLOSE
 
 
 def test_upstream_lost_inside_a_push() -> None:

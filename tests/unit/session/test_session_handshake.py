@@ -56,13 +56,13 @@ def test_a_server_that_is_no_redis() -> None:
 
 def test_the_handshake_is_sent_before_any_other_command() -> None:
     bench = deferred()
-    assert asking(bench, GET + HIT + GET) == HELLO + INFO + SELECT
-    written = MAP + OK + OK
-    for at in range(len(written) - 1):
-        assert bench.answer(written[at : at + 1]) == b""
-        assert bench.up() == b""
-    assert bench.answer(written[-1:]) == b""
-    assert bench.up() == GET + in_place() + GET
+    assert asking(bench, GET + HIT + GET) == HELLO
+    for reply, following in ((MAP, INFO), (OK, SELECT), (OK, GET + in_place() + GET)):
+        for at in range(len(reply) - 1):
+            assert bench.answer(reply[at : at + 1]) == b""
+            assert bench.up() == b""
+        assert bench.answer(reply[-1:]) == b""
+        assert bench.up() == following
     assert bench.answer(b"$-1\r\n" + FIVE + b"$-1\r\n") == b"$-1\r\n" + FIVE + b"$-1\r\n"
     assert bench.send(HIT) == b""
     assert bench.identities[-1].key() == (b"bob", b"pw", 3)
@@ -73,7 +73,7 @@ def test_the_handshake_is_sent_before_any_other_command() -> None:
 @pytest.mark.parametrize(
     ("replies", "refusal"),
     [
-        (WRONGPASS + OK + OK, WRONGPASS),
+        (WRONGPASS, WRONGPASS),
         (MAP + OK + b"-ERR DB index is out of range\r\n", b"-ERR DB index is out of range\r\n"),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_client_that_redis_refuses_gets_the_error_and_runs_nothing(
     got = b"".join(bench.answer(replies[at : at + 1]) for at in range(len(replies)))
     assert got == refusal
     assert bench.session.closed
-    assert bench.up() == b""
+    assert GET not in bench.up()
 
 
 def test_redis_hangs_during_the_deferred_handshake() -> None:
@@ -93,17 +93,17 @@ def test_redis_hangs_during_the_deferred_handshake() -> None:
     bench = deferred()
     bench.send_at(20.0, HIT + INFO + HIT + GET)
     bench.session.upstream_opened()
-    assert bench.up() == HELLO + INFO + SELECT
+    assert bench.up() == HELLO
     assert bench.session.overdue(20.9)
     assert not bench.circuit.open
     assert bench.session.overdue(21.0)
     assert bench.circuit.open
     assert bench.session.overdue(30.0)
     assert bench.down() == b""
-    assert bench.session.private.status == private_stream.PRIVATE_OPEN
-    assert bench.answer_at(31.0, MAP + OK + OK) == b""
+    assert bench.answer_at(31.0, MAP) == b""
     assert not bench.circuit.open
-    assert bench.up() == in_place() + INFO + in_place() + GET
+    assert bench.answer(OK) + bench.answer(OK) == b""
+    assert bench.up() == INFO + SELECT + in_place() + INFO + in_place() + GET
 
 
 def silent(mode: str, written: bytes) -> Faulty:

@@ -7,6 +7,7 @@ from rlproxy.ratelimit.hit_replies import five
 from rlproxy.ratelimit.wait_queue import MAX_WAITING, Waiter
 from rlproxy.resp import encoding
 from rlproxy.resp.encoding import bulks
+from rlproxy.session import waits
 
 from tests.unit.ratelimit.test_wait_queue import rule
 from tests.unit.session.bench import FIVE, PING, PONG, PUSH
@@ -109,6 +110,18 @@ def test_too_many_wait_already(world: World) -> None:
 
 
 # -- a client leaves, or a connection is lost ------------------------------------------------------
+
+
+def test_a_hit_that_may_take_a_lane_joins_the_queue_of_its_key(world: World) -> None:
+    world.waits()
+    second = world.probed()
+    second.send(WAITING)
+    assert second.session.wait == waits.HELD
+    assert world.on_lanes() == [peek()]
+    third = world.probed()
+    third.send(HIT)
+    assert third.session.wait == waits.NOTHING
+    assert world.on_lanes() == [peek(), peek(HIT_RULE)]
 
 
 def test_a_waiting_client_that_half_closes_leaves(world: World) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 
-from rlproxy.session import private_stream, router, session, waits
+from rlproxy.session import fail_open, router, session, waits
 
 DOC = waits.__doc__ or ""
 TABLE, _, EVENTS = DOC.partition("An event of the left column")
-MASKS = ("ENDED_BY_REPLIES", "TIMED", "CLOSE")
+MASKS = ("ENDED_BY_REPLIES", "CLOSE")
 WAITS = {name: value for name, value in vars(waits).items() if name.isupper() and name not in MASKS}
 
 
@@ -19,7 +19,7 @@ def test_the_table_names_every_wait_once() -> None:
 
 
 def test_every_row_names_the_end_of_the_wait_and_all_its_setters() -> None:
-    parts = {"router": router, "session": session, "private stream": private_stream}
+    parts = {"router": router, "session": session, "fail open": fail_open}
     for row in re.findall(r"^    [A-Z]+ .*", TABLE, re.MULTILINE):
         name, _end, setters = re.split(r"  +", row.strip())
         sets = re.compile(rf"(return|[^=!]=) waits\.{name}\b")
@@ -35,10 +35,9 @@ def test_waits_are_distinct_bits() -> None:
 
 
 def test_every_wait_is_ended_by_an_event() -> None:
-    masks = waits.ENDED_BY_REPLIES | waits.TIMED
-    unended = [name for name, value in WAITS.items() if value and not value & masks]
+    unended = [name for name, value in WAITS.items() if value & ~waits.ENDED_BY_REPLIES]
     # Other events end them.
-    assert unended == ["TICK", "HELD", "READ"]
+    assert unended == ["OPEN", "TICK", "HELD", "READ"]
 
 
 def test_the_table_of_events_names_masks_and_waits_that_exist() -> None:

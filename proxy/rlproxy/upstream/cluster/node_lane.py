@@ -93,7 +93,7 @@ class NodeCommandLane(CommandLane):
     """The lane of one identity to one node, for ordinary commands.
 
     A command that the node has not run goes back to its client, whose private connection follows
-    redirects. PrivateStream.send_again() keeps the order of those behind it.
+    redirects. Session._emit_batch() keeps the order of those behind it.
     """
 
     def __init__(self, context: LaneContext, key: LaneKey, cluster: Cluster) -> None:
