@@ -39,6 +39,7 @@ _KEEP_S: Final = 0.5  # seconds between PINGs: Redis may close connections that 
 _MIN_PROBE_S: Final = 0.1
 _MAX_PROBE_S: Final = 1.0
 _STEP_S: Final = 0.05  # seconds between checks of that limit
+MAX_LOST: Final = 2  # connections lost behind an empty request: one may be lost for another reason
 _WANTS_PASSWORD: Final = "it wants a password, and the URL has none"
 _MAY_HAVE_TLS: Final = "; if that port has TLS, write rediss:// instead of redis:// in --upstream"
 _IS_REPLICA: Final = "it is a replica, which refuses hits (READONLY)"
@@ -90,7 +91,7 @@ class Control:
         self._read_only = False  # a replica has answered
         self._refuses = False  # the server has refused a new connection
         self._masters = 0  # how often this connection, after READONLY, has led to a master
-        self._tries_empty = False  # whether an empty request was sent and its outcome is not known
+        self._lost = 0  # number of connections lost behind an empty request
         self.reached = False  # whether the latest attempt reached a server
         self.kind = ""  # kind of the problem, see metrics.PROBLEMS
         self.problem = ""  # reason why the server cannot be used fully; empty if it can
@@ -284,17 +285,18 @@ class Control:
     async def _ignores_empty(self) -> bool:
         """Return whether the server ignores an empty request.
 
-        A server may close the connection instead. The attempt after that skips the query and
-        returns False.
+        A server may close the connection instead. After MAX_LOST connections that were lost behind
+        this query, the next one skips it and returns False.
         """
-        self._tries_empty = not self._tries_empty
-        if not self._tries_empty:
+        if self._lost == MAX_LOST:
+            self._lost = 0
             return False
+        self._lost += 1
         self._connection.send(encoding.EMPTY_REQUEST + encoding.bulks(b"PING"))
         ignores = not str((await self._connection.read())[0]).startswith("ERR")
         if not ignores:
             await self._connection.read()  # the reply to PING
-        self._tries_empty = False
+        self._lost = 0
         return ignores
 
     async def _load(self) -> str:

@@ -74,17 +74,21 @@ def answer(name: str, where: object, facts: object) -> Answer:
         why = str(where).removeprefix("ERR ")
         return Answer(why=f"is no Sentinel, or refuses the query: {why}")
     words = where if isinstance(where, list) else []
-    port = _text(words[1]) if len(words) == 2 else ""
-    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    port = _number(_text(words[1])) if len(words) == 2 else -1
+    if not 0 <= port <= 65535:
         return Answer(why="does not answer as a Sentinel does")
-    return Answer(Address(_text(words[0]), int(port)), _epoch(facts))
+    return Answer(Address(_text(words[0]), port), _epoch(facts))
 
 
 def _epoch(facts: object) -> int:
     pairs: Sequence[Any] = facts if isinstance(facts, list) else []
     found = {_text(pairs[at]): _text(pairs[at + 1]) for at in range(0, len(pairs) - 1, 2)}
-    epoch = found.get("config-epoch", "")
-    return int(epoch) if epoch.isascii() and epoch.isdigit() else 0
+    return max(0, _number(found.get("config-epoch", "")))
+
+
+def _number(word: str) -> int:
+    """Return the number that `word` has, of at most 20 digits as epochs have; -1 for none."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= 20 else -1
 
 
 def _text(word: object) -> str:

@@ -11,11 +11,12 @@ import hiredis
 import pytest
 from rlproxy.config.urls import parse_upstream
 from rlproxy.ratelimit.scripts import load
+from rlproxy.resp.encoding import EMPTY_REQUEST
 from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream import control as module
 from rlproxy.upstream.connector import Target
-from rlproxy.upstream.control import Control
+from rlproxy.upstream.control import MAX_LOST, Control
 
 from tests.contexts import hit_timeouts
 
@@ -27,10 +28,14 @@ class Answering(asyncio.Transport):
     """A connection to a server that answers all of the control connection's requests.
 
     replies: replies other than +PONG, by a word of the command.
+    lost_by: bytes that end it when they are sent.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, replies: dict[bytes, bytes]) -> None:
+    def __init__(
+        self, protocol: asyncio.Protocol, replies: dict[bytes, bytes], lost_by: bytes = b""
+    ) -> None:
         super().__init__()
+        self.lost_by = lost_by
         self.protocol = protocol
         self.replies = replies
         self.written = b""
@@ -39,6 +44,9 @@ class Answering(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
         self._requests.feed(bytes(data))
+        if self.lost_by and self.lost_by in data:
+            self.abort()
+            return
         while (words := self._requests.gets()) is not False:
             if words:  # Redis ignores an empty request
                 found = [reply for word, reply in self.replies.items() if word in words]
@@ -58,9 +66,11 @@ class Answered:
     def __init__(self) -> None:
         self.connections: list[Answering] = []
         self.replies = {b"HELLO": HELLO}
+        self.lost = 0  # number of connections that an empty request ends
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-        made = Answering(protocol(), self.replies)
+        ends = EMPTY_REQUEST if len(self.connections) < self.lost else b""
+        made = Answering(protocol(), self.replies, ends)
         made.protocol.connection_made(made)
         self.connections.append(made)
         return made
@@ -101,6 +111,16 @@ async def test_the_facts_are_there_once_the_server_is_identified() -> None:
     world = World()
     await world.control.settled.wait()
     assert world.found == ["Redis ?"]  # this server names no version
+    world.task.cancel()
+
+
+@pytest.mark.parametrize("lost", range(MAX_LOST + 1))
+async def test_one_lost_connection_does_not_prove_that_empty_requests_end_it(lost: int) -> None:
+    target = Answered()
+    target.lost = lost
+    world = World(target=target)
+    await until(lambda: world.found)
+    assert world.facts.found.ignores_empty == (lost < MAX_LOST)
     world.task.cancel()
 
 

@@ -22,6 +22,7 @@ NEW = Address("10.0.0.2", 7002)
 THIRD = Address("10.0.0.3", 7003)
 DOWN = Answer(why="connection refused")
 KNOWN = Claim(OLD, 4)
+DIGITS = "9" * 5000  # more than int() takes
 
 
 def facts(**words: object) -> list[bytes]:
@@ -41,7 +42,12 @@ def test_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [Exception("NOPERM"), None, [], [b"config-epoch"], facts(config_epoch="x"), 5], ids=repr
+    "odd",
+    [
+        *(Exception("NOPERM"), None, [], [b"config-epoch"], 5),
+        *(facts(config_epoch="x"), facts(config_epoch=DIGITS)),
+    ],
+    ids=range(7),
 )
 def test_without_an_epoch_it_is_the_lowest(odd: object) -> None:
     assert answer("m", [b"10.0.0.1", b"7001"], odd) == Answer(OLD, 0)
@@ -59,7 +65,12 @@ def test_no_sentinel() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [[], [b"h"], [b"h", b"x"], [b"h", b"99999"], [b"h", b"-1"], b"OK", 7, [b"h", None]]
+    "odd",
+    [
+        *([], [b"h"], [b"h", b"x"], [b"h", b"99999"], [b"h", b"-1"], b"OK", 7, [b"h", None]),
+        [b"h", DIGITS.encode()],
+    ],
+    ids=range(9),
 )
 def test_nonsense(odd: object) -> None:
     assert answer("m", odd, []) == Answer(why="does not answer as a Sentinel does")

@@ -35,6 +35,7 @@ FAILED: Final = "the cluster counts it as failed"
 _NAMELESS: Final = ("", "?")  # hosts that stand for the one by which the node was queried
 # A line of CLUSTER NODES: id, IP, port, host name (None from servers without it), flags.
 _NODE: Final = re.compile(r"(\S+) ([^\s,]*):([0-9]{1,5})(?:@[0-9]+)?(?:,([^\s,]*)\S*)? (\S+)")
+_NUMBER: Final = re.compile(rb"[0-9]{1,5}")  # a slot or a port in a redirect
 _MISSED: Final = ("cluster_slots_pfail", "cluster_slots_fail")
 
 
@@ -159,10 +160,10 @@ def redirect(frame: bytes, node: Address) -> tuple[int, Address | None]:
     node: the node that wrote it. Nodes may leave out their host: `MOVED 8579 :19202`.
     """
     words = frame[1:].split()
-    if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not words[1].isdigit():
+    if len(words) < 3 or words[0] not in (b"MOVED", b"ASK") or not _NUMBER.fullmatch(words[1]):
         return NO_SLOT, None
     host, _, port = words[2].rpartition(b":")
-    if not port.isdigit():
+    if not _NUMBER.fullmatch(port):
         return NO_SLOT, None
     return int(words[1]), node_address(host, int(port), node.host)
 

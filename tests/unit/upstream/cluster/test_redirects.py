@@ -25,6 +25,7 @@ from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 from tests.harness import command
 
 ASKED, TWO, THREE = (Address(f"10.0.0.{at}", 7000) for at in (1, 2, 3))
+DIGITS = b"9" * 5000  # more than int() takes
 
 
 @pytest.mark.parametrize(
@@ -36,9 +37,12 @@ ASKED, TWO, THREE = (Address(f"10.0.0.{at}", 7000) for at in (1, 2, 3))
         (b"-MOVED 8579 ?:19202\r\n", 8579, Address("10.0.0.1", 19202)),
         (b"-MOVED 1 nowhere\r\n", NO_SLOT, None),
         (b"-MOVED x 127.0.0.1:6381\r\n", NO_SLOT, None),
+        (b"-MOVED %b 127.0.0.1:6381\r\n" % DIGITS, NO_SLOT, None),
+        (b"-ASK 1 127.0.0.1:%b\r\n" % DIGITS, NO_SLOT, None),
         (b"-MOVED\r\n", NO_SLOT, None),
         (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", NO_SLOT, None),
     ],
+    ids=range(10),
 )
 def test_redirect(frame: bytes, slot: int, address: Address | None) -> None:
     assert redirect(frame, ASKED) == (slot, address)
