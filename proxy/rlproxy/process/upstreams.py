@@ -171,7 +171,7 @@ class ClusterUpstream:
         self._on_server = settings.on_server
         self._announce, self._standalone = config.announce, config.present == "standalone"
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
+        self.cluster = Cluster(upstream, loop, config.connect_timeout_s, config.tcp_keepalive_s)
         self.settings = replace(settings, on_server=self._identified)
         self.nodes = Nodes(self.cluster, self.settings)
         self._circuit = self.nodes.circuit

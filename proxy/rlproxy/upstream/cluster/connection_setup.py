@@ -182,7 +182,7 @@ class ConnectionSetup:
         Without BCAST, the new owner tracks no key that was missing when the client read it.
         """
         exchange, tracking = self._exchange, self.tracking
-        lost = any(node in exchange.links.by_address for node in exchange.cluster.former_owners)
+        lost = any(node in exchange.links.by_address for node in exchange.cluster.lost)
         if lost and tracking and b"BCAST" not in tracking:
             exchange.forget_keys()
         self._use_masters()

@@ -154,9 +154,9 @@ class Exchange(LinkOwner):
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after changes of the map, until the client ends."""
-        if changed not in self.cluster.followers:
-            self.cluster.followers[changed] = None
-            self.at_end.append(partial(self.cluster.followers.pop, changed))
+        if changed not in self.cluster.on_change:
+            self.cluster.on_change[changed] = None
+            self.at_end.append(partial(self.cluster.on_change.pop, changed))
 
     def blocked(self) -> Link | None:
         """Return the link on which the client blocks, if its id there is known."""

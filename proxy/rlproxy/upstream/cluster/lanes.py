@@ -122,14 +122,11 @@ class ClusterLane(PooledLane):
     def take_map(self) -> None:
         """Take the present map of the cluster."""
         self._map = self._cluster.map
-        for address, slots in self._cluster.lost_slots.items():
+        for address, slots in self._cluster.lost.items():
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
-                # A redirect names one slot. The next tick looks for its calls, once for all
-                # redirects of this tick, which may be thousands.
-                one = len(slots) == 1 and lane.unanswered() > 0
-                for slot in slots if one else slots & lane.slots():
+                for slot in slots & lane.slots():
                     self._queue(slot).drains[lane] = self._loop.time()
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
