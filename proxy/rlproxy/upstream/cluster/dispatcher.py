@@ -131,7 +131,7 @@ class Dispatcher:
         slot = slot_of(keys)
         if not exchange.redirects.drained(slot):
             return False
-        request = Request(written, slot, route.check)
+        request = Request(written, slot, route.forgeable)
         if route.blocks:
             request.blocks_since = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
@@ -173,7 +173,7 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
+            exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange, how = self._exchange, route.how

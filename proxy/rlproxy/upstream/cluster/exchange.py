@@ -229,8 +229,8 @@ class Exchange(LinkOwner):
                 return
             request.frames = 0
             # Behind a protocol error the node closes the link, and what the client has sent since
-            # is to run nowhere. A program of the client may return such an error, too: see `check`.
-            if request.check is None and frame.startswith(_PROTOCOL_ERROR):
+            # is to run nowhere. A program of the client may return such an error, too.
+            if not request.forgeable and frame.startswith(_PROTOCOL_ERROR):
                 self.leaving = True
         if request.on_reply is not None:
             frame = request.on_reply(frame)

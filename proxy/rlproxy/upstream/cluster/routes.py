@@ -151,13 +151,8 @@ MERGED: Final[tuple[tuple[int, Merge, bytes], ...]] = (
     (WAIT, gather.least, b"WAIT WAITAOF"),
 )
 
-# What the check of a redirect has in the place of a client's program; see Route.check.
-_NO_SHA: Final = b"0" * 40
-_NO_PROGRAM: Final[dict[bytes, bytes]] = {
-    **dict.fromkeys((b"EVAL", b"EVAL_RO"), b"return {err='NONE'}"),
-    **dict.fromkeys((b"EVALSHA", b"EVALSHA_RO"), _NO_SHA),
-    **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
-}
+# Reviewed commands whose errors the client may choose.
+_ECHOES: Final = frozenset(b"DEBUG EVAL EVAL_RO EVALSHA EVALSHA_RO FCALL FCALL_RO".split())
 
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
@@ -271,9 +266,7 @@ class Route:
     specs: where its keys stand; empty if it has none, or their places are unknown.
     merge: makes one reply of those of several nodes, home's first.
     blocks: it may block.
-    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
-        program of the client may; this one replaces it in the command that checks the redirect.
-        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
+    forgeable: its errors may be those of a script of the client, or of a module.
     below: routes by subcommand.
     """
 
@@ -284,8 +277,7 @@ class Route:
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks = row in BLOCKING
         command = row.partition(b"|")[0]
-        reviewed = command in COMMANDS and command != b"DEBUG"
-        self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
+        self.forgeable = command not in COMMANDS or command in _ECHOES
         self.below: dict[bytes, Route] = {}
         self.specs: tuple[Spec, ...] = ()
 
