@@ -104,18 +104,7 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
     else:
         node = exchange.cluster.map.number(exchange.links.home().address)
         shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-        on_reply = partial(shown, node=node)
-        if route.name == b"CLIENT ID":
-            on_reply = partial(_shown, exchange, node)
-        exchange.send_home(written, on_reply)
-
-
-def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
-    """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
-    shown = shown_integer(frame, node)
-    if shown[:1] == b":":
-        exchange.register(int(shown[1:-2]))
-    return shown
+        exchange.send_home(written, partial(shown, node=node))
 
 
 def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
@@ -132,19 +121,14 @@ def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
 
 
 def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
-    """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
+    """Send CLIENT UNBLOCK to the node that the id names."""
     word = args[1] if len(args) > 1 else b""
     if not _is_id(word):
         exchange.send_home(written)
         return
-    other = exchange.clients.get(int(word))
-    blocked = other.blocked() if other is not None else None
-    if blocked is not None:
-        found, own_id = [blocked.address], blocked.client_id
-    else:
-        node, own_id = owner_of(int(word))
-        known = exchange.cluster.map
-        found = [shard.address for shard in known.shards if known.number(shard.address) == node]
+    node, own_id = owner_of(int(word))
+    known = exchange.cluster.map
+    found = [address for address in known.index if known.number(address) == node]
     link = exchange.links.to(found[0]) if found else exchange.links.home()
     own_word = b"%d" % own_id if found else _NONE
     exchange.send(link, Request(bulks(_CLIENT, args[0], own_word, *args[2:])))

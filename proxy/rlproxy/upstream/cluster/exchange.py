@@ -44,17 +44,15 @@ class Exchange(LinkOwner):
 
     links: the connections to the nodes.
     out: bytes for the client; `wake` is called after they have changed.
-    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: the client's connection ends now, because a link with state was lost.
     leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
 
-    def __init__(self, cluster: Cluster, clients: dict[int, Exchange]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = asyncio.get_running_loop()
         self.links = Links(cluster, self.loop, self)
-        self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
@@ -144,27 +142,13 @@ class Exchange(LinkOwner):
         """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
         self.done(self._expect_reply(Request(b"")), reply)
 
-    # -- the process, and the cluster --------------------------------------------------------------
-
-    def register(self, shown_id: int) -> None:
-        """Register this client under the id that it was shown, for other clients of the process."""
-        if shown_id not in self.clients:
-            self.clients[shown_id] = self
-            self.at_end.append(partial(self.clients.pop, shown_id, None))
+    # -- the cluster ------------------------------------------------------------------------------
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after changes of the map, until the client ends."""
         if changed not in self.cluster.on_change:
             self.cluster.on_change[changed] = None
             self.at_end.append(partial(self.cluster.on_change.pop, changed))
-
-    def blocked(self) -> Link | None:
-        """Return the link on which the client blocks, if its id there is known."""
-        for request in under_way(self.queue):
-            if request.blocks_since and request.node is not None:
-                link = self.links.by_address.get(request.node)
-                return link if link is not None and link.client_id else None
-        return None
 
     def take_map(self) -> None:
         """Drain if the cluster has another map. To be called before commands are sent."""

@@ -35,7 +35,6 @@ class ClusterTarget(Target):
         self._cluster = cluster
         self._face_of = face_of
         self._splits = splits
-        self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
@@ -44,7 +43,7 @@ class ClusterTarget(Target):
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
         await self._require_home()
-        exchange = Exchange(cluster, self._clients)
+        exchange = Exchange(cluster)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))
