@@ -34,10 +34,9 @@ class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
     upstream: the URL, with the seeds and the login.
-    map: empty until discovered. Another owner of a slot makes another map; the replicas of the
-        masters change in place.
+    map: empty until discovered. Another owner of a slot makes another map.
     tls: the TLS settings of new targets; may be replaced at any time.
-    unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
+    replicas, unlisted: the nodes that are not in the map; see discovery.View.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
@@ -64,6 +63,7 @@ class Cluster:
         self._keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
+        self.replicas: list[Address] = []
         self.unlisted: dict[Address, str] = {}
         self.routes = Routes([])
         self.version = ""
@@ -177,13 +177,11 @@ class Cluster:
         self._epoch = found.epoch
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
-        self.unlisted = found.unlisted
+        self.replicas, self.unlisted = found.replicas, found.unlisted
         seen = found.map
         for slot, address in self._redirected.items():
             seen = seen.with_owner(slot, address)
-        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
-            self.map.shards = seen.shards  # with their present replicas
-        else:
+        if (seen.shards, seen.owners) != (self.map.shards, self.map.owners):
             self._take(seen, self.map.lost(seen))
         await self._judge(found)
         calm = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
@@ -206,12 +204,13 @@ class Cluster:
 
     async def _query(self, address: Address) -> View:
         found = await discovery.view(self.target(address), self.upstream, self.version)
-        found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
+        known = View(self.map, replicas=self.replicas).nodes()
+        found.foreign = bool(known) and known.isdisjoint(found.nodes())
         return found
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying: one that a redirect named, then in turn."""
-        known = list(dict.fromkeys([*self.map.addresses(), *self.upstream.cluster]))
+        known = list(dict.fromkeys([*self.map.index, *self.replicas, *self.upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
         named = list(self._redirected.values())[-1:]

@@ -23,8 +23,8 @@ from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, OnReply, Request, under_way
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
-MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
-MAX_KEPT: Final = 8388608  # bytes of these commands, and of their parts; see _keep()
+# Bytes of commands without a reply, and of their parts, from which on the session is paused.
+MAX_KEPT: Final = 8388608
 KEPT: Final = 512  # bytes that a command or a part takes besides its text
 MAX_BEHIND: Final = 4096  # bytes of invalidations that follow a reply once more
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
@@ -189,8 +189,7 @@ class Exchange(LinkOwner):
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
         links = self.links.by_address.values()
-        owed = len(self.queue) > MAX_OWED or self._kept > MAX_KEPT
-        return owed or any(link.full() for link in links)
+        return self._kept > MAX_KEPT or any(link.full() for link in links)
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""

@@ -103,7 +103,7 @@ class Links:
         wanted = (EMPTY, NEW) if replicas else (EMPTY,)
         others = [at for at, state in self.cluster.unlisted.items() if state in wanted]
         if replicas:
-            others += self._replicas()
+            others += self.cluster.replicas
         return list(dict.fromkeys([*self.masters(), *map(self._made, others)]))
 
     def errors_of_failed(self) -> list[bytes]:
@@ -113,13 +113,9 @@ class Links:
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used; the map may lack a new one."""
-        replicas = self._replicas()
-        links = self.by_address.values()
+        links, replicas = self.by_address.values(), self.cluster.replicas
         found = [link for link in links if not link.aside and link.address not in replicas]
         return found or [self.home()]
-
-    def _replicas(self) -> set[Address]:
-        return {each for shard in self.cluster.map.shards for each in shard.replicas}
 
     def others(self) -> list[Link]:
         """Return the links but home's."""
