@@ -51,8 +51,8 @@ WAIT: Final = 13 | ALONE  # the nodes that this client has written to
 INFO: Final = 14
 SCAN: Final = 15
 MONITOR: Final = 16 | ALONE
-# Commands with ids of clients in their arguments or reply: home, all masters, or the node in the
-# id. Each node counts its own clients.
+# Commands with ids of clients in their arguments or reply: home, or all masters. Each node counts
+# its own clients.
 CLIENT_IDS: Final = 17 | NOT_INSIDE
 # What a client does with its connection.
 CLIENT_REPLY: Final = 18 | HERE | NOT_INSIDE

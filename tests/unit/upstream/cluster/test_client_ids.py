@@ -35,6 +35,8 @@ def test_other_replies_stay(frame: bytes) -> None:
         ("KILL ID ID {5@1}", "KILL ID ID 5"),
         ("KILL ADDR 127.0.0.1:5", "KILL ADDR 127.0.0.1:5"),
         ("KILL ID", "KILL ID"),
+        ("UNBLOCK {5@1} ERROR", "UNBLOCK 5 ERROR"),
+        ("UNBLOCK {5@2}", "UNBLOCK NONE"),
         ("KILL MAXAGE 5", "KILL MAXAGE 5"),
     ],
 )
