@@ -265,7 +265,9 @@ class ClusterLane(PooledLane):
             queue.calls = [call for call in queue.calls if call.since > latest]
         if not late:
             return
-        where, why = _reason(lane)
+        where, why = "the cluster", "no node serves the slot of the key"
+        if lane is not None:
+            where, why = str(lane.address), lane.circuit.why or "no connection in time"
         error = encoding.unreachable(where, why)
         if lane is not None and limit_s > 0.0 and not lane.ready:
             lane.circuit.timed_out(len(late), latest, now, limit_s)
@@ -300,15 +302,6 @@ class ClusterLane(PooledLane):
         self.ready = False
         for lane in self.lanes():
             lane.retire()
-
-
-def _reason(lane: NodeLane | None) -> tuple[str, str]:
-    """Return the address of a node for an error, and why it takes no calls."""
-    if lane is None:
-        return "the cluster", "no node serves the slot of the key"
-    if lane.circuit.open:
-        return str(lane.address), lane.circuit.why
-    return str(lane.address), "no connection in time"
 
 
 class ClusterCommandLane(PooledLane):

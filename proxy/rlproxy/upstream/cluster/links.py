@@ -59,7 +59,7 @@ class Links:
         if link is None:
             link = self.by_address[address] = Link(self.owner, address)
             link.aside = True
-            self._set_up(link, list(self.setup.values()))
+            self._set_up(link)
             task = self.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -121,16 +121,15 @@ class Links:
         """Return the links but home's."""
         return [link for link in self.by_address.values() if not self.is_home(link)]
 
-    def set_up_others(self, setup: list[bytes]) -> None:
-        """Send the client's new login or protocol on all links but home's."""
+    def set_up_others(self) -> None:
+        """Repeat the set-up, with a new login or protocol, on all links but home's."""
         self._refused.clear()
         for link in self.others():
-            self._set_up(link, setup)
+            self._set_up(link)
 
-    def _set_up(self, link: Link, setup: list[bytes]) -> None:
-        """Send a set-up, whose first item is the client's AUTH, or empty."""
-        is_login = setup[0] != b""
-        for at, written in enumerate(filter(None, setup)):
+    def _set_up(self, link: Link) -> None:
+        is_login = self.setup[b"AUTH"] != b""
+        for at, written in enumerate(filter(None, self.setup.values())):
             request = Request(written)
             if at == 0:
                 request.on_reply = partial(self._on_first_reply, link, is_login)
