@@ -35,10 +35,8 @@ def shown_id(own: int, node: int) -> int:
 
 
 def shown_integer(reply: bytes, node: int) -> bytes:
-    """Return a node's reply to CLIENT ID or GETREDIR as clients see it; -1, 0 and errors stay."""
-    if not reply[1:-2].isdigit() or reply == b":0\r\n":
-        return reply
-    return b":%d\r\n" % shown_id(int(reply[1:-2]), node)
+    """Return a node's reply to CLIENT ID as clients see it; errors stay."""
+    return b":%d\r\n" % shown_id(int(reply[1:-2]), node) if reply[:1] == b":" else reply
 
 
 def shown_text(reply: bytes, node: int) -> bytes:

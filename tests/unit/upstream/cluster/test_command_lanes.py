@@ -45,6 +45,7 @@ class SharingNode(FakeNode):
     def __init__(self, cluster: Cluster, address: Address, loop: Loop) -> None:
         super().__init__(address, loop)
         self._cluster = cluster
+        self._not_run = partial(Node._not_run, cast("Node", self))
         self.pool.make = partial(Node._make, cast("Node", self))
 
 
