@@ -84,19 +84,19 @@ def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: 
 
     args: the arguments behind CLIENT; written: the command as a request.
     """
-    number = exchange.cluster.map.number
+    numbers = exchange.cluster.map.numbers
     if route.name not in (b"CLIENT LIST", b"CLIENT KILL", b"CLIENT UNBLOCK"):
         shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-        node = number(exchange.links.home().address)
+        node = numbers.get(exchange.links.home().address, 0)
         exchange.send_home(written, partial(shown, node=node))
         return
     parts = []
     for link in exchange.links.masters():
-        node = number(link.address)
+        node = numbers.get(link.address, 0)
         request = Request(bulks(b"CLIENT", *args_for(args, node)))
         request.on_reply = partial(shown_text, node=node)
         parts.append((link, request))
-    merge = gather.texts if route.name == b"CLIENT LIST" else gather.summed
+    merge = gather.text if route.name == b"CLIENT LIST" else gather.summed
     if route.name == b"CLIENT KILL" and len(args) == 2:  # that of an address replies +OK
         merge = gather.one_succeeded
     exchange.send_parts(Divided(len(parts), merge), iter(parts))

@@ -87,7 +87,7 @@ class ConnectionSetup:
                 self._setup[b"AUTH"] = written
             else:
                 self._take_hello(args)
-                home = exchange.cluster.map.number(exchange.links.home().address)
+                home = exchange.cluster.map.numbers.get(exchange.links.home().address, 0)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
             exchange.links.set_up_others()
             return frame

@@ -209,9 +209,8 @@ async def best_view(
                 found = task.result()
                 if best is None or found.rank() > best.rank():
                     best = found
-                if found.foreign or not found.healthy:
-                    continue
-                if found.epoch >= epoch and found.map.owned() >= slots:
+                present = found.epoch >= epoch and found.map.owned() >= slots
+                if present and found.healthy and not found.foreign:
                     return found
     finally:
         for task in pending:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rlproxy.upstream.cluster.face import Face
-from rlproxy.upstream.cluster.gather import first_error, text
+from rlproxy.upstream.cluster.gather import text
 
 # The counters, whose sum over the nodes means something. All other fields are home's.
 SUMMED: Final = frozenset(
@@ -33,7 +33,7 @@ def info(replies: list[bytes], face: Face) -> bytes:
     Returns home's text with the fields in SUMMED, the databases, the statistics of commands and of
     errors of all; or the first error.
     """
-    return first_error(replies) or text(replies, lambda texts: face.info_text(_joined(texts)))
+    return text(replies, lambda texts: face.info_text(_joined(texts)))
 
 
 def _joined(texts: list[bytes]) -> bytes:

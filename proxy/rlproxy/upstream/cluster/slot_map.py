@@ -30,13 +30,14 @@ class SlotMap:
     shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
     index: by the address of a master its index in `shards`.
+    numbers: by the address of a master its number in ids of clients.
     """
 
     def __init__(self, shards: tuple[Shard, ...], owners: list[int]) -> None:
         self.shards = shards
         self.owners = owners
         self.index = {shard.address: at for at, shard in enumerate(shards)}
-        self._numbers = _numbered(shards)
+        self.numbers = _numbered(shards)
         self._mark: int = -1
 
     def mark(self) -> int:
@@ -48,10 +49,6 @@ class SlotMap:
             ids = crc32(" ".join([shard.id for shard in self.shards]).encode())
             self._mark = (ids + sum(map(mul, self.owners, _WEIGHTS))) % MARKS
         return self._mark
-
-    def number(self, address: Address) -> int:
-        """Return the number of the master at `address` in ids of clients; 0 if it is none."""
-        return self._numbers.get(address, 0)
 
     def owner(self, slot: int) -> Address | None:
         """Return the address of the master of `slot`; None if it has none."""
