@@ -54,11 +54,11 @@ def shown_text(reply: bytes, node: int) -> bytes:
 
 def shown_hello(reply: bytes, node: int) -> bytes:
     """Return a node's reply to HELLO, with the id as clients see it."""
-    match = _IN_HELLO.search(reply)
-    if match is None:
-        return reply
-    own = bulk(b"id") + b":%d\r\n" % shown_id(int(match[1]), node)
-    return reply[: match.start()] + own + reply[match.end() :]
+
+    def edited(match: re.Match[bytes]) -> bytes:
+        return bulk(b"id") + b":%d\r\n" % shown_id(int(match[1]), node)
+
+    return _IN_HELLO.sub(edited, reply, count=1)
 
 
 def args_for(args: list[bytes], node: int) -> list[bytes]:

@@ -11,10 +11,7 @@ from rlproxy.upstream.hit_lane import HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
 
 # Errors of a node that has not run a call, which may run if it is sent again.
-NOT_RUN: Final = (
-    *(b"-MOVED ", b"-ASK "),
-    *(b"-TRYAGAIN", b"-CLUSTERDOWN", b"-LOADING", b"-MASTERDOWN"),
-)
+NOT_RUN: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN", b"-CLUSTERDOWN", b"-LOADING", b"-MASTERDOWN")
 
 
 class NodeLane(HitLane):

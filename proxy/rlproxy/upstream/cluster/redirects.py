@@ -99,8 +99,9 @@ class Redirects:
         else:
             request.target = self._cluster.redirected(node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
-        if request.target is None or request.redirected > AT_ONCE:
-            self._pause()
+        if not self._paused and (request.target is None or request.redirected > AT_ONCE):
+            self._paused = True
+            self._loop.call_later(PAUSE_S, self._resume)
         if request.blocks_since:
             now = self._loop.time()
             passed_s, request.blocks_since = now - request.blocks_since, now
@@ -123,11 +124,6 @@ class Redirects:
         if drains and not self._queue:
             drains.clear()
         return not drains or self._queue[0].number > drains.get(slot, 0)
-
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False

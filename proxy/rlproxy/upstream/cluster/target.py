@@ -42,7 +42,11 @@ class ClusterTarget(Target):
         if not cluster.map.shards:
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
-        await self._require_home()
+        home = cluster.home()
+        if home is None:
+            raise OSError(cluster.problem or "no node of the cluster answers")
+        if cluster.is_down():  # raises OSError if home can't be reached
+            (await cluster.target(home).connect(asyncio.Protocol)).abort()
         exchange = Exchange(cluster)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
@@ -68,12 +72,3 @@ class ClusterTarget(Target):
             link = exchange.links.by_address.get(address)
             if link is not None:
                 exchange.lost(link)
-
-    async def _require_home(self) -> None:
-        """Raise OSError if no master is known, or if all are down and home can't be reached."""
-        cluster = self._cluster
-        home = cluster.home()
-        if home is None:
-            raise OSError(cluster.problem or "no node of the cluster answers")
-        if cluster.is_down():
-            (await cluster.target(home).connect(asyncio.Protocol)).abort()
