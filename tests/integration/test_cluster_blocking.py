@@ -86,23 +86,6 @@ def test_another_client_unblocks_it(
         assert isinstance(other.ask("CLIENT", "UNBLOCK", "x"), ReplyError)
 
 
-def test_another_client_unblocks_it_by_the_id_that_it_was_shown(
-    client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
-) -> None:
-    number = client.ask("CLIENT", "ID")
-    assert isinstance(number, int)
-    with cluster_proxy.raw() as other:
-        for node in module_cluster.masters():
-            key = module_cluster.key_at(node)
-            client.send(command("BLPOP", key, 0))
-            wait_blocked(module_cluster, key_slot(key.encode()))
-            # The proxy may not have read yet which id the client has on that node.
-            wait_until(lambda: other.ask("CLIENT", "UNBLOCK", number) == 1, "it is unblocked")
-            assert client.reply() is None
-            assert other.ask("CLIENT", "UNBLOCK", number) == 0
-        assert isinstance(other.ask("CLIENT", "UNBLOCK"), ReplyError)
-
-
 def test_the_slot_moves_while_it_is_blocked(
     client: Raw, cluster_proxy: Proxy, module_cluster: Cluster
 ) -> None:

@@ -171,7 +171,7 @@ class ClusterUpstream:
         self._on_server = settings.on_server
         self._announce, self._standalone = config.announce, config.present == "standalone"
         self._loop = loop = asyncio.get_running_loop()
-        self.cluster = Cluster(upstream, config.connect_timeout_s, config.tcp_keepalive_s)
+        self.cluster = Cluster(upstream, loop, config.connect_timeout_s, config.tcp_keepalive_s)
         self.settings = replace(settings, on_server=self._identified)
         self.nodes = Nodes(self.cluster, self.settings)
         self._circuit = self.nodes.circuit
@@ -181,7 +181,6 @@ class ClusterUpstream:
         self.facts.on_read_only = self.cluster.refresh
         self._lanes = ClusterLanes(self.nodes, loop)
         self.lane_of = self._lanes.lane_of
-        self.cluster.on_unknown = self._unknown
         splits = config.cross_slot == "split"
         self.target = ClusterTarget(self.cluster, self._face, splits)
 
@@ -196,10 +195,6 @@ class ClusterUpstream:
         if address is None:
             return Face("127.0.0.1", DEFAULT_REDIS_PORT, self._standalone)
         return Face(address.host, address.port, self._standalone)
-
-    def _unknown(self, problem: str) -> None:
-        """Count the cluster as down before it is known: no client can be served."""
-        self._circuit.connect_failed(self._loop.time(), problem)
 
     def _ping_nodes(self) -> None:
         for node in self.nodes.masters():

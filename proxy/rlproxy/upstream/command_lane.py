@@ -8,6 +8,7 @@ When the connection is lost, the parts get their commands back, as far as they a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from rlproxy.resp.commands import SHARED_READ
@@ -21,10 +22,16 @@ MAX_SHARED_REPLY: Final = 65536  # bytes of a read's reply; larger ones go over 
 
 
 class CommandLane(ServerLane):
-    """The parts of batches on one lane."""
+    """The parts of batches on one lane.
 
-    def __init__(self, context: LaneContext, key: LaneKey) -> None:
+    not_run: called with the error for a command; returns whether its client sends it again.
+    """
+
+    def __init__(
+        self, context: LaneContext, key: LaneKey, not_run: Callable[[bytes], bool] | None = None
+    ) -> None:
         super().__init__(context, key)
+        self._not_run = not_run
         self._commands: list[bytes] = []  # of the unsent parts
         self._unsent: list[Part] = []
         self._inflight: list[Part] = []
@@ -55,7 +62,7 @@ class CommandLane(ServerLane):
                 if not self._declined(framer):
                     break
                 self._inflight[ended].batch.large = True
-            elif reply[0] == 45 and self._not_run(reply):
+            elif reply[0] == 45 and self._failed(reply):
                 reply = b""
             self._times.answered += 1
             part = self._inflight[ended]
@@ -74,11 +81,11 @@ class CommandLane(ServerLane):
         self._declining = framer.skip(1, False) == 0
         return not self._declining
 
-    def _not_run(self, error: bytes) -> bool:
+    def _failed(self, error: bytes) -> bool:
         """Act on the error for a command. Returns whether its client sends it again."""
         if error.startswith(b"-READONLY"):
             self._context.server.on_read_only()
-        return False
+        return self._not_run is not None and self._not_run(error)
 
     def _hand_back(self) -> None:
         touched: list[Caller] = []

@@ -7,7 +7,7 @@
     session <── out <── exchange.queue, in request order <── gather, of parts <───────┘
 
 A command waits in the connection while the dispatcher's send() returns False: until all that was
-sent is answered, or that of its slot (Redirects.drained(), _ALONE).
+sent is answered, or that of its slot (Redirects.drained(), routes.ALONE).
 
 A client's command on its private connection meets, in order:
 

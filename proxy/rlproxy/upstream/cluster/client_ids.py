@@ -19,10 +19,8 @@ from rlproxy.upstream.cluster.request import Divided, Request
 from rlproxy.upstream.cluster.routes import Route
 
 _BITS: Final = 40  # bits of an id on its node
-_MASK: Final = (1 << _BITS) - 1
 _MAX_DIGITS: Final = 19
-_CLIENT: Final = b"CLIENT"
-_NONE: Final = b"%d" % _MASK  # an id that no client of any node has
+_NONE: Final = b"%d" % ((1 << _BITS) - 1)  # an id that no client of any node has
 _IN_LINE: Final = re.compile(rb"^id=([0-9]+)|(?<= )redir=([0-9]+)(?= |$)", re.MULTILINE)
 _IN_HELLO: Final = re.compile(rb"\$2\r\nid\r\n:([0-9]+)\r\n")
 
@@ -36,16 +34,9 @@ def shown_id(own: int, node: int) -> int:
     return node << _BITS | own
 
 
-def owner_of(shown: int) -> tuple[int, int]:
-    """Return the number of the node of a shown id, and the id there."""
-    return shown >> _BITS, shown & _MASK
-
-
 def shown_integer(reply: bytes, node: int) -> bytes:
-    """Return a node's reply to CLIENT ID or GETREDIR as clients see it; -1, 0 and errors stay."""
-    if not reply[1:-2].isdigit() or reply == b":0\r\n":
-        return reply
-    return b":%d\r\n" % shown_id(int(reply[1:-2]), node)
+    """Return a node's reply to CLIENT ID as clients see it; errors stay."""
+    return b":%d\r\n" % shown_id(int(reply[1:-2]), node) if reply[:1] == b":" else reply
 
 
 def shown_text(reply: bytes, node: int) -> bytes:
@@ -63,88 +54,49 @@ def shown_text(reply: bytes, node: int) -> bytes:
 
 def shown_hello(reply: bytes, node: int) -> bytes:
     """Return a node's reply to HELLO, with the id as clients see it."""
-    match = _IN_HELLO.search(reply)
-    if match is None:
-        return reply
-    own = bulk(b"id") + b":%d\r\n" % shown_id(int(match[1]), node)
-    return reply[: match.start()] + own + reply[match.end() :]
+
+    def edited(match: re.Match[bytes]) -> bytes:
+        return bulk(b"id") + b":%d\r\n" % shown_id(int(match[1]), node)
+
+    return _IN_HELLO.sub(edited, reply, count=1)
 
 
 def args_for(args: list[bytes], node: int) -> list[bytes]:
-    """Return the arguments of CLIENT LIST or KILL for one node: with its ids.
+    """Return the arguments of CLIENT LIST, KILL or UNBLOCK for one node: with its ids.
 
     args: those of the client, the subcommand first. The ids of clients of other nodes become _NONE.
     """
     out: list[bytes] = []
     begins = False  # the next word may be an id
     for word in args:
-        listed = begins and _is_id(word)
-        begins = listed or word.upper() in (b"ID", b"NOT-ID")
+        listed = begins and word.isdigit() and len(word) <= _MAX_DIGITS
+        begins = listed or word.upper() in (b"ID", b"NOT-ID", b"UNBLOCK")
         if listed:
-            owner, own = owner_of(int(word))
+            owner, own = divmod(int(word), 1 << _BITS)
             out.append(b"%d" % own if owner == node or own == 0 else _NONE)
         else:
             out.append(word)
     return out
 
 
-def _is_id(word: bytes) -> bool:
-    return word.isdigit() and len(word) <= _MAX_DIGITS
-
-
 def send_with_ids(exchange: Exchange, route: Route, args: list[bytes], written: bytes) -> None:
-    """Send a command whose arguments or reply contain ids of clients.
+    """Send a command with ids of clients: to all masters if it has them in its arguments.
 
     args: the arguments behind CLIENT; written: the command as a request.
     """
-    if route.name == b"CLIENT UNBLOCK":
-        _unblock(exchange, args, written)
-    elif route.name in (b"CLIENT LIST", b"CLIENT KILL"):
-        _to_all(exchange, route.name, args)
-    else:
-        node = exchange.cluster.map.number(exchange.links.home().address)
+    numbers = exchange.cluster.map.numbers
+    if route.name not in (b"CLIENT LIST", b"CLIENT KILL", b"CLIENT UNBLOCK"):
         shown = shown_text if route.name == b"CLIENT INFO" else shown_integer
-        on_reply = partial(shown, node=node)
-        if route.name == b"CLIENT ID":
-            on_reply = partial(_shown, exchange, node)
-        exchange.send_home(written, on_reply)
-
-
-def _shown(exchange: Exchange, node: int, frame: bytes) -> bytes:
-    """Return the reply to CLIENT ID, and have other clients of this process find this one by it."""
-    shown = shown_integer(frame, node)
-    if shown[:1] == b":":
-        exchange.register(int(shown[1:-2]))
-    return shown
-
-
-def _to_all(exchange: Exchange, name: bytes, args: list[bytes]) -> None:
-    """Send CLIENT LIST or KILL to all masters."""
+        node = numbers.get(exchange.links.home().address, 0)
+        exchange.send_home(written, partial(shown, node=node))
+        return
     parts = []
     for link in exchange.links.masters():
-        node = exchange.cluster.map.number(link.address)
-        written = bulks(_CLIENT, *args_for(args, node))
-        parts.append((link, Request(written, on_reply=partial(shown_text, node=node))))
-    merge = gather.texts
-    if name == b"CLIENT KILL":  # CLIENT KILL address replies +OK, else with a number
-        merge = gather.one_succeeded if len(args) == 2 else gather.summed
+        node = numbers.get(link.address, 0)
+        request = Request(bulks(b"CLIENT", *args_for(args, node)))
+        request.on_reply = partial(shown_text, node=node)
+        parts.append((link, request))
+    merge = gather.text if route.name == b"CLIENT LIST" else gather.summed
+    if route.name == b"CLIENT KILL" and len(args) == 2:  # that of an address replies +OK
+        merge = gather.one_succeeded
     exchange.send_parts(Divided(len(parts), merge), iter(parts))
-
-
-def _unblock(exchange: Exchange, args: list[bytes], written: bytes) -> None:
-    """Send CLIENT UNBLOCK to the node where the client blocks, or else to the one its id names."""
-    word = args[1] if len(args) > 1 else b""
-    if not _is_id(word):
-        exchange.send_home(written)
-        return
-    other = exchange.clients.get(int(word))
-    blocked = other.blocked() if other is not None else None
-    if blocked is not None:
-        found, own_id = [blocked.address], blocked.client_id
-    else:
-        node, own_id = owner_of(int(word))
-        known = exchange.cluster.map
-        found = [shard.address for shard in known.shards if known.number(shard.address) == node]
-    link = exchange.links.to(found[0]) if found else exchange.links.home()
-    own_word = b"%d" % own_id if found else _NONE
-    exchange.send(link, Request(bulks(_CLIENT, args[0], own_word, *args[2:])))

@@ -34,17 +34,15 @@ class Cluster:
     """The nodes of one Redis Cluster and the map of its slots, kept up to date.
 
     upstream: the URL, with the seeds and the login.
-    map: empty until discovered. Another owner of a slot makes another map; the replicas of the
-        masters change in place.
+    map: empty until discovered. Another owner of a slot makes another map.
     tls: the TLS settings of new targets; may be replaced at any time.
-    unlisted: the nodes that CLUSTER SLOTS leaves out; see discovery.View.
-    lost_slots: by the latest change, for each master that has lost some.
+    replicas, unlisted: the nodes that are not in the map; see discovery.View.
     routes: made of a node's reply to COMMAND, which is requested again when the version changes.
     version: name and version of the nodes' server; "" until discovered.
     settled: the first attempt to discover is over.
-    on_change: called after each change of the map.
-    followers: called once after the changes of a tick, for clients that follow the slots.
-    former_owners: the masters that have lost slots by these changes.
+    on_change: called once after the changes of the map in a tick, of which redirects may bring
+        thousands.
+    lost: by these changes, the slots of each master that has lost some.
     problem, kind: why no node gives a view; see metrics.PROBLEMS. Empty if one does.
     down_since: loop time since which the nodes count the cluster as down; 0 if they do not.
     is_open: returns whether the circuit of the node at an address is open.
@@ -52,21 +50,27 @@ class Cluster:
     on_unknown: called with `problem` if no node gives a view, and there is no map yet.
     """
 
-    def __init__(self, upstream: Upstream, timeout_s: float, keepalive_s: int = 0) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        loop: asyncio.AbstractEventLoop,
+        timeout_s: float,
+        keepalive_s: int = 0,
+    ) -> None:
         self.upstream = upstream
+        self._loop = loop
         self._timeout_s = timeout_s
         self._keepalive_s = keepalive_s
         self.tls: ClientSide | None = None
         self.map: SlotMap = NO_MAP
+        self.replicas: list[Address] = []
         self.unlisted: dict[Address, str] = {}
-        self.lost_slots: dict[Address, set[int]] = {}
         self.routes = Routes([])
         self.version = ""
         self.settled = asyncio.Event()
         self.on_change: dict[Callable[[], None], None] = {}  # in order
-        self.followers: dict[Callable[[], None], None] = {}  # in order
-        self.former_owners: set[Address] = set()
-        self._calls_followers = False  # at the end of this tick
+        self.lost: dict[Address, set[int]] = {}
+        self._changes = False  # on_change is called next
         self.problem = ""
         self.kind = ""
         self.is_open: Callable[[Address], bool] = lambda _address: False
@@ -132,7 +136,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start to follow the cluster."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
         """End it."""
@@ -173,13 +177,11 @@ class Cluster:
         self._epoch = found.epoch
         if found.commands is not None:
             self.routes, self.version = Routes(found.commands), found.version
-        self.unlisted = found.unlisted
+        self.replicas, self.unlisted = found.replicas, found.unlisted
         seen = found.map
         for slot, address in self._redirected.items():
             seen = seen.with_owner(slot, address)
-        if (seen.shards, seen.owners) == (self.map.shards, self.map.owners):
-            self.map.shards = seen.shards  # with their present replicas
-        else:
+        if (seen.shards, seen.owners) != (self.map.shards, self.map.owners):
             self._take(seen, self.map.lost(seen))
         await self._judge(found)
         calm = not (self.down_since or found.suspects or any(map(self.is_open, self.map.index)))
@@ -192,7 +194,7 @@ class Cluster:
         away does so long before those that it was away from.
         """
         if not (found.healthy or self.down_since):
-            self.down_since = asyncio.get_running_loop().time()
+            self.down_since = self._loop.time()
             log.warning("cluster_down", IS_DOWN)
         elif found.healthy and self.down_since:
             views = await asyncio.gather(*map(self._query, self.map.index))
@@ -202,12 +204,13 @@ class Cluster:
 
     async def _query(self, address: Address) -> View:
         found = await discovery.view(self.target(address), self.upstream, self.version)
-        found.foreign = bool(self.map.shards) and not self.map.meets(found.map)
+        known = View(self.map, replicas=self.replicas).nodes()
+        found.foreign = bool(known) and known.isdisjoint(found.nodes())
         return found
 
     def _order(self) -> list[Address]:
         """Return the nodes in the order of querying: one that a redirect named, then in turn."""
-        known = list(dict.fromkeys([*self.map.addresses(), *self.upstream.cluster]))
+        known = list(dict.fromkeys([*self.map.index, *self.replicas, *self.upstream.cluster]))
         self._turn += 1
         at = self._turn % len(known)
         named = list(self._redirected.values())[-1:]
@@ -216,7 +219,12 @@ class Cluster:
     def _take(self, found: SlotMap, lost: dict[Address, set[int]]) -> None:
         """Make another map the present one."""
         former, masters = (sorted(map(str, each.index)) for each in (self.map, found))
-        self.map, self.lost_slots = found, lost
+        self.map = found
+        for address, slots in lost.items():
+            self.lost.setdefault(address, set()).update(slots)
+        if not self._changes:
+            self._changes = True
+            self._loop.call_soon(self._changed)
         if former and masters != former:
             log.info(
                 "cluster_changed",
@@ -224,20 +232,12 @@ class Cluster:
                 masters=masters,
                 former=former,
             )
+
+    def _changed(self) -> None:
+        self._changes = False
         for changed in list(self.on_change):
             changed()
-        if self.followers:
-            self.former_owners.update(lost)
-            if not self._calls_followers:
-                self._calls_followers = True
-                asyncio.get_running_loop().call_soon(self._call_followers)
-
-    def _call_followers(self) -> None:
-        """Call `followers`, which may be many, while a tick may bring thousands of redirects."""
-        self._calls_followers = False
-        for changed in list(self.followers):
-            changed()
-        self.former_owners.clear()
+        self.lost = {}
 
     def _failed(self, found: View) -> None:
         """Record that no node gives a view of the cluster."""

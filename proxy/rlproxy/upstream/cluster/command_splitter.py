@@ -34,6 +34,7 @@ class CommandSplitter(RequestFramer):
             self._begun_bytes += self.pos - self.start
             code = super().next()
         if code not in (COMMAND, TAIL):
+            self.argv, self.written = [], b""  # which may be large
             return code
         if code == COMMAND and self.words is not None:
             self.argv, self.written = self.words, bulks(*self.words)
@@ -44,10 +45,6 @@ class CommandSplitter(RequestFramer):
             self._begun, self._begun_bytes = [], 0
         self.argv, self.written = words_of(written), written
         return COMMAND
-
-    def forget(self) -> None:
-        """Forget the latest command, which may be large."""
-        self.argv, self.written = [], b""
 
     def _bulk(self, pos: int) -> int:
         """See RequestFramer. By default, servers reject a longer bulk without waiting for it."""

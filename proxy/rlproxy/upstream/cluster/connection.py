@@ -106,8 +106,6 @@ class ClusterConnection:
                 else:
                     self._pipe()  # home writes the error and closes
                 break
-        if self._waits == NEED_MORE:
-            splitter.forget()
         splitter.release()
 
     def _pipe(self) -> None:

@@ -87,10 +87,9 @@ class ConnectionSetup:
                 self._setup[b"AUTH"] = written
             else:
                 self._take_hello(args)
-                home = exchange.cluster.map.number(exchange.links.home().address)
+                home = exchange.cluster.map.numbers.get(exchange.links.home().address, 0)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
-            kinds = (b"AUTH", b"HELLO", b"SETNAME")
-            exchange.links.set_up_others([self._setup.get(kind, b"") for kind in kinds])
+            exchange.links.set_up_others()
             return frame
 
         self._exchange.send_home(written, on_reply)
@@ -144,8 +143,8 @@ class ConnectionSetup:
                 for link in exchange.links.others():
                     link.send(Request(written))
                 if self.tracking:
-                    self._use_masters()
                     exchange.on_change(self._map_changed)
+                    self._map_changed()
             return frame
 
         self._exchange.send_home(written, on_reply)
@@ -171,21 +170,19 @@ class ConnectionSetup:
         else:
             self._exchange.send_home(written)
 
-    def _use_masters(self) -> None:
-        """Open a link to each master: with BCAST, it sends the invalidations for its keys."""
-        if b"BCAST" in self.tracking and not self._exchange.ended:
-            self._exchange.links.masters()
-
     def _map_changed(self) -> None:
         """Let the client forget its keys if a node that it uses has lost slots.
 
-        Without BCAST, the new owner tracks no key that was missing when the client read it.
+        The new owner tracks no key that was missing when the client read it. With BCAST, a link to
+        each master suffices, which sends the invalidations for its keys.
         """
         exchange, tracking = self._exchange, self.tracking
-        lost = any(node in exchange.links.by_address for node in exchange.cluster.former_owners)
-        if lost and tracking and b"BCAST" not in tracking:
+        if exchange.ended or not tracking:
+            return
+        if b"BCAST" in tracking:
+            exchange.links.masters()
+        elif any(node in exchange.links.by_address for node in exchange.cluster.lost):
             exchange.forget_keys()
-        self._use_masters()
 
     def _reply(self, args: list[bytes], written: bytes) -> None:
         """Answer CLIENT REPLY: nodes always reply, and the client gets what it wants."""

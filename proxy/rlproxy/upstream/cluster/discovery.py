@@ -44,6 +44,7 @@ class View:
     """What one node reports of its cluster, or why it reports nothing.
 
     map: the owners of the slots.
+    replicas: the replicas that CLUSTER SLOTS lists.
     unlisted: the nodes that CLUSTER SLOTS leaves out, each with EMPTY, NEW or FAILED.
     healthy: whether the node counts the cluster as available.
     suspects: whether it misses a master, whose replica may take over soon.
@@ -62,7 +63,12 @@ class View:
     kind: str = ""
     suspects: bool = False
     foreign: bool = False
+    replicas: list[Address] = field(default_factory=list)
     unlisted: dict[Address, str] = field(default_factory=dict)
+
+    def nodes(self) -> set[object]:
+        """Return the ids and addresses of its masters, and the addresses of its replicas."""
+        return {*(shard.id for shard in self.map.shards), *self.map.index, *self.replicas}
 
     def rank(self) -> tuple[bool, bool, bool, int, int]:
         """Return the order of preference between views, the best one last."""
@@ -94,6 +100,8 @@ async def view(target: Target, upstream: Upstream, known_version: str) -> View:
                 return View(problem=f"CLUSTER NODES: {nodes}", kind=LOGIN)
             version = f"{text(fields.get(b'server'))} {text(fields.get(b'version'))}"
             found = View(read_slots(slots, target.address.host), version=version)
+            others = [each for _, _, _, *listed in slots or () for each in listed]
+            found.replicas = [node_address(at[0], at[1], target.address.host) for at in others]
             found.unlisted = unlisted(slots, text(nodes), target.address.host)
             facts = dict(line.split(":", 1) for line in text(info).splitlines() if ":" in line)
             found.healthy = facts.get("cluster_state") == "ok"
@@ -115,9 +123,8 @@ def read_slots(reply: Any, host: str) -> SlotMap:
     host: by which the node was queried; it stands for hosts that are NULL, empty or "?".
     """
     ranges: dict[Shard, list[tuple[int, int]]] = {}
-    for first, last, master, *others in reply if isinstance(reply, list) else []:
-        replicas = tuple(node_address(each[0], each[1], host) for each in others)
-        shard = Shard(text(master[2]), node_address(master[0], master[1], host), replicas)
+    for first, last, master, *_ in reply if isinstance(reply, list) else []:
+        shard = Shard(text(master[2]), node_address(master[0], master[1], host))
         ranges.setdefault(shard, []).append((first, last))
     return slot_map(ranges)
 
@@ -203,9 +210,8 @@ async def best_view(
                 found = task.result()
                 if best is None or found.rank() > best.rank():
                     best = found
-                if found.foreign or not found.healthy:
-                    continue
-                if found.epoch >= epoch and found.map.owned() >= slots:
+                present = found.epoch >= epoch and found.map.owned() >= slots
+                if present and found.healthy and not found.foreign:
                     return found
     finally:
         for task in pending:

@@ -3,7 +3,7 @@ slots, to all masters or to home, or answers it. send() decides in this order:
 
     redirects are repaired, or slots have moved   it waits                      redirects
     it has keys in one slot, as most              their node                    _by_key()
-    it changes the connection, a reply is owed    it waits                      _ALONE
+    it changes the connection, a reply is owed    it waits                      routes.ALONE
     it is answered here, before a login           NOAUTH                        connection_setup
     inside MULTI                                  the transaction's node        transaction
     the client subscribes in RESP2                an error for most             subscriptions
@@ -31,33 +31,11 @@ from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
 from rlproxy.upstream.cluster.transaction import CROSSSLOT, Transactions
 
-# Commands that change the connection: each is sent once nothing is owed, and the next ones wait for
-# its reply. In RESP2, a node that subscribes runs no other command. A command that is redirected
-# would enter the transaction behind it. WAIT covers the nodes that have run the writes before it.
-_ALONE: Final = (
-    *(routes.SETUP, routes.RESET, routes.SUBSCRIBE, routes.MONITOR),
-    *(routes.WATCH, routes.MULTI, routes.WAIT),
-)
-# Commands that MULTI doesn't queue.
-_NOT_QUEUED: Final = (
-    *(routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.RESET, routes.QUIT),
-)
-# Commands that no node gets, at once or ever: Redis refuses them before a login.
-_ANSWERED_HERE: Final = (
-    *(routes.CLUSTER, routes.OK, routes.REFUSED, routes.MULTI),
-    *(routes.CLIENT_REPLY, routes.CLIENT_CACHING),
-)
 _TRANSACTION: Final = (routes.MULTI, routes.EXEC, routes.DISCARD, routes.WATCH, routes.UNWATCH)
 _BY_SLOT: Final = (routes.SPLIT, routes.SPLIT_ARRAY, routes.SPLIT_PAIRS, routes.ONE_SLOT)
 _TO_ALL: Final = (
     *(routes.MASTERS, routes.ALL_MASTERS, routes.ALL_NODES, routes.ALL_UP),
     *(routes.WAIT, routes.INFO),
-)
-# Commands that are never part of a transaction: they change the connection, are answered here, or
-# take or return ids of clients, which the transaction's node would number itself.
-_NOT_INSIDE: Final = (
-    *(routes.SETUP, routes.CLIENT_REPLY, routes.CLIENT_IDS, routes.SUBSCRIBE),
-    *(routes.CLUSTER, routes.OK, routes.REFUSED),
 )
 
 
@@ -100,16 +78,16 @@ class Dispatcher:
         restricted = self.subscriptions.restricts()
         if how == routes.BY_KEY and transaction is None and not restricted:
             return self._by_key(route, args, written)
-        if how in _ALONE and exchange.queue:
+        if how & routes.ALONE and exchange.queue:
             return False
-        error = self.setup.login_error() if how in _ANSWERED_HERE else b""
+        error = self.setup.login_error() if how & routes.HERE else b""
         if error is None:
             return False
         if error:
             exchange.answer(error)
             return True
-        if transaction is not None and how not in _NOT_QUEUED:
-            if how in _NOT_INSIDE:
+        if transaction is not None and not how & routes.NOT_QUEUED:
+            if how & routes.NOT_INSIDE:
                 self.transactions.reject_by_name(transaction, route.name)
             else:
                 self.transactions.queue(transaction, _keys(route, args), written)
@@ -120,7 +98,7 @@ class Dispatcher:
             return self._split(route, args, words, written)
         else:
             self._unusual(route, args, written)
-        if how in _ALONE:
+        if how & routes.ALONE:
             exchange.redirects.drain()
         return True
 
@@ -131,7 +109,7 @@ class Dispatcher:
         slot = slot_of(keys)
         if not exchange.redirects.drained(slot):
             return False
-        request = Request(written, slot, route.check)
+        request = Request(written, slot, route.forgeable)
         if route.blocks:
             request.blocks_since = exchange.loop.time()
         exchange.send(self._links.of_slot(slot), request)
@@ -173,7 +151,7 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, NO_SLOT, route.check))
+            exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange, how = self._exchange, route.how

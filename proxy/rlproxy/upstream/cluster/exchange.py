@@ -23,8 +23,8 @@ from rlproxy.upstream.cluster.redirects import Redirects
 from rlproxy.upstream.cluster.request import Divided, OnReply, Request, under_way
 
 MAX_PER_TICK: Final = 512  # parts of one command that are sent in one tick
-MAX_OWED: Final = 16384  # commands without a reply, from which on the session is paused
-MAX_KEPT: Final = 8388608  # bytes of these commands, and of their parts; see _keep()
+# Bytes of commands without a reply, and of their parts, from which on the session is paused.
+MAX_KEPT: Final = 8388608
 KEPT: Final = 512  # bytes that a command or a part takes besides its text
 MAX_BEHIND: Final = 4096  # bytes of invalidations that follow a reply once more
 MAX_HELD: Final = 1048576  # bytes of replies that wait for those before them; see _read()
@@ -44,17 +44,15 @@ class Exchange(LinkOwner):
 
     links: the connections to the nodes.
     out: bytes for the client; `wake` is called after they have changed.
-    clients: the exchanges of the process, by the client id that their clients were shown.
     ended: the client's connection ends now, because a link with state was lost.
     leaving: the client's connection ends behind its last reply: QUIT, or a protocol error.
     """
 
-    def __init__(self, cluster: Cluster, clients: dict[int, Exchange]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__()
         self.cluster = cluster
         self.loop = asyncio.get_running_loop()
         self.links = Links(cluster, self.loop, self)
-        self.clients = clients
         self.out: list[bytes] = []
         self.ended = False
         self.at_end: list[Callable[[], object]] = []  # called when the client's connection ends
@@ -144,27 +142,13 @@ class Exchange(LinkOwner):
         """Answer a command of the client without a node. It uses up CLIENT CACHING as others do."""
         self.done(self._expect_reply(Request(b"")), reply)
 
-    # -- the process, and the cluster --------------------------------------------------------------
-
-    def register(self, shown_id: int) -> None:
-        """Register this client under the id that it was shown, for other clients of the process."""
-        if shown_id not in self.clients:
-            self.clients[shown_id] = self
-            self.at_end.append(partial(self.clients.pop, shown_id, None))
+    # -- the cluster ------------------------------------------------------------------------------
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after changes of the map, until the client ends."""
-        if changed not in self.cluster.followers:
-            self.cluster.followers[changed] = None
-            self.at_end.append(partial(self.cluster.followers.pop, changed))
-
-    def blocked(self) -> Link | None:
-        """Return the link on which the client blocks, if its id there is known."""
-        for request in under_way(self.queue):
-            if request.blocks_since and request.node is not None:
-                link = self.links.by_address.get(request.node)
-                return link if link is not None and link.client_id else None
-        return None
+        if changed not in self.cluster.on_change:
+            self.cluster.on_change[changed] = None
+            self.at_end.append(partial(self.cluster.on_change.pop, changed))
 
     def take_map(self) -> None:
         """Drain if the cluster has another map. To be called before commands are sent."""
@@ -205,8 +189,7 @@ class Exchange(LinkOwner):
     def full(self) -> bool:
         """Return whether the client should send no more for now."""
         links = self.links.by_address.values()
-        owed = len(self.queue) > MAX_OWED or self._kept > MAX_KEPT
-        return owed or any(link.full() for link in links)
+        return self._kept > MAX_KEPT or any(link.full() for link in links)
 
     def finish(self) -> None:
         """Act on the end of the client's commands: a command that blocks ends without a reply."""
@@ -231,8 +214,8 @@ class Exchange(LinkOwner):
                 return
             request.frames = 0
             # Behind a protocol error the node closes the link, and what the client has sent since
-            # is to run nowhere. A program of the client may return such an error, too: see `check`.
-            if request.check is None and frame.startswith(_PROTOCOL_ERROR):
+            # is to run nowhere. A program of the client may return such an error, too.
+            if not request.forgeable and frame.startswith(_PROTOCOL_ERROR):
                 self.leaving = True
         if request.on_reply is not None:
             frame = request.on_reply(frame)

@@ -3,8 +3,7 @@
 All functions take complete frames, in the order of the nodes and home's first, and return one
 frame. They work for RESP2 and RESP3 alike: the first frame decides the type of the result. Values
 are not decoded. Where a node replied with an error, the first error is the result, except in
-`one_succeeded` and `text`. A frame of a type that the command never returns gives the error
-UNEXPECTED.
+`one_succeeded`. A frame of a type that the command never returns gives the error UNEXPECTED.
 """
 
 from __future__ import annotations
@@ -147,13 +146,9 @@ def placed(places: list[int], replies: list[bytes]) -> bytes:
 def text(replies: list[bytes], join: Merge = b"".join) -> bytes:
     """Return one text of all replies: bulk strings, or verbatim strings in RESP3."""
     texts = [found for found in map(text_of, replies) if found is not None]
-    return as_text(join(texts), replies[0]) if len(texts) == len(replies) else UNEXPECTED
-
-
-@_error_or
-def texts(replies: list[bytes]) -> bytes:
-    """Return one text of all replies."""
-    return text(replies)
+    if len(texts) < len(replies):
+        return first_error(replies) or UNEXPECTED
+    return as_text(join(texts), replies[0])
 
 
 def text_of(frame: bytes) -> bytes | None:

@@ -122,14 +122,11 @@ class ClusterLane(PooledLane):
     def take_map(self) -> None:
         """Take the present map of the cluster."""
         self._map = self._cluster.map
-        for address, slots in self._cluster.lost_slots.items():
+        for address, slots in self._cluster.lost.items():
             lane = self._by_address.get(address)
             if lane is not None:
                 lane.forget_refusals()
-                # A redirect names one slot. The next tick looks for its calls, once for all
-                # redirects of this tick, which may be thousands.
-                one = len(slots) == 1 and lane.unanswered() > 0
-                for slot in slots if one else slots & lane.slots():
+                for slot in slots & lane.slots():
                     self._queue(slot).drains[lane] = self._loop.time()
         self._by_shard = [self._lane_to(shard.address) for shard in self._map.shards]
         if self.ready:
@@ -268,7 +265,9 @@ class ClusterLane(PooledLane):
             queue.calls = [call for call in queue.calls if call.since > latest]
         if not late:
             return
-        where, why = _reason(lane)
+        where, why = "the cluster", "no node serves the slot of the key"
+        if lane is not None:
+            where, why = str(lane.address), lane.circuit.why or "no connection in time"
         error = encoding.unreachable(where, why)
         if lane is not None and limit_s > 0.0 and not lane.ready:
             lane.circuit.timed_out(len(late), latest, now, limit_s)
@@ -303,15 +302,6 @@ class ClusterLane(PooledLane):
         self.ready = False
         for lane in self.lanes():
             lane.retire()
-
-
-def _reason(lane: NodeLane | None) -> tuple[str, str]:
-    """Return the address of a node for an error, and why it takes no calls."""
-    if lane is None:
-        return "the cluster", "no node serves the slot of the key"
-    if lane.circuit.open:
-        return str(lane.address), lane.circuit.why
-    return str(lane.address), "no connection in time"
 
 
 class ClusterCommandLane(PooledLane):

@@ -14,8 +14,6 @@ from rlproxy.upstream.cluster.request import Request
 
 MAX_WAITING: Final = 262144  # bytes that wait for the connection before the client is paused
 LARGE: Final = 65536  # bytes of an incomplete frame from which on it is taken in pieces
-_INTEGER: Final = 58
-_CLIENT_ID: Final = b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n"
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -66,7 +64,6 @@ class Link(asyncio.Protocol):
         self.address = address
         self.owed: deque[Request] = deque()
         self.pieces: list[bytes] = []
-        self.client_id: int = 0  # on the node; known once the client has blocked here
         self.subscribed: tuple[bytes, ...] = ()
         self.finished = False
         self.aside = False
@@ -83,8 +80,6 @@ class Link(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         """Send `request` with the next flush(). See Request.number about the proxy's own ones."""
-        if request.blocks_since and self.client_id == 0:
-            self._query_client_id()
         if request.asking:
             self.send(Request(_ASKING))
         elif request.caching:
@@ -97,16 +92,6 @@ class Link(asyncio.Protocol):
         self.idle_since = 0.0
         self.owed.append(request)
         self.send_raw(request.written)
-
-    def _query_client_id(self) -> None:
-        """Query the id that CLIENT UNBLOCK needs: the client is about to block here."""
-
-        def on_reply(frame: bytes) -> bytes:
-            if frame[0] == _INTEGER:
-                self.client_id = int(frame[1:-2])
-            return frame
-
-        self.send(Request(_CLIENT_ID, on_reply=on_reply))
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes, with the next flush(), that get no reply or whose replies aren't counted."""

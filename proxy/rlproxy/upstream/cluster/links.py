@@ -59,7 +59,7 @@ class Links:
         if link is None:
             link = self.by_address[address] = Link(self.owner, address)
             link.aside = True
-            self._set_up(link, list(self.setup.values()))
+            self._set_up(link)
             task = self.loop.create_task(self._connect(link))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -103,7 +103,7 @@ class Links:
         wanted = (EMPTY, NEW) if replicas else (EMPTY,)
         others = [at for at, state in self.cluster.unlisted.items() if state in wanted]
         if replicas:
-            others += self._replicas()
+            others += self.cluster.replicas
         return list(dict.fromkeys([*self.masters(), *map(self._made, others)]))
 
     def errors_of_failed(self) -> list[bytes]:
@@ -113,28 +113,23 @@ class Links:
 
     def used(self) -> list[Link]:
         """Return the links to the masters that the client has used; the map may lack a new one."""
-        replicas = self._replicas()
-        links = self.by_address.values()
+        links, replicas = self.by_address.values(), self.cluster.replicas
         found = [link for link in links if not link.aside and link.address not in replicas]
         return found or [self.home()]
-
-    def _replicas(self) -> set[Address]:
-        return {each for shard in self.cluster.map.shards for each in shard.replicas}
 
     def others(self) -> list[Link]:
         """Return the links but home's."""
         return [link for link in self.by_address.values() if not self.is_home(link)]
 
-    def set_up_others(self, setup: list[bytes]) -> None:
-        """Send the client's new login or protocol on all links but home's."""
+    def set_up_others(self) -> None:
+        """Repeat the set-up, with a new login or protocol, on all links but home's."""
         self._refused.clear()
         for link in self.others():
-            self._set_up(link, setup)
+            self._set_up(link)
 
-    def _set_up(self, link: Link, setup: list[bytes]) -> None:
-        """Send a set-up, whose first item is the client's AUTH, or empty."""
-        is_login = setup[0] != b""
-        for at, written in enumerate(filter(None, setup)):
+    def _set_up(self, link: Link) -> None:
+        is_login = self.setup[b"AUTH"] != b""
+        for at, written in enumerate(filter(None, self.setup.values())):
             request = Request(written)
             if at == 0:
                 request.on_reply = partial(self._on_first_reply, link, is_login)

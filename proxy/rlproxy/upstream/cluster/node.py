@@ -22,7 +22,8 @@ from rlproxy.session.circuit_breaker import CircuitBreaker
 from rlproxy.session.context import ServerFacts
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.cluster_circuit import ClusterCircuit
-from rlproxy.upstream.cluster.node_lane import NodeCommandLane, NodeLane
+from rlproxy.upstream.cluster.node_lane import NOT_RUN, NodeLane
+from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.lane import LaneContext, LaneKey, ServerLane
 from rlproxy.upstream.server_parts import ServerParts, ServerSettings
 
@@ -55,7 +56,18 @@ class Node(ServerParts):
     def _make(self, context: LaneContext, key: LaneKey) -> ServerLane:
         if key.kind == HIT:
             return NodeLane(context, key)
-        return NodeCommandLane(context, key, self._cluster)
+        return CommandLane(context, key, self._not_run)
+
+    def _not_run(self, error: bytes) -> bool:
+        """Take the error for an ordinary command. Returns whether the node has not run it.
+
+        Then it goes back to its client, whose private connection follows redirects.
+        PrivateStream.send_again() keeps the order of those behind it.
+        """
+        not_run = error.startswith(NOT_RUN)
+        if not_run:
+            self._cluster.redirected(self.address, error)
+        return not_run
 
     def idle(self, since: float) -> bool:
         """Return whether it is unused since loop time `since`."""
@@ -91,6 +103,7 @@ class Nodes:
         self._nodes: dict[Address, Node] = {}
         cluster.is_open = lambda address: self._circuit_at(address).open
         cluster.on_refused = self._check
+        cluster.on_unknown = lambda why: self.circuit.connect_failed(self._loop.time(), why)
 
     def of(self, address: Address) -> Node:
         """Return the node at `address`, made if needed."""

@@ -1,4 +1,4 @@
-"""The lanes to one node of a cluster: they give back what the node has not run."""
+"""The lane for hits to one node of a cluster: it gives back what the node has not run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from typing import Final
 
 from rlproxy.ratelimit.denial_cache import MAX_LIFE_S
 from rlproxy.session.call import Call
-from rlproxy.upstream.cluster.cluster import Cluster
-from rlproxy.upstream.command_lane import CommandLane
 from rlproxy.upstream.hit_lane import ANY_KEYS, HitLane
 from rlproxy.upstream.lane import LaneContext, LaneKey
 
 # Errors of a node that has not run a call, which may run if it is sent again.
-_NOT_RUN: Final = (
-    *(b"-MOVED ", b"-ASK "),
-    *(b"-TRYAGAIN", b"-CLUSTERDOWN", b"-LOADING", b"-MASTERDOWN"),
-)
+NOT_RUN: Final = (b"-MOVED ", b"-ASK ", b"-TRYAGAIN", b"-CLUSTERDOWN", b"-LOADING", b"-MASTERDOWN")
 
 
 class NodeLane(HitLane):
@@ -62,7 +57,7 @@ class NodeLane(HitLane):
         slot = call.hash_slot()
         if not self._again:
             self._slots_again.clear()
-        if not error.startswith(_NOT_RUN):
+        if not error.startswith(NOT_RUN):
             queued = super()._queue_again(call, error)
             if queued:
                 self._slots_again.add(slot)
@@ -87,21 +82,3 @@ class NodeLane(HitLane):
     def forget_refusals(self) -> None:
         """Forget the remembered refusals: keys have moved to another node."""
         self._denials.entries = {}
-
-
-class NodeCommandLane(CommandLane):
-    """The lane of one identity to one node, for ordinary commands.
-
-    A command that the node has not run goes back to its client, whose private connection follows
-    redirects. Session._emit_batch() keeps the order of those behind it.
-    """
-
-    def __init__(self, context: LaneContext, key: LaneKey, cluster: Cluster) -> None:
-        super().__init__(context, key)
-        self._cluster = cluster
-
-    def _not_run(self, error: bytes) -> bool:
-        if not error.startswith(_NOT_RUN):
-            return super()._not_run(error)
-        self._cluster.redirected(self._context.target.address, error)
-        return True

@@ -12,16 +12,13 @@ are answered. So do commands that change the connection. Source: the Redis Clust
 A node may refuse a command with several keys, or an EXEC, because one of the keys has moved. It
 then runs the next command, whose only key has not moved. So both kinds drain their slot.
 
-The script of a client can return the error `MOVED 1 HOST:PORT`. One that reads exactly as the
-node's own is followed, to known masters only. Any other one is checked: the node gets the same
-command with an empty script. If the node redirects that one, too, the redirect is real. The
-commands of modules can't be checked: their redirects lead to known masters only.
+The script of a client can return the error `MOVED 1 HOST:PORT`, and so can a module. It is followed
+if it reads as the node's own, to nodes that the cluster lists only, and changes no map.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import Final
 
 from rlproxy.config.urls import Address
@@ -87,36 +84,24 @@ class Redirects:
             if frame.startswith(_OTHER_MASTERS):
                 self._cluster.refresh()
             return frame
-        if request.check and not self._reads_real(node, request, frame):
-            return self._check(node, request, frame)
-        return self._follow(node, request, frame, request.check is None)
-
-    def _reads_real(self, node: Address, request: Request, frame: bytes) -> bool:
-        """Return whether a redirect of a script is the one that `node` would write.
-
-        It is followed without a check: the slot may be back by then, or be imported completely.
-        """
         slot, address = redirect(frame, node)
-        named = address != node and address in self._cluster.map.index
-        return frame == _TRY_AGAIN or (named and slot == request.slot)
-
-    def _follow(self, node: Address, request: Request, frame: bytes, real: bool) -> bytes:
-        """Have `request` sent again after a redirect by `node`; see take().
-
-        real: no script of a client, and no module, can have written it.
-        """
+        # Of a command whose keys are unknown, the slot is unknown, too.
+        real = address not in (None, node) and request.slot in (slot, NO_SLOT)
+        if request.forgeable and not (real or frame == _TRY_AGAIN):
+            return frame
         request.redirected += 1
         if request.redirected > MAX_REDIRECTS:
             return _ENDLESS
-        if real:
-            request.target = self._cluster.redirected(node, frame)
-        else:
-            _, address = redirect(frame, node)
-            request.target = address if address in self._cluster.map.index else None
+        if request.forgeable:
+            listed = address in self._cluster.map.index or address in self._cluster.unlisted
+            request.target = address if listed else None
             self._cluster.refresh()
+        else:
+            request.target = self._cluster.redirected(node, frame)
         request.asking = request.target is not None and frame.startswith(b"-ASK")
-        if request.target is None or request.redirected > AT_ONCE:
-            self._pause()
+        if not self._paused and (request.target is None or request.redirected > AT_ONCE):
+            self._paused = True
+            self._loop.call_later(PAUSE_S, self._resume)
         if request.blocks_since:
             now = self._loop.time()
             passed_s, request.blocks_since = now - request.blocks_since, now
@@ -124,26 +109,6 @@ class Redirects:
         self.pending.append(request)
         self.drain()
         return b""
-
-    def _check(self, node: Address, request: Request, frame: bytes) -> bytes:
-        """Check a redirect: send the command with an empty program to the same node.
-
-        Returns the reply for the client if the command has no key: no node redirects it.
-        """
-        if request.slot == NO_SLOT:
-            return frame
-        request.on_error = partial(self._checked, request.written, frame)
-        request.written = without_program(request.written, request.check or b"")
-        self._links.to(node).send(request)
-        self.drain()
-        return b""
-
-    def _checked(
-        self, written: bytes, error: bytes, node: Address, request: Request, frame: bytes
-    ) -> bytes:
-        """Take the error for the check of `error`, the reply to `written`."""
-        request.written, request.on_error = written, None
-        return self._follow(node, request, frame, True) if is_redirect(frame) else error
 
     def drain(self, slot: int = ALL_SLOTS) -> None:
         """Send no further command on `slot` before those sent so far are answered.
@@ -159,11 +124,6 @@ class Redirects:
         if drains and not self._queue:
             drains.clear()
         return not drains or self._queue[0].number > drains.get(slot, 0)
-
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False
@@ -223,12 +183,3 @@ def _behind_block(words: list[bytes]) -> int:
             break
         at += 3 if word == b"GROUP" else 1
     return 0
-
-
-def without_program(written: bytes, instead: bytes) -> bytes:
-    """Return EVAL, FCALL or one of their kin with another program, the same keys and no arguments.
-
-    written: the command as an array of bulks.
-    """
-    words = words_of(written)
-    return encoding.bulks(words[0], instead, *words[2 : 3 + int(words[2])])

@@ -28,7 +28,7 @@ class Request:
     names: of SUNSUBSCRIBE, its channels as bulk strings.
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
         gets no reply.
-    check: see Route.check.
+    forgeable: see Route.forgeable.
     redirected: replies MOVED, ASK and the like so far.
     target: the node that the latest of them named.
     asking: it is sent behind ASKING.
@@ -46,7 +46,7 @@ class Request:
         self,
         written: bytes,
         slot: int = NO_SLOT,
-        check: bytes | None = None,
+        forgeable: bool = False,
         on_reply: OnReply | None = None,
         on_error: OnError | None = None,
     ) -> None:
@@ -58,12 +58,12 @@ class Request:
         self.kept: int = 0
         self.done = False
         self.silent = False
+        self.forgeable = forgeable
         self.frames: int = 1
         self.begun: list[bytes] | None = None
         self.subscribes: bytes = b""
         self.names: set[bytes] | None = None
         self.number: int = 0
-        self.check = check
         self.redirected: int = 0
         self.target: Address | None = None
         self.asking = False

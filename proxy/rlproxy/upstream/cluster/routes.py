@@ -18,42 +18,55 @@ from rlproxy.resp.encoding import error
 from rlproxy.upstream.cluster import gather
 from rlproxy.upstream.cluster.gather import Merge
 
+# Bits of routes, by which the dispatcher treats several alike.
+# It is sent once nothing is owed, and the next commands wait for its reply: it changes the
+# connection. In RESP2, a node that subscribes runs no other command. A command that is redirected
+# would enter the transaction behind it. WAIT covers the nodes that have run the writes before it.
+ALONE: Final = 32
+HERE: Final = 64  # no node gets it, at once or ever: Redis refuses it before a login
+NOT_QUEUED: Final = 128  # by MULTI
+# It is never part of a transaction: it changes the connection, is answered here, or has ids of
+# clients, which the transaction's node would number itself.
+NOT_INSIDE: Final = 256
+
 # Routes by key.
 BY_KEY: Final = 0  # the node of the first key; it answers CROSSSLOT for keys of several slots
 SPLIT: Final = 1  # one part per slot, of keys
 SPLIT_ARRAY: Final = 2  # the same, merged by gather.placed()
 SPLIT_PAIRS: Final = 3  # one part per slot, of keys and values
 ONE_SLOT: Final = 4  # as BY_KEY, but keys of several slots go to no node, which might take them
-WATCH: Final = 5  # the last one of the routes with keys
+WATCH: Final = 5 | ALONE | NOT_QUEUED
 # Routes to home, which is one master for the life of a client.
 HOME: Final = 6
-SUBSCRIBE: Final = 7  # see subscriptions, which sends shard channels and keyspace events elsewhere
-SETUP: Final = 8  # where it succeeds, the command is repeated on all connections of the client
+# See subscriptions, which sends shard channels and keyspace events elsewhere.
+SUBSCRIBE: Final = 7 | ALONE | NOT_INSIDE
+# Where it succeeds, the command is repeated on all connections of the client.
+SETUP: Final = 8 | ALONE | NOT_INSIDE
 # Routes to several nodes, whose replies Route.merge makes one.
 MASTERS: Final = 9
 ALL_MASTERS: Final = 10  # those without slots, too
 ALL_NODES: Final = 11  # a failed one is an error
 ALL_UP: Final = 12  # all nodes that have not failed
-WAIT: Final = 13  # the nodes that this client has written to
+WAIT: Final = 13 | ALONE  # the nodes that this client has written to
 INFO: Final = 14
 SCAN: Final = 15
-MONITOR: Final = 16
-# Commands with ids of clients in their arguments or reply: home, all masters, or the node in the
-# id. Each node counts its own clients.
-CLIENT_IDS: Final = 17
+MONITOR: Final = 16 | ALONE
+# Commands with ids of clients in their arguments or reply: home, or all masters. Each node counts
+# its own clients.
+CLIENT_IDS: Final = 17 | NOT_INSIDE
 # What a client does with its connection.
-CLIENT_REPLY: Final = 18
-CLIENT_CACHING: Final = 19
-RESET: Final = 20
-QUIT: Final = 21
-MULTI: Final = 22
-EXEC: Final = 23
-DISCARD: Final = 24
+CLIENT_REPLY: Final = 18 | HERE | NOT_INSIDE
+CLIENT_CACHING: Final = 19 | HERE
+RESET: Final = 20 | ALONE | NOT_QUEUED
+QUIT: Final = 21 | NOT_QUEUED
+MULTI: Final = 22 | ALONE | HERE | NOT_QUEUED
+EXEC: Final = 23 | NOT_QUEUED
+DISCARD: Final = 24 | NOT_QUEUED
 UNWATCH: Final = 25
 # Answered by the proxy.
-CLUSTER: Final = 26
-OK: Final = 27
-REFUSED: Final = 28  # see unavailable()
+CLUSTER: Final = 26 | HERE | NOT_INSIDE
+OK: Final = 27 | HERE | NOT_INSIDE
+REFUSED: Final = 28 | HERE | NOT_INSIDE  # see unavailable()
 
 # The commands that are refused, and why.
 REASONS: Final[dict[bytes, str]] = {
@@ -76,8 +89,8 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (
         HOME,
         b"""
-        ACL ACL|CAT ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|USERS
-        ACL|WHOAMI CLIENT CLIENT|GETNAME CLIENT|HELP CLIENT|TRACKINGINFO COMMAND COMMAND|COUNT
+        ACL ACL|CAT ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|USERS ACL|WHOAMI CLIENT
+        CLIENT|GETNAME CLIENT|GETREDIR CLIENT|HELP CLIENT|TRACKINGINFO COMMAND COMMAND|COUNT
         COMMAND|DOCS COMMAND|GETKEYS COMMAND|GETKEYSANDFLAGS COMMAND|HELP COMMAND|INFO COMMAND|LIST
         COMMANDLOG COMMANDLOG|GET COMMANDLOG|HELP CONFIG CONFIG|GET CONFIG|HELP ECHO FUNCTION
         FUNCTION|DUMP FUNCTION|HELP FUNCTION|LIST FUNCTION|STATS LASTSAVE LATENCY LATENCY|DOCTOR
@@ -102,7 +115,7 @@ TABLE: Final[tuple[tuple[int, bytes], ...]] = (
     (INFO, b"INFO"),
     (SCAN, b"SCAN"),
     (MONITOR, b"MONITOR"),
-    (CLIENT_IDS, b"CLIENT|GETREDIR CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK"),
+    (CLIENT_IDS, b"CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|UNBLOCK"),
     (CLIENT_REPLY, b"CLIENT|REPLY"),
     (CLIENT_CACHING, b"CLIENT|CACHING"),
     (RESET, b"RESET"),
@@ -151,13 +164,10 @@ MERGED: Final[tuple[tuple[int, Merge, bytes], ...]] = (
     (WAIT, gather.least, b"WAIT WAITAOF"),
 )
 
-# What the check of a redirect has in the place of a client's program; see Route.check.
-_NO_SHA: Final = b"0" * 40
-_NO_PROGRAM: Final[dict[bytes, bytes]] = {
-    **dict.fromkeys((b"EVAL", b"EVAL_RO"), b"return {err='NONE'}"),
-    **dict.fromkeys((b"EVALSHA", b"EVALSHA_RO"), _NO_SHA),
-    **dict.fromkeys((b"FCALL", b"FCALL_RO"), b"rlproxy:none"),
-}
+# Reviewed commands whose errors the client may choose.
+_ECHOES: Final = frozenset(b"DEBUG EVAL EVAL_RO EVALSHA EVALSHA_RO FCALL FCALL_RO".split())
+
+KEYED: Final = (BY_KEY, SPLIT, SPLIT_ARRAY, SPLIT_PAIRS, ONE_SLOT, WATCH)
 
 # Commands of which only the first key is looked at: the node checks the others' slots.
 _FIRST_ONLY: Final = frozenset(b"GEORADIUS GEORADIUSBYMEMBER SORT SORT_RO".split())
@@ -271,9 +281,7 @@ class Route:
     specs: where its keys stand; empty if it has none, or their places are unknown.
     merge: makes one reply of those of several nodes, home's first.
     blocks: it may block.
-    check: whether a redirect in reply may be forged. None: only the node writes one. Not empty: a
-        program of the client may; this one replaces it in the command that checks the redirect.
-        Empty: it can't be checked, as with commands that are not reviewed, and DEBUG.
+    forgeable: its errors may be those of a script of the client, or of a module.
     below: routes by subcommand.
     arity: the number of words; if negative, the least one; 0: unknown.
     aborts: inside MULTI, the server refuses it whatever its keys are, and EXEC is aborted.
@@ -286,8 +294,7 @@ class Route:
         self.name: bytes = row.replace(b"|", b" ")
         self.blocks = row in BLOCKING
         command = row.partition(b"|")[0]
-        reviewed = command in COMMANDS and command != b"DEBUG"
-        self.check: bytes | None = _NO_PROGRAM.get(command, None if reviewed else b"")
+        self.forgeable = command not in COMMANDS or command in _ECHOES
         self.below: dict[bytes, Route] = {}
         self.arity: int = 0
         self.aborts = False
@@ -369,7 +376,7 @@ def _learn(entry: Any, rows: dict[bytes, Route]) -> None:
     known = rows.get(row)
     if known is not None and known.how == CLUSTER:
         return
-    if known is None or known.how <= WATCH:
+    if known is None or known.how in KEYED:
         specs = _specs(entry[8]) if len(entry) > 8 else []
         if not specs and (known is None or not known.specs):
             specs = _first_to_last(entry)

@@ -80,12 +80,10 @@ def split(cursor: bytes, steps: int, mark: int) -> tuple[int, bytes] | None:
     mark: the map's; a cursor with another one begins anew, so that no key is missed.
     Returns None for an invalid cursor.
     """
-    if not cursor.isdigit() or len(cursor) > _MAX_CURSOR_DIGITS:
+    valid = cursor.isdigit() and len(cursor) <= _MAX_CURSOR_DIGITS
+    if not valid or int(cursor) > _MAX_CURSOR:
         return None
-    number = int(cursor)
-    if number > _MAX_CURSOR:
-        return None
-    number, found = divmod(number, MARKS)
+    number, found = divmod(int(cursor), MARKS)
     if found != mark:
         return 0, b"0"
     number, step = divmod(number, steps)

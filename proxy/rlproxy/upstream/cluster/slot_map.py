@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import mul
 from typing import Final
 from zlib import crc32
@@ -18,15 +18,10 @@ MAX_NODES: Final = 1 << 13  # numbers of nodes are below this
 
 @dataclass(frozen=True)
 class Shard:
-    """One master.
-
-    id: its node id in the cluster.
-    replicas: the addresses of its replicas.
-    """
+    """One master; `id` is its node id in the cluster."""
 
     id: str
     address: Address
-    replicas: tuple[Address, ...] = field(default=(), compare=False)
 
 
 class SlotMap:
@@ -35,13 +30,14 @@ class SlotMap:
     shards: the masters with slots, sorted by id; one that only a redirect has named is the last.
     owners: for each slot the index of its master in `shards`; -1 for a slot without an owner.
     index: by the address of a master its index in `shards`.
+    numbers: by the address of a master its number in ids of clients.
     """
 
     def __init__(self, shards: tuple[Shard, ...], owners: list[int]) -> None:
         self.shards = shards
         self.owners = owners
         self.index = {shard.address: at for at, shard in enumerate(shards)}
-        self._numbers = _numbered(shards)
+        self.numbers = _numbered(shards)
         self._mark: int = -1
 
     def mark(self) -> int:
@@ -54,10 +50,6 @@ class SlotMap:
             self._mark = (ids + sum(map(mul, self.owners, _WEIGHTS))) % MARKS
         return self._mark
 
-    def number(self, address: Address) -> int:
-        """Return the number of the master at `address` in ids of clients; 0 if it is none."""
-        return self._numbers.get(address, 0)
-
     def owner(self, slot: int) -> Address | None:
         """Return the address of the master of `slot`; None if it has none."""
         index = self.owners[slot]
@@ -66,14 +58,6 @@ class SlotMap:
     def owned(self) -> int:
         """Return the number of slots that have an owner."""
         return SLOTS - self.owners.count(-1)
-
-    def meets(self, other: SlotMap) -> bool:
-        """Return whether a node is in both maps, by its id or its address."""
-        ids = {shard.id for shard in self.shards}
-        known = set(self.addresses())
-        return any(shard.id in ids for shard in other.shards) or not known.isdisjoint(
-            other.addresses()
-        )
 
     def with_owner(self, slot: int, address: Address) -> SlotMap:
         """Return the map after `slot` has moved to the node at `address`.
@@ -95,11 +79,6 @@ class SlotMap:
             if one >= 0 and places[one] != other:
                 found.setdefault(self.shards[one].address, set()).add(slot)
         return found
-
-    def addresses(self) -> list[Address]:
-        """Return the addresses of all masters, then those of their replicas."""
-        masters = [shard.address for shard in self.shards]
-        return masters + [address for shard in self.shards for address in shard.replicas]
 
 
 def slot_map(ranges: Mapping[Shard, Sequence[tuple[int, int]]]) -> SlotMap:

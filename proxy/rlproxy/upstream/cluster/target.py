@@ -35,7 +35,6 @@ class ClusterTarget(Target):
         self._cluster = cluster
         self._face_of = face_of
         self._splits = splits
-        self._clients: dict[int, Exchange] = {}
         self._exchanges: dict[Exchange, None] = {}  # the one that is looked at next comes first
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
@@ -43,8 +42,12 @@ class ClusterTarget(Target):
         if not cluster.map.shards:
             cluster.refresh()
             await pause(SETTLE_S, cluster.settled)
-        await self._require_home()
-        exchange = Exchange(cluster, self._clients)
+        home = cluster.home()
+        if home is None:
+            raise OSError(cluster.problem or "no node of the cluster answers")
+        if cluster.is_down():  # raises OSError if home can't be reached
+            (await cluster.target(home).connect(asyncio.Protocol)).abort()
+        exchange = Exchange(cluster)
         made = protocol()
         dispatcher = Dispatcher(exchange, cluster.routes, self._face_of(made), self._splits)
         transport = cast("asyncio.Transport", ClusterConnection(exchange, dispatcher, made))
@@ -69,12 +72,3 @@ class ClusterTarget(Target):
             link = exchange.links.by_address.get(address)
             if link is not None:
                 exchange.lost(link)
-
-    async def _require_home(self) -> None:
-        """Raise OSError if no master is known, or if all are down and home can't be reached."""
-        cluster = self._cluster
-        home = cluster.home()
-        if home is None:
-            raise OSError(cluster.problem or "no node of the cluster answers")
-        if cluster.is_down():
-            (await cluster.target(home).connect(asyncio.Protocol)).abort()

@@ -12,7 +12,7 @@ def test_redirection_is_shown() -> None:
     assert c.shown_text(text, 1) == b"$%d\r\n%b\r\n" % (len(body), body)
 
 
-@pytest.mark.parametrize("frame", [b"-ERR x\r\n", b":-1\r\n", b":0\r\n", b"$-1\r\n", b"_\r\n"])
+@pytest.mark.parametrize("frame", [b"-ERR x\r\n", b"$-1\r\n", b"_\r\n"])
 def test_other_replies_stay(frame: bytes) -> None:
     assert c.shown_integer(frame, 3) == frame
     assert c.shown_text(frame, 3) == frame
@@ -35,6 +35,8 @@ def test_other_replies_stay(frame: bytes) -> None:
         ("KILL ID ID {5@1}", "KILL ID ID 5"),
         ("KILL ADDR 127.0.0.1:5", "KILL ADDR 127.0.0.1:5"),
         ("KILL ID", "KILL ID"),
+        ("UNBLOCK {5@1} ERROR", "UNBLOCK 5 ERROR"),
+        ("UNBLOCK {5@2}", "UNBLOCK NONE"),
         ("KILL MAXAGE 5", "KILL MAXAGE 5"),
     ],
 )

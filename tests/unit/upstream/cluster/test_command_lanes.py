@@ -45,6 +45,7 @@ class SharingNode(FakeNode):
     def __init__(self, cluster: Cluster, address: Address, loop: Loop) -> None:
         super().__init__(address, loop)
         self._cluster = cluster
+        self._not_run = partial(Node._not_run, cast("Node", self))
         self.pool.make = partial(Node._make, cast("Node", self))
 
 
@@ -64,7 +65,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.cluster = two_masters()
+        self.cluster = two_masters(self.loop)
         self.a, self.b = (SharingNode(self.cluster, each, self.loop) for each in (A, B))
         self.lanes = ClusterLanes(cast("Nodes", self), self.loop)
         self.client = Client()
@@ -156,6 +157,7 @@ def test_a_command_that_did_not_run_goes_back(
     assert (batch.parts[0].replies, bench.client.resumed) == ([b""], 1)
     assert refreshed(bench.cluster) == refreshes
     assert bench.cluster.map.owner(SLOT) == owner
+    bench.loop.turns()
     assert bench.node_of() is bench.of(owner)
 
 

@@ -44,7 +44,6 @@ def test_slots_of_one_master_are_joined() -> None:
     ]
     found = discovery.read_slots(reply, "asked")
     assert (found.shards, found.owners, found.mark()) == (MAP.shards, MAP.owners, MAP.mark())
-    assert found.shards[0].replicas == (Address("10.0.0.9", 7009),)
 
 
 def test_no_slots() -> None:
@@ -100,6 +99,18 @@ def test_a_line_in_another_form_is_left_out(line: str) -> None:
     whole = "a 10.0.0.1:7000 myself,master - 0 0 0 connected"
     found = discovery.unlisted([], f"{line}\n{whole}\n{line}\n", "asked")
     assert found == {Address("asked", 7000): discovery.EMPTY}
+
+
+def test_views_of_one_cluster_have_a_node_in_common() -> None:
+    a, b, c = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
+    present = View(slot_map({Shard("a", a): [(0, 16383)]}), replicas=[b]).nodes()
+    for number, address, common in (
+        ("a", c, True),  # it has another address
+        ("b", b, True),  # the replica was promoted
+        ("c", c, False),
+    ):
+        found = View(slot_map({Shard(number, address): [(0, 16383)]})).nodes()
+        assert present.isdisjoint(found) != common
 
 
 async def _best(

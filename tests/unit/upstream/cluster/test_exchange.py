@@ -67,7 +67,7 @@ class Client:
         cluster = SimpleNamespace(map=slot_map(shards), refresh=lambda: None)
         cluster.redirected = lambda _node, _error: None
         cluster.home = lambda _failed: ADDRESSES[0]
-        self.exchange = Exchange(cast("Cluster", cluster), {})
+        self.exchange = Exchange(cast("Cluster", cluster))
         self.exchange.wake = self.exchange.flush
         self.nodes = [Node(self.exchange, address) for address in ADDRESSES]
 
@@ -443,16 +443,6 @@ async def test_a_reply_of_a_node_that_tracks_no_key_is_followed_by_an_invalidati
         client.nodes[at].reply(b"+OK\r\n*1\r\n:1\r\n")
     push = b">2\r\n$10\r\ninvalidate\r\n_\r\n" if protocol == 3 else b""
     assert client.got() == b"*2\r\n:1\r\n:1\r\n" + push
-
-
-async def test_an_id_is_registered_once() -> None:
-    client = Client()
-    before = len(client.exchange.at_end)
-    for _ in range(2):
-        client.exchange.register(7)
-    assert len(client.exchange.at_end) == before + 1
-    client.exchange.close()
-    assert client.exchange.clients == {}
 
 
 async def test_split_commands_with_several_keys_in_a_slot_run_one_after_the_other() -> None:

@@ -19,7 +19,7 @@ GOOD = [
     (g.least, b"*1\r\n:1\r\n"),
     (g.least, b":1\r\n"),
     (g.pairs, b"*2\r\n$1\r\na\r\n:1\r\n"),
-    (g.texts, b"$1\r\na\r\n"),
+    (g.text, b"$1\r\na\r\n"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -57,10 +58,10 @@ DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
 ASKING = bulks(b"ASKING")
 
 
-def two_masters() -> Cluster:
+def two_masters(loop: asyncio.AbstractEventLoop) -> Cluster:
     """A cluster that queries no node: A has SLOT, and B the slot of FAR."""
     assert key_slot(FAR) <= MIDDLE < SLOT != key_slot(QUIET) > MIDDLE
-    cluster = Cluster(Upstream(None, cluster=(A, B)), 5.0)
+    cluster = Cluster(Upstream(None, cluster=(A, B)), loop, 5.0)
     cluster.map = slot_map({Shard("a", A): [(MIDDLE + 1, 16383)], Shard("b", B): [(0, MIDDLE)]})
     return cluster
 
@@ -131,7 +132,7 @@ class Bench:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.sender = Sender()
-        self.cluster = two_masters()
+        self.cluster = two_masters(loop)
         self.by_address = {each: FakeNode(each, loop) for each in (A, B)}
         self.nodes = SimpleNamespace(
             cluster=self.cluster,
@@ -196,6 +197,7 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
         bench.hit(key)
     assert bench.a.sent()
     bench.a.answer(MOVED)  # the others are still under way there
+    bench.loop.turns()
     bench.hit(b"{k}new")
     bench.hit(FAR)  # another slot does not wait
     assert bench.b.sent() == by_sha(HIT) + by_sha(HIT, FAR)
@@ -210,6 +212,22 @@ def test_a_moved_slot_is_drained_before_it_flips(bench: Bench) -> None:
     assert len(bench.sender.seen) == 6
     bench.hit()
     assert bench.b.sent() == by_sha(HIT)
+
+
+def test_hits_in_the_tick_of_a_redirect_keep_their_order(bench: Bench) -> None:
+    """The lane learns at the end of the tick that the slot has moved."""
+    bench.hit()
+    assert bench.a.sent()
+    bench.a.answer(MOVED)
+    bench.hit(NEAR)
+    bench.loop.turns()
+    bench.hit(b"{k}new")
+    bench.wait(0.01)
+    assert bench.a.sent() == by_sha(HIT, NEAR)
+    assert bench.b.sent() == by_sha(HIT)
+    bench.a.answer(MOVED)
+    bench.wait(0.01)
+    assert bench.b.sent() == by_sha(HIT, NEAR) + by_sha(HIT, b"{k}new")
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[object]:
@@ -242,6 +260,7 @@ def test_a_former_master_that_is_closed_is_not_waited_for(bench: Bench) -> None:
     assert bench.a.sent()
     found = slot_map({Shard("b", B): [(0, 16383)]})
     bench.cluster._take(found, bench.cluster.map.lost(found))
+    bench.loop.turns()
     call = bench.hit()
     bench.wait(0.01)
     assert bench.b.sent() == b""
@@ -258,6 +277,7 @@ def test_a_lost_slot_without_calls_under_way_flips_at_once(bench: Bench) -> None
     assert bench.a.sent()
     found = slot_map({Shard("b", B): [(0, 16383)]})
     bench.cluster._take(found, bench.cluster.map.lost(found))
+    bench.loop.turns()
     bench.hit(QUIET)
     bench.hit(NEAR)
     assert bench.b.sent() == by_sha(HIT, QUIET)

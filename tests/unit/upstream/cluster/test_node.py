@@ -25,7 +25,7 @@ OUTSIDE = Address("outside", 1)  # a node that is not in the map
 
 def made() -> Nodes:
     """Return the nodes of a cluster whose masters are A and B. A has a lane of each kind."""
-    cluster = two_masters()
+    cluster = two_masters(asyncio.get_running_loop())
     cache = DenialCache(100, lambda: 0.0)
     upstream = Upstream(None, cluster=(A, B))
     settings = ServerSettings(upstream, {}, cache, 100, Counters(), lambda: None)

@@ -10,7 +10,7 @@ import pytest
 from rlproxy.config.urls import Address
 from rlproxy.resp import commands as c
 from rlproxy.resp.key_slot import NO_SLOT
-from rlproxy.upstream.cluster.discovery import redirect
+from rlproxy.upstream.cluster.discovery import EMPTY, redirect
 from rlproxy.upstream.cluster.link import Link, LinkOwner
 from rlproxy.upstream.cluster.links import Links
 from rlproxy.upstream.cluster.redirects import (
@@ -115,45 +115,48 @@ def test_the_timeout_of_every_blocking_command_is_known() -> None:
             assert with_remaining_timeout(written, 1.0) == command(*line.format(after).split())
 
 
-def where_two_is_a_master() -> tuple[Redirects, Link]:
-    """The redirects of a client that knows TWO alone, and its link to ASKED. No map may change."""
+def where_two_is_a_master() -> Redirects:
+    """The redirects of a client that knows TWO, a master, and THREE, one without slots."""
     cluster: Any = SimpleNamespace(
-        redirected=None, refresh=lambda: None, map=slot_map({Shard("2", TWO): []})
+        redirected=None,  # no map may change
+        refresh=lambda: None,
+        map=slot_map({Shard("2", TWO): []}),
+        unlisted={THREE: EMPTY},
     )
     loop: Any = SimpleNamespace(call_later=lambda *_: None)
-    owner = LinkOwner()
-    links = Links(cluster, loop, owner)
-    links.by_address[ASKED] = link = Link(owner, ASKED)
-    return Redirects(links, deque()), link
+    return Redirects(Links(cluster, loop, LinkOwner()), deque())
 
 
-@pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL"])
+@pytest.mark.parametrize("verb", ["EVAL", "evalsha_ro", "FCALL", "JSON.GET", "DEBUG"])
 @pytest.mark.parametrize(
-    ("frame", "target", "checked"),
+    ("frame", "target", "followed"),
     [
-        (b"-MOVED 5 10.0.0.2:7000\r\n", TWO, False),
-        (b"-ASK 5 10.0.0.2:7000\r\n", TWO, False),
-        (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", None, False),
-        (b"-MOVED 6 10.0.0.2:7000\r\n", None, True),  # the slot of other keys
-        (b"-MOVED 5 10.0.0.1:7000\r\n", None, True),  # the node itself
-        (b"-ASK 5 10.0.0.3:7000\r\n", None, True),  # no known master
-        (b"-TRYAGAIN later\r\n", None, True),
+        (b"-MOVED 5 10.0.0.2:7000\r\n", TWO, True),
+        (b"-ASK 5 10.0.0.2:7000\r\n", TWO, True),
+        (b"-ASK 5 10.0.0.3:7000\r\n", THREE, True),
+        (b"-ASK 5 10.0.0.4:7000\r\n", None, True),  # not listed yet: the owner of the slot
+        (b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n", None, True),
+        (b"-MOVED 6 10.0.0.2:7000\r\n", None, False),  # the slot of other keys
+        (b"-MOVED 5 10.0.0.1:7000\r\n", None, False),  # the node itself
+        (b"-TRYAGAIN later\r\n", None, False),
     ],
 )
-def test_the_redirect_of_a_script_is_checked_unless_it_reads_as_the_nodes_own(
-    verb: str, frame: bytes, target: Address | None, checked: bool
+def test_a_redirect_of_a_script_or_module_is_followed_if_it_reads_as_the_nodes_own(
+    verb: str, frame: bytes, target: Address | None, followed: bool
 ) -> None:
-    """A slot may come back between a redirect and its check, which then finds the redirect forged.
-
-    One that reads as the node's own is followed, and changes no map.
-    """
-    redirects, link = where_two_is_a_master()
+    redirects = where_two_is_a_master()
     route = Route(verb.upper().encode(), BY_KEY)
-    request = Request(command(verb, "program", 1, "k"), 5, route.check)
-    assert redirects.take(ASKED, request, frame) == b""
-    assert len(link.owed) == checked
-    assert redirects.pending == ([] if checked else [request])
+    request = Request(command(verb, "program", 1, "k"), 5, route.forgeable)
+    assert redirects.take(ASKED, request, frame) == (b"" if followed else frame)
+    assert redirects.pending == ([request] if followed else [])
     assert request.target == target
+
+
+def test_a_command_whose_keys_are_unknown_follows_a_redirect_of_any_slot() -> None:
+    redirects = where_two_is_a_master()
+    request = Request(command("X.Y", "k"), NO_SLOT, Route(b"X.Y", BY_KEY).forgeable)
+    assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
+    assert request.target == TWO
 
 
 class Redirected:
@@ -208,14 +211,6 @@ def test_commands_of_one_slot_go_to_one_node_at_a_time() -> None:
     client.redirects.send_pending()
     assert client.sent(THREE) == [2]
     assert client.sent(TWO) == [1]
-
-
-def test_the_redirect_of_an_unknown_command_leads_to_a_known_master() -> None:
-    redirects, _ = where_two_is_a_master()
-    for address, target in ((TWO, TWO), (THREE, None)):
-        request = Request(command("JSON.GET", "k"), 5, Route(b"JSON.GET", BY_KEY).check)
-        assert redirects.take(ASKED, request, f"-ASK 5 {address}\r\n".encode()) == b""
-        assert request.target == target
 
 
 def test_an_error_that_looks_like_the_end_of_a_wait_ends_only_a_wait() -> None:

@@ -54,11 +54,3 @@ def test_all_slots_of_a_master_leave() -> None:
     assert MAP.lost(after) == {A: set(range(100))}
     assert MAP.lost(NO_MAP) == {A: set(range(100)), B: set(range(100, 16384))}
     assert NO_MAP.lost(MAP) == {}
-
-
-def test_maps_of_one_cluster_have_a_node_in_common() -> None:
-    a, b, c = (Address("10.0.0.1", port) for port in (7001, 7002, 7003))
-    present = slot_map({Shard("a", a, (b,)): [(0, 16383)]})
-    assert present.meets(slot_map({Shard("a", c): [(0, 16383)]}))  # it has another address
-    assert present.meets(slot_map({Shard("b", b): [(0, 16383)]}))  # the replica was promoted
-    assert not present.meets(slot_map({Shard("c", c): [(0, 16383)]}))

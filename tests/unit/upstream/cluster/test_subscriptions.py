@@ -43,7 +43,7 @@ class Subscriber(Client):
             await asyncio.Event().wait()
 
         self._cluster = cast("Any", self.exchange.cluster)
-        self._cluster.followers = {}
+        self._cluster.on_change = {}
         self._cluster.target = lambda _at: SimpleNamespace(connect=connect, where="h")
         self.exchange.links._home = ADDRESSES[0]
         self._subscriptions = Subscriptions(self.exchange, Transactions(self.exchange))
@@ -61,7 +61,7 @@ class Subscriber(Client):
         """A fourth master joins, and `former` ones leave."""
         masters = [at for at in [*ADDRESSES, NEW] if at not in former]
         self._cluster.map = slot_map({Shard(str(at), at): [] for at in masters})
-        for call in list(self._cluster.followers):
+        for call in list(self._cluster.on_change):
             call()
 
 
