@@ -347,9 +347,11 @@ class Session(SessionBase):
         slots = self.private.slots
         if handshake.refused or slots.uncounted():
             self.private.handshake = None
+            # Redis may turn a client away before it has read a request.
+            refused = handshake.refused or b"".join(self.to_client)
             self.to_client.clear()  # of bytes that are no replies
-            if handshake.refused and self.requests.unread() > 0:
-                self.to_client.append(handshake.refused)  # the reply to the client's next request
+            if refused.startswith(b"-") and self.requests.unread() > 0:
+                self.to_client.append(refused)  # the reply to the client's next request
             self._close()
         elif slots.quiescent():
             self._log_in()

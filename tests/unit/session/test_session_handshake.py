@@ -88,6 +88,16 @@ def test_a_client_that_redis_refuses_gets_the_error_and_runs_nothing(
     assert GET not in bench.up()
 
 
+def test_a_client_that_redis_turns_away_at_once_gets_the_error() -> None:
+    """As at `maxclients`: the error may come before the handshake is sent."""
+    bench = deferred()
+    bench.send(GET)
+    error = b"-ERR max number of clients reached\r\n"
+    assert bench.answer(error) == error
+    assert bench.session.closed
+    assert bench.up() == b""
+
+
 def test_redis_hangs_during_the_deferred_handshake() -> None:
     """The client waits. The circuit opens, so that later clients are served."""
     bench = deferred()
