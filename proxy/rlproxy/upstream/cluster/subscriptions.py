@@ -290,7 +290,7 @@ def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Req
     request = Request(bulks(name, *channels), slot)
     request.frames = max(len(channels), 1)
     request.subscribes = name.lower()
-    if name == b"SUNSUBSCRIBE":
+    if name == b"SUNSUBSCRIBE" and channels:
         request.names = set(map(bulk, channels))
     return request
 
