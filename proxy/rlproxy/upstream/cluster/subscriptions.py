@@ -231,6 +231,8 @@ class Subscriptions:
         """Whether a message of `link` goes to the client."""
         if frame[:1] == b"+":  # a line of MONITOR; a replica shows the writes of its master, too
             return self._monitors and self._is_master(link)
+        if is_redirect(frame):  # of SUNSUBSCRIBE, which the node's own message has answered
+            return False
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
