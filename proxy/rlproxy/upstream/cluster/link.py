@@ -268,7 +268,6 @@ _MESSAGES: Final = (
     b"*3\r\n$8\r\nsmessage\r\n",
 )
 _SLOT_MOVED: Final = b"*3\r\n$12\r\nsunsubscribe\r\n"
-_NO_CHANNEL: Final = (b"$-1", b"_")  # the client has none
 _KIND: Final = 40  # bytes of a frame that contain its first word, if that is one of these
 
 
@@ -277,13 +276,9 @@ def _is_reply(push: bytes, request: Request) -> bool:
     kind = request.subscribes
     if kind == b"" or push[:_KIND].split(b"\r\n", 3)[2:3] != [kind]:
         return False
-    if kind != b"sunsubscribe":
-        return True
     # A node also ends the subscriptions to channels whose slot has moved.
     at = len(_SLOT_MOVED)
-    if push.startswith(_NO_CHANNEL, at):
-        return True
-    return request.names is not None and push[at : content(push, at)[1] + 2] in request.names
+    return request.names is None or push[at : content(push, at)[1] + 2] in request.names
 
 
 def _is_message(frame: bytes, request: Request) -> bool:

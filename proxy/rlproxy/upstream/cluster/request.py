@@ -25,7 +25,7 @@ class Request:
     begun: those that have come, if one is still to come.
     subscribes: the first word of its replies, such as `subscribe`, which are pushes in RESP3; empty
         for other commands.
-    names: of SUNSUBSCRIBE, its channels as bulk strings.
+    names: of SUNSUBSCRIBE, its channels as bulk strings. None: it has no arguments.
     number: its place among the client's commands, from 1. 0: it is the proxy's own, and the client
         gets no reply.
     forgeable: see Route.forgeable.

@@ -231,6 +231,8 @@ class Subscriptions:
         """Whether a message of `link` goes to the client."""
         if frame[:1] == b"+":  # a line of MONITOR; a replica shows the writes of its master, too
             return self._monitors and self._is_master(link)
+        if is_redirect(frame):  # of SUNSUBSCRIBE, which the node's own message has answered
+            return False
         words = frame[:4096].split(b"\r\n", 8)
         kind = words[2] if len(words) > 4 else b""
         if kind == b"sunsubscribe":  # the slot has moved: nothing ends for the client
@@ -290,7 +292,7 @@ def _subscribing(name: bytes, channels: list[bytes], slot: int = NO_SLOT) -> Req
     request = Request(bulks(name, *channels), slot)
     request.frames = max(len(channels), 1)
     request.subscribes = name.lower()
-    if name == b"SUNSUBSCRIBE":
+    if name == b"SUNSUBSCRIBE" and channels:
         request.names = set(map(bulk, channels))
     return request
 

@@ -238,6 +238,27 @@ async def test_the_nodes_own_end_of_one_of_several_shard_channels_is_no_reply() 
     client.exchange.close()
 
 
+async def test_a_redirect_behind_the_end_of_a_shard_channel_at_its_second_node_is_dropped() -> None:
+    client = shard_subscriber()
+    client.ask(b"SUNSUBSCRIBE")
+    client._cluster.redirected = lambda _node, _error: ADDRESSES[1]
+    client.nodes[0].reply(MOVED + b"+PONG\r\n")
+    client.nodes[1].reply(shard_push(b"sunsubscribe", 0) + MOVED)
+    assert client.got() == shard_push(b"sunsubscribe", 0)
+    client.exchange.close()
+
+
+async def test_a_node_that_has_kept_a_shard_channel_answers_unsubscribing_from_all() -> None:
+    """While a slot moves, Redis 8.2 redirects SUNSUBSCRIBE and keeps the subscription."""
+    client = Subscriber()
+    client.exchange.protocol = 3
+    route = Route(b"SUNSUBSCRIBE", routes.SUBSCRIBE)
+    client._subscriptions.send(route, [], bulks(b"SUNSUBSCRIBE"))
+    client.nodes[0].reply(shard_push(b"sunsubscribe", 0, b"kept") + b"+PONG\r\n")
+    assert client.got() == shard_push(b"sunsubscribe", 0, b"kept")
+    client.exchange.close()
+
+
 async def test_a_shard_channel_whose_name_has_a_line_end() -> None:
     client = shard_subscriber()
     client.ask(b"SUNSUBSCRIBE", b"a\r\nb")
