@@ -417,6 +417,20 @@ def test_worker_that_cannot_start_is_logged_and_ends_the_proxy() -> None:
             )
 
 
+def test_workers_are_replaced_where_the_parent_ignores_the_end_of_children(upstream: str) -> None:
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # which programs inherit
+    try:
+        made = Started(*ANY_PORT, "--upstream", upstream, *TWO, fresh=True)
+    finally:
+        signal.signal(signal.SIGCHLD, ignored)
+    try:
+        made.port()
+        os.kill(workers(made)[0], signal.SIGKILL)
+        assert made.logged(REPLACED.pattern)[3] == "was killed by SIGKILL"
+    finally:
+        made.close()
+
+
 # -- the end ---------------------------------------------------------------------------------------
 
 

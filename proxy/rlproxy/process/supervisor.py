@@ -70,6 +70,7 @@ class Supervisor:
         for number in ENDING:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGHUP, self._hang_up)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children leave no exit codes
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         try:
             self._open_channel()

@@ -50,6 +50,7 @@ class FailOpen(SessionPart):
             since = max(held.owed_since, private.received_at)
             if since <= before:
                 held.fail(failure.too_late(), "late")
+                begun = circuit.counts.without - 1  # hits behind it have another reason
         else:
             since = private.slots.answer_late(before, private.received_at)
             more = private.slots.bounded > 0

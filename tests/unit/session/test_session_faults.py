@@ -34,6 +34,7 @@ MODES = {"error": None, "allow": five(0, 10, 10, -1, 0), "deny": five(1, 10, 0, 
 LATE = encoding.late(1.0)
 REFUSED = encoding.unreachable("redis:1", "connection refused")
 PEEK = bulks(b"RL.PEEK", b"k", b"10", b"60")
+HIT_WAIT = bulks(b"RL.HIT", b"k", b"10", b"60", b"WAIT", b"10")
 MULTI, EXEC = bulks(b"MULTI"), bulks(b"EXEC")
 
 
@@ -99,6 +100,16 @@ def test_late_on_the_private_connection(mode: str) -> None:
     assert bench.answer_at(13.0, FIVE + FIVE[:3]) == b""
     assert bench.answer_at(13.0, FIVE[3:] + b"-WRONGTYPE x\r\n" + PONG) == PONG
     assert not bench.circuit.open
+
+
+def test_hits_behind_a_held_one_that_is_late_do_not_count_as_late() -> None:
+    bench = Faulty().open()
+    bench.send_at(10.0, HIT_WAIT + HIT * 2)
+    bench.circuit.connect_failed(10.5, "connection refused")
+    assert bench.session.overdue(11.0)
+    assert bench.down() == LATE + REFUSED * 2
+    assert bench.circuit.counts.timeouts == 1
+    assert bench.circuit.counts.without == 3
 
 
 def test_a_session_is_looked_at_until_its_hits_are_answered() -> None:
