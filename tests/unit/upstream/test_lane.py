@@ -333,6 +333,24 @@ def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) 
     assert len(bench.loop.wires) == 2
 
 
+@pytest.mark.parametrize("more", [OK, ALL_TOUCHED[:9], b"no reply\r\n"])
+def test_bytes_behind_the_handshake_that_are_no_push_end_the_lane(
+    bench: Bench, more: bytes
+) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
+    bench.answer(WELCOME + OK + ONE + more)
+    bench.loop.turns()
+    assert bench.wire.aborted and not lane.ready and not lane.refused
+
+
+def test_a_push_behind_the_handshake_leaves_the_lane_ready(bench: Bench) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
+    bench.greet(WELCOME + OK + ONE + ALL_TOUCHED)
+    assert lane.ready
+
+
 def test_a_server_that_takes_no_caching_any_more(bench: Bench) -> None:
     bench.ask(REFUSED)
     call = bench.hit()
