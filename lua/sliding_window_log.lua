@@ -72,7 +72,7 @@ local function gone_until(start, skip, length)
   end
   return alive
 end
-local function change(what, count)
+local function change(what, count, ends)
   if what == 'drop oldest' then return call('LTRIM', key, count, -1) end
   if what == 'drop newest' then return pcall('LTRIM', key, 0, -count - 1) end
   if what == 'punish' then return pcall('LPUSH', key, -count) end
@@ -83,6 +83,9 @@ local function change(what, count)
     local pushed = pcall('RPUSH', key, unpack(stamps, 1, math.min(4000, count - first + 1)))
     if type(pushed) == 'table' then return pushed end
   end
-  if what == 'renew' then call('LTRIM', key, -count, -1) end
+  if what == 'renew' then
+    call('LTRIM', key, -count, -1)
+    if ends > 0 then return pcall('LPUSH', key, -ends) end
+  end
 end
 -- include exact_windows

@@ -33,12 +33,12 @@ local function element(rank)
   return found.err and found or found[1]
 end
 local function gone_until(start) return call('ZCOUNT', key, 0, start) end
-local function change(what, count, skip)
+local function change(what, count, ends)
   if what == 'drop oldest' then return call('ZREMRANGEBYRANK', key, 0, count - 1) end
   if what == 'drop newest' then return pcall('ZREMRANGEBYRANK', key, -count, -1) end
   if what == 'punish' then return pcall('ZADD', key, -count, ('-%.0f'):format(count)) end
   if what == 'renew' then
-    local done = pcall('ZREMRANGEBYRANK', key, skip, -1)
+    local done = pcall('ZREMRANGEBYRANK', key, ends > 0 and 1 or 0, -1)
     if type(done) == 'table' then return done end
     sequence = -1
   end

@@ -8,9 +8,10 @@
 --   element(rank) returns the element of this rank, if there is one
 --   gone_until(start, skip, length)
 --                 returns how many stamps are `start` or earlier: the oldest is, the newest is not
---   change(what, count, skip)
---                 'add': so many stamps of `now`; 'renew': the same in place of all elements behind
---                 `skip`; 'drop oldest', 'drop newest': so many elements; 'punish': until `count`
+--   change(what, count, ends)
+--                 'add': so many stamps of `now`; 'renew': the same in place of all elements, behind
+--                 the penalty until `ends` if that is not 0; 'drop oldest', 'drop newest': so many
+--                 elements; 'punish': until `count`
 -- Where these return a table, it is an error of Redis.
 local most, cost, gap, strict, keep, longest = math.max, 1, 0, false, max, window
 local mode, penalty, others
@@ -52,9 +53,8 @@ if length > 0 and newest - clock > longest then
   now, oldest, newest, even, length = clock, clock, clock, true, math.min(length, keep)
   if hit or refund then
     local running = ends > now
-    done, write = change('renew', length, running and skip or 0), true
+    done, write = change('renew', length, running and ends or 0), true
     skip = running and 1 or 0
-    if running and type(done) ~= 'table' then done = change('punish', ends) end
   end
 end
 

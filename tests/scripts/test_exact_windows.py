@@ -254,14 +254,20 @@ def ttl_is(call: Caller, expected_ms: int, started_s: float) -> bool:
     return max(0, expected_ms - spent_ms) <= call.ttl_ms <= expected_ms
 
 
-def ttls_written(call: Caller, ask: Callable[[], list[int]]) -> list[int]:
-    """The times to live that the script gives the key, to the millisecond."""
+def commands(call: Caller, ask: Callable[[], list[int]]) -> str:
+    """The commands that the script runs, one a line."""
     with call.client.monitor() as monitor:
         ask()
         call.client.echo("asked")
         seen = ""
         while "ECHO" not in seen.upper().split("\n")[-1]:
             seen += "\n" + monitor.next_command()["command"]
+    return seen
+
+
+def ttls_written(call: Caller, ask: Callable[[], list[int]]) -> list[int]:
+    """The times to live that the script gives the key, to the millisecond."""
+    seen = commands(call, ask)
     return [int(ms) for ms in re.findall(r"(?i)^pexpire k (\d+)$", seen, re.MULTILINE)]
 
 
@@ -294,6 +300,14 @@ def test_key_expires(
 
 
 # -- the state ----------------------------------------------------------------------------------
+
+
+def test_a_repair_leaves_the_penalty_of_a_sorted_set_in_place(zlog: Caller) -> None:
+    hit(zlog, at(100_000), PUNISHED, 3)
+    hit(zlog, at(100_000), PUNISHED)
+    seen = commands(zlog, lambda: hit(zlog, at(0), PUNISHED)).upper()
+    assert state(zlog) == ([at(0)] * 3, at(100_600))
+    assert seen.count("\nZADD ") == 1
 
 
 def crafted(zlog: Caller, sequences: Sequence[int]) -> None:

@@ -239,15 +239,14 @@ class HitLane(ServerLane):
 
     def _accepts(self, replies: list[Any]) -> bool:
         """See ServerLane._accepts(). A lane works without reports of touched keys, or groups."""
-        if any(error_in(reply).startswith(PASSING) for reply in replies):
-            return False
+        passing = any(error_in(reply).startswith(PASSING) for reply in replies)
         for wish in reversed(self._wishes):
             reply = replies.pop()
             if wish == _TRACK:
                 self._denials.track(reply == b"OK")
             else:  # Redis looks at the rights before it sends MASTERDOWN, which may pass
                 self._groups = reply == 1 or cannot_run(error_in(reply))
-        return super()._accepts(replies)
+        return super()._accepts(replies) and not passing
 
     def _hand_back(self) -> None:
         """See ServerLane._hand_back(). The callers of late calls have got a report already."""

@@ -223,7 +223,7 @@ class ServerLane(PooledLane):
             return
         try:
             replies = await connection.query_all(self._handshake())
-            if self._accepts(replies) and not connection.lost.is_set():
+            if self._accepts(replies) and connection.settled():
                 transport.set_protocol(_LaneProtocol(self))
                 self._transport = transport
                 self.ready = True

@@ -121,6 +121,10 @@ class QueryConnection(asyncio.Protocol):
             raise NoRoom
         return found
 
+    def settled(self) -> bool:
+        """Return whether the connection goes on, and all bytes that have arrived were read."""
+        return self._error is None and not self._replies and not self._reader.has_data()
+
     def abort(self) -> None:
         """Close the connection at once."""
         if self._transport is not None:

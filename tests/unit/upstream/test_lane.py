@@ -333,6 +333,31 @@ def test_a_lane_that_is_closed_while_it_opens_ends_its_connection(bench: Bench) 
     assert len(bench.loop.wires) == 2
 
 
+def test_a_login_that_a_busy_server_refuses_is_not_tried_again(bench: Bench) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
+    bench.greet(b"-WRONGPASS no\r\n" + OK + BUSY)
+    assert lane.refused and not lane.ready and bench.wire.aborted
+
+
+@pytest.mark.parametrize("more", [OK, ALL_TOUCHED[:9], b"no reply\r\n"])
+def test_bytes_behind_the_handshake_that_are_no_push_end_the_lane(
+    bench: Bench, more: bytes
+) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
+    bench.answer(WELCOME + OK + ONE + more)
+    bench.loop.turns()
+    assert bench.wire.aborted and not lane.ready and not lane.refused
+
+
+def test_a_push_behind_the_handshake_leaves_the_lane_ready(bench: Bench) -> None:
+    lane = bench.lane_of_bob()
+    bench.loop.turns()
+    bench.greet(WELCOME + OK + ONE + ALL_TOUCHED)
+    assert lane.ready
+
+
 def test_a_server_that_takes_no_caching_any_more(bench: Bench) -> None:
     bench.ask(REFUSED)
     call = bench.hit()
