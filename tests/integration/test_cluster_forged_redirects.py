@@ -45,6 +45,7 @@ def test_a_script_names_another_server(
     answer = forged(word, "k", elsewhere)
     script = f"return redis.error_reply('{answer}')"
     assert str(client.ask("EVAL", script, 1, "other")).startswith(answer)
+    assert str(client.ask("EVAL", script, 0)).startswith(answer)  # no node redirects it
     assert str(client.ask("EVAL", script, 1, "k")).startswith("TRYAGAIN")
     assert client.ask("SET", "k", "v") == "OK"
     with cluster_proxy.raw() as other:

@@ -176,6 +176,15 @@ def test_the_protocol_holds_at_all_nodes(client: Raw, module_cluster: Cluster) -
     client.ask("DEL", *keys)
 
 
+def test_a_hello_without_arguments_changes_nothing(client: Raw, module_cluster: Cluster) -> None:
+    """A node would refuse the same prefix twice, and so end the client."""
+    keys = module_cluster.keys_of_all()
+    assert client.ask("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "p") == "OK"
+    assert client.ask("MSET", *[word for key in keys for word in (key, "v")]) == "OK"
+    assert isinstance(client.ask("HELLO"), list)
+    assert [client.ask("GET", key) for key in keys] == [b"v"] * len(keys)
+
+
 def test_names_and_ids(client: Raw, cluster_proxy: Proxy, module_cluster: Cluster) -> None:
     keys = module_cluster.keys_of_all()
     assert client.ask("CLIENT", "SETNAME", "mine") == "OK"

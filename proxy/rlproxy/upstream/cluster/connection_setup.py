@@ -89,7 +89,8 @@ class ConnectionSetup:
                 self._take_hello(args)
                 home = exchange.cluster.map.numbers.get(exchange.links.home().address, 0)
                 frame = client_ids.shown_hello(self._face.hello_reply(frame), home)
-            exchange.links.set_up_others()
+            if args:
+                exchange.links.set_up_others()
             return frame
 
         self._exchange.send_home(written, on_reply)

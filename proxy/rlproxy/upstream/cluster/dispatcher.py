@@ -25,7 +25,7 @@ from rlproxy.upstream.cluster.connection_setup import ConnectionSetup
 from rlproxy.upstream.cluster.exchange import MAX_PER_TICK, Exchange
 from rlproxy.upstream.cluster.face import Face
 from rlproxy.upstream.cluster.link import Link
-from rlproxy.upstream.cluster.request import Divided, Request, slot_of
+from rlproxy.upstream.cluster.request import UNKNOWN_SLOT, Divided, Request, slot_of
 from rlproxy.upstream.cluster.routes import Route, Routes
 from rlproxy.upstream.cluster.scan import send_scan
 from rlproxy.upstream.cluster.subscriptions import Subscriptions
@@ -151,7 +151,8 @@ class Dispatcher:
             exchange.answer(encoding.OK)
             exchange.leaving = how == routes.QUIT
         else:
-            exchange.send(self._links.home(), Request(written, NO_SLOT, route.forgeable))
+            slot = UNKNOWN_SLOT if route.forgeable else NO_SLOT
+            exchange.send(self._links.home(), Request(written, slot, route.forgeable))
 
     def _to_all(self, route: Route, written: bytes) -> None:
         exchange, how = self._exchange, route.how

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rlproxy.config.urls import Address
+from rlproxy.net.tls_stream import last_words
 from rlproxy.resp.encoding import content
 from rlproxy.resp.replies import PUSH, ReplyFramer
 from rlproxy.upstream.cluster.request import Request
@@ -182,6 +183,9 @@ class Link(asyncio.Protocol):
         self._owner.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        left = last_words(self._transport) if exc is not None else b""
+        if left:
+            self.data_received(left)
         self._owner.lost(self)
         self._transport = None
 

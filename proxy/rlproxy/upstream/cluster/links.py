@@ -9,7 +9,6 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.cluster import Cluster
 from rlproxy.upstream.cluster.discovery import EMPTY, FAILED, NEW
 from rlproxy.upstream.cluster.link import Link, LinkOwner
@@ -84,7 +83,7 @@ class Links:
 
     def of_slot(self, slot: int) -> Link:
         """Return the link to the owner of `slot`; home if it has none, which writes the error."""
-        if slot == NO_SLOT:
+        if slot < 0:
             return self.home()
         index = self.cluster.map.owners[slot]
         return self.to(self.cluster.map.shards[index].address) if index >= 0 else self.home()

@@ -23,11 +23,10 @@ from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp import encoding
-from rlproxy.resp.key_slot import NO_SLOT
 from rlproxy.upstream.cluster.command_splitter import words_of
 from rlproxy.upstream.cluster.discovery import redirect
 from rlproxy.upstream.cluster.links import Links
-from rlproxy.upstream.cluster.request import Request, under_way
+from rlproxy.upstream.cluster.request import UNKNOWN_SLOT, Request, under_way
 
 ALL_SLOTS: Final = -2  # and the commands without a key, whose slot is NO_SLOT
 MAX_REDIRECTS: Final = 100  # of one command
@@ -85,8 +84,7 @@ class Redirects:
                 self._cluster.refresh()
             return frame
         slot, address = redirect(frame, node)
-        # Of a command whose keys are unknown, the slot is unknown, too.
-        real = address not in (None, node) and request.slot in (slot, NO_SLOT)
+        real = address not in (None, node) and request.slot in (slot, UNKNOWN_SLOT)
         if request.forgeable and not (real or frame == _TRY_AGAIN):
             return frame
         request.redirected += 1

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from rlproxy.config.urls import Address
 from rlproxy.resp.key_slot import NO_SLOT, key_slot
+
+UNKNOWN_SLOT: Final = -3  # of a command whose keys are unknown: home redirects it if it has some
 
 OnReply = Callable[[bytes], bytes]
 OnError = Callable[[Address, "Request", bytes], bytes]
@@ -15,7 +18,7 @@ class Request:
     """One command, or the part of one that goes to one node.
 
     written: the request as it is sent.
-    slot: the slot of its keys; NO_SLOT for a command without keys.
+    slot: the slot of its keys; NO_SLOT for a command without keys, or UNKNOWN_SLOT.
     node: the node that owes its reply; None before it is sent and once it is answered.
     reply: what the client gets, once `done`.
     behind: pushes that the client gets behind it.

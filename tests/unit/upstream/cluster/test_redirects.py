@@ -18,7 +18,7 @@ from rlproxy.upstream.cluster.redirects import (
     is_redirect,
     with_remaining_timeout,
 )
-from rlproxy.upstream.cluster.request import Request
+from rlproxy.upstream.cluster.request import UNKNOWN_SLOT, Request
 from rlproxy.upstream.cluster.routes import BY_KEY, Route
 from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
@@ -154,9 +154,16 @@ def test_a_redirect_of_a_script_or_module_is_followed_if_it_reads_as_the_nodes_o
 
 def test_a_command_whose_keys_are_unknown_follows_a_redirect_of_any_slot() -> None:
     redirects = where_two_is_a_master()
-    request = Request(command("X.Y", "k"), NO_SLOT, Route(b"X.Y", BY_KEY).forgeable)
+    request = Request(command("X.Y", "k"), UNKNOWN_SLOT, Route(b"X.Y", BY_KEY).forgeable)
     assert redirects.take(ASKED, request, b"-MOVED 5 10.0.0.2:7000\r\n") == b""
     assert request.target == TWO
+
+
+def test_a_redirect_of_a_script_without_keys_is_a_reply() -> None:
+    redirects = where_two_is_a_master()
+    request = Request(command("EVAL", "program", 0), NO_SLOT, Route(b"EVAL", BY_KEY).forgeable)
+    moved = b"-MOVED 5 10.0.0.2:7000\r\n"
+    assert redirects.take(ASKED, request, moved) == moved
 
 
 class Redirected:
