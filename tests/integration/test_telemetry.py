@@ -161,9 +161,9 @@ def test_counters_sum_all_workers_including_dead_ones(one_server: RedisServer) -
                 for _ in range(number + 1):
                     client.ask("RL.HIT", f"workers:{number}", 2, 60)
             wait_until(  # by both workers, so what each has counted is published
-                    lambda: all(by_redis_or_not(each) == (11, 10) for each in clients),
-                    "both are counted",
-                )
+                lambda: all(by_redis_or_not(each) == (11, 10) for each in clients),
+                "both are counted",
+            )
         victim = children(front.pid)[0]
         os.kill(victim, signal.SIGKILL)
         front.logged(r"worker \d \(process \d+\) serves")
