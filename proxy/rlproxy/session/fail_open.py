@@ -153,7 +153,7 @@ class FailOpen(SessionPart):
             return waits.NOTHING
         if code == MALFORMED and requests.discarding:
             return waits.CLOSE  # the command has its error already
-        if private.unopened == 0:
+        if private.unopened <= 0:  # of the last one, a part may have come later
             requests.rewind(requests.start)
             if private.status == PRIVATE_NONE:
                 private.open(requests.command.kind)

@@ -102,6 +102,18 @@ def test_late_on_the_private_connection(mode: str) -> None:
     assert not bench.circuit.open
 
 
+def test_requests_behind_those_that_waited_for_the_connection_open_it_again() -> None:
+    bench = Faulty()
+    bench.send(PING + PING[:-1])
+    bench.session.stops_reading()
+    bench.session.upstream_failed("connection refused")
+    assert bench.send(PING[-1:] + PING) + bench.down() == b""
+    bench.session.reads_on()
+    assert bench.down() == REFUSED * 2
+    bench.session.upstream_opened()
+    assert bench.up() == PING
+
+
 def test_hits_behind_a_held_one_that_is_late_do_not_count_as_late() -> None:
     bench = Faulty().open()
     bench.send_at(10.0, HIT_WAIT + HIT * 2)
