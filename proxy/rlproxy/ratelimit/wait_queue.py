@@ -36,7 +36,7 @@ from rlproxy.resp import encoding
 WAKE_S: Final = 0.1
 # Longest time from the head's latest request to its next attempt, in seconds.
 LONGEST_PAUSE_S: Final = 30.0
-KEEP_S: Final = 0.75  # interval of keep-alives, seconds; Redis' shortest idle timeout is 1 s
+KEEP_S: Final = 0.5  # interval of keep-alives, seconds: with that of refreshes, below 1 s
 MAX_WAITING: Final = 10_000  # waiting hits of one process; WAIT has no effect for further ones
 
 # The states of a waiter: the request under way, or none.
