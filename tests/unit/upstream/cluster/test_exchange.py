@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
+import struct
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -24,6 +26,7 @@ from rlproxy.upstream.cluster.slot_map import Shard, slot_map
 
 ADDRESSES = [Address("h", port) for port in (1, 2, 3)]
 READ = 65536  # bytes that a node sends at a time
+RESETS = struct.pack("ii", 1, 0)  # SO_LINGER: close() ends the connection at once
 
 
 class Node:
@@ -98,6 +101,29 @@ async def test_a_large_reply_is_passed_on_while_it_comes() -> None:
     assert client.got() == b""
     assert client.nodes[0].reply(value[-2:]) == 0
     assert client.got() == value[-2:] + b"+OK\r\n"
+
+
+async def test_a_reply_is_read_after_a_failed_write() -> None:
+    """A node closes behind a protocol error, while the client sends on."""
+    exchange = Client().exchange
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link(exchange, Address(*listener.getsockname()))
+        exchange.links.by_address[link.address] = link
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: link, link.address.host, link.address.port)
+        node, _ = listener.accept()
+        exchange.send(link, Request(b"*1\r\n+PING\r\n"))
+        exchange.flush()
+        assert node.recv(100) == b"*1\r\n+PING\r\n"
+        node.sendall(b"-ERR Protocol error\r\n")
+        node.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
+        node.close()
+        link.send_raw(b"further")
+        link.flush()
+        async with asyncio.timeout(5):
+            while not exchange.out:
+                await asyncio.sleep(0.001)
+    assert exchange.out == [b"-ERR Protocol error\r\n"]
 
 
 @pytest.mark.parametrize("kind", [b"*", b">"])
