@@ -82,7 +82,7 @@ class Target:
             transport, _ = await loop.create_connection(protocol, last, address.port)
         sock = transport.get_extra_info("socket")
         if sock is not None:  # else it has ended already
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # it has ended: uvloop raises ValueError
                 keep_alive(sock, self._keepalive_s)
         return transport
 
