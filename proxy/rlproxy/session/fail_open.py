@@ -40,21 +40,23 @@ class FailOpen(SessionPart):
         before = now - timeout_s
         private, circuit = self._private, self._context.circuit
         begun = circuit.counts.without
+        number = 0
         more = True
         # While requests or a held hit wait, the private connection owes the client no other hit.
         if unsent_at is not None:
             since = unsent_at
             if since <= before:
                 self.answer_hits(failure.too_late(), "late")
+                number = circuit.counts.without - begun
         elif held is not None and held.owed_since is not None:
             since = max(held.owed_since, private.received_at)
             if since <= before:
                 held.fail(failure.too_late(), "late")
-                begun = circuit.counts.without - 1  # hits behind it have another reason
+                number = 1  # hits behind it have another reason
         else:
             since = private.slots.answer_late(before, private.received_at)
+            number = circuit.counts.without - begun
             more = private.slots.bounded > 0
-        number = circuit.counts.without - begun
         hangs = False
         if private.never_answered():
             hangs = private.received_at <= before

@@ -74,6 +74,11 @@ class LaneCalls:
 
     # -- a batch ----------------------------------------------------------------------------------
 
+    def begin(self, batch: Batch) -> None:
+        """Record `batch`, which lanes carry now."""
+        self.batch = batch
+        self.count = 1
+
     def take_batch(self) -> Batch | None:
         """Return the batch, and forget it, if all of its parts have ended."""
         batch = self.batch

@@ -334,7 +334,7 @@ class Router(SessionPart):
             return self._leave(waits.ROOM)
         self._work += WORK_OF_OURS + (requests.size() >> WORK_BYTES_SHIFT)
         self.sends_hits = True
-        call = requests.call(self._private.caller, self._context)
+        call = requests.call(private.caller, self._context)
         # Of reports, Redis gets a request thousands of times as large: one of a client at a time.
         alone = call is None or call.rule.waits
         if (alone or self._context.waiting.count > 0) and self._waits_for_replies(alone):

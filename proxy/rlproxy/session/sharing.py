@@ -72,8 +72,7 @@ class Sharing(SessionPart):
         if batch.writes:
             self._private.caller.fenced = True
             self._private.cover.sent_shared()
-        self._lanes.batch = batch
-        self._lanes.count = 1
+        self._lanes.begin(batch)
         batch.send()
         return True
 

@@ -62,7 +62,7 @@ class Node(ServerParts):
         """Take the error for an ordinary command. Returns whether the node has not run it.
 
         Then it goes back to its client, whose private connection follows redirects.
-        PrivateStream.send_again() keeps the order of those behind it.
+        Session._emit_batch() keeps the order of those behind it.
         """
         not_run = error.startswith(NOT_RUN)
         if not_run:
